@@ -1,0 +1,90 @@
+"""Everything that clustersim raises on purpose, and the problems of an input as plain data.
+
+::
+
+    ClustersimError
+    ├── InputError          the user's input cannot be used; carries every problem found (exit status 2)
+    ├── IllegalPlanError    the input is readable, but breaks legality rules (exit status 1)
+    └── BrokenLawError      a law of the simulation broke: a defect of clustersim or of a user's scheduler
+        └── StallError      the simulation cannot go on, and says who waits for whom
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class ClustersimError(Exception):
+    """Base of every error that clustersim raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with an input.
+
+    Parameters
+    ----------
+    message : str
+        What was found, and what would do.
+    file : str or None
+        The file (or ``--set #2`` for a command line override); ``None`` when the input has no file.
+    line, column : int or None
+        Position in the file, counted from 1.
+    path : str
+        Dotted path of the value, such as ``plan.tp``; empty when there is none.
+    """
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        place = [str(part) for part in (self.file, self.line, self.column) if part is not None]
+        head = ":".join(place)
+        return ": ".join(part for part in (head, self.path, self.message) if part)
+
+
+class InputError(ClustersimError):
+    """The user's input cannot be used; ``problems`` holds every mistake that was found, in order."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = (
+            (problems,) if isinstance(problems, Problem) else tuple(problems)
+        )
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class IllegalPlanError(ClustersimError):
+    """The plan breaks legality rules; the message lists every violation."""
+
+
+class BrokenLawError(ClustersimError):
+    """A law that the simulation promises did not hold; the message tells the story."""
+
+
+class StallError(BrokenLawError):
+    """Nothing can happen any more although requests are unfinished; the message says who waits for whom."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that is most like ``word``, or None when nothing is alike."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def did_you_mean(word: str, choices: Sequence[str]) -> str:
+    """Return ``; did you mean 'x'?``, or the list of choices when nothing is alike.
+
+    Examples
+    --------
+    >>> did_you_mean("dgx-h10", ["dgx-h100", "tpu-v5p"])
+    "; did you mean 'dgx-h100'?"
+    """
+    guess = nearest(word, choices)
+    if guess is not None:
+        return f"; did you mean {guess!r}?"
+    return f"; known: {', '.join(sorted(choices))}" if choices else ""

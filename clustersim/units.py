@@ -1,0 +1,123 @@
+"""Quantities as people write them, such as ``450 GB/s`` or ``8 us``, and back.
+
+A quantity is a number, a space (optional) and a unit of the expected dimension. Decimal prefixes are powers of
+1000 (``GB`` = 10⁹ bytes), binary ones powers of 1024 (``GiB`` = 2³⁰ bytes). A bare number is refused: a unit that
+is not written cannot be checked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from clustersim.errors import ClustersimError, did_you_mean
+
+_DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+
+def _prefixed(unit: str, *, binary: bool = False) -> dict[str, float]:
+    prefixes = _DECIMAL | _BINARY if binary else _DECIMAL
+    return {f"{prefix}{unit}": factor for prefix, factor in prefixes.items()}
+
+
+_BYTES: Final = _prefixed("B", binary=True)
+_BITS: Final = {unit: factor / 8 for unit, factor in _prefixed("b").items()}
+_TIME: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+DIMENSIONS: Final[Mapping[str, Mapping[str, float]]] = {
+    "bytes": _BYTES,
+    "bandwidth": {f"{unit}/s": factor for unit, factor in (_BYTES | _BITS).items()}
+    | {f"{prefix}bps": factor / 8 for prefix, factor in _DECIMAL.items()},
+    "time": _TIME,
+    "rate": {f"/{unit}": 1.0 / seconds for unit, seconds in _TIME.items()},
+    "flops": _prefixed("FLOP/s") | _prefixed("FLOPS") | _prefixed("OP/s"),
+    "power": _prefixed("W"),
+    "price": {"USD/h": 1.0, "$/h": 1.0},
+}
+"""Per dimension: unit → factor to the base unit (bytes, bytes/s, s, 1/s, FLOP/s, W, USD/h)."""
+
+_EXAMPLES: Final = {
+    "bytes": "80 GiB",
+    "bandwidth": "450 GB/s",
+    "time": "8 us",
+    "rate": "4/s",
+    "flops": "989 TFLOP/s",
+    "power": "700 W",
+    "price": "2.5 USD/h",
+}
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+
+
+class UnitError(ClustersimError, ValueError):
+    """A quantity that cannot be read: no number, no unit, or a unit of another dimension."""
+
+
+def parse(text: object, dimension: str) -> float:
+    """Read a quantity of the given dimension.
+
+    Parameters
+    ----------
+    text : object
+        What the user wrote; anything but a string is refused with an example.
+    dimension : str
+        A key of :data:`DIMENSIONS`.
+
+    Returns
+    -------
+    float
+        The value in the dimension's base unit.
+
+    Raises
+    ------
+    UnitError
+        When ``text`` is no finite number with a unit of that dimension.
+
+    Examples
+    --------
+    >>> parse("80 GiB", "bytes")
+    85899345920.0
+    >>> parse("400 Gb/s", "bandwidth")
+    50000000000.0
+    """
+    units = DIMENSIONS[dimension]
+    example = _EXAMPLES[dimension]
+    found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise UnitError(f"expected a {dimension} with its unit, such as '{example}', but found {text!r}")
+    number, unit = found.groups()
+    if unit not in units:
+        reason = "has no unit" if not unit else f"has the unknown unit {unit!r}"
+        guess = did_you_mean(unit, list(units)) if unit and len(unit) < 12 else ""
+        guess = guess if "did you mean" in guess else ""
+        raise UnitError(f"{text!r} {reason}; expected a {dimension} such as '{example}'{guess}")
+    value = float(number) * units[unit]
+    if not math.isfinite(value):
+        raise UnitError(f"{text!r} is too large; expected a {dimension} such as '{example}'")
+    return value
+
+
+def format_bytes(value: float) -> str:
+    """Write a number of bytes with a binary prefix, such as ``79.6 GiB``."""
+    for unit, factor in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} B"
+
+
+def format_bandwidth(value: float) -> str:
+    """Write bytes per second with a decimal prefix, such as ``450 GB/s``."""
+    for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} B/s"
+
+
+def format_seconds(value: float) -> str:
+    """Write a duration with the unit that suits it, such as ``8 us`` or ``1.25 s``."""
+    for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns" if value else "0 s"
