@@ -1,0 +1,132 @@
+"""The parallel plan: five degrees (TP × SP × PP × EP × DP) and how each splits its dimension.
+
+A plan is plain data; whether it is legal for a model and a cluster is decided by ``clustersim.legality``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EmbeddingSplit = Literal["vocab", "hidden"]
+LinearSplit = Literal["columns", "rows"]
+SequenceScheme = Literal["all_gather", "ring", "all_to_all"]
+SequencePartition = Literal["contiguous", "zigzag"]
+SequenceDecode = Literal["idle", "dp"]
+ExpertScope = Literal["replica", "global"]
+DecodeOverlap = Literal["per_sequence", "none"]
+ModuleKind = Literal["attention", "ffn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSplit:
+    """Which dimension of each linear operator TP splits (the rest follows: attention by heads).
+
+    ``columns`` splits the output dimension, ``rows`` the input dimension; the defaults are the pairing of Shoeybi
+    et al. (2019), "Megatron-LM", section 3: one reduction per attention and one per FFN.
+    """
+
+    embedding: EmbeddingSplit = "vocab"
+    attention_out: LinearSplit = "rows"
+    ffn_up: LinearSplit = "columns"
+    ffn_down: LinearSplit = "rows"
+    lm_head: EmbeddingSplit = "vocab"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequencePlan:
+    """How the tokens of one prompt are split over ranks in prefill, and what those ranks do in decode.
+
+    Parameters
+    ----------
+    degree : int
+        Number of SP ranks.
+    scheme : str or None
+        How K/V is exposed at attention: ``all_gather``, ``ring`` or ``all_to_all`` (by heads).
+    partition : str or None
+        ``contiguous`` segments, or ``zigzag`` (rank r takes segments r and 2·sp−1−r of 2·sp).
+    decode : str or None
+        ``idle`` (SP rank 0 decodes) or ``dp`` (whole sequences spread over the SP ranks).
+    """
+
+    degree: int = 1
+    scheme: SequenceScheme | None = None
+    partition: SequencePartition | None = None
+    decode: SequenceDecode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPlan:
+    """On which EP rank each expert lives.
+
+    ``placement`` is ``contiguous`` (experts 0…E/ep−1 on EP rank 0, and so on), ``strided`` (expert e on rank e mod
+    ep), or the EP rank of each expert.
+    """
+
+    degree: int = 1
+    scope: ExpertScope = "replica"
+    placement: Literal["contiguous", "strided"] | tuple[int, ...] = "contiguous"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Cut:
+    """A stage starts at this module: before the attention, or between attention and FFN/MoE, of ``layer``."""
+
+    layer: int
+    before: ModuleKind = "attention"
+
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.before}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelPlan:
+    """Degrees of the five primitives, stage cuts and placement of one deployment.
+
+    Parameters
+    ----------
+    dp, pp, tp : int
+        Replicas; stages of a replica; ranks that share each layer's tensors.
+    split : TensorSplit
+        Which dimension TP splits.
+    sp : SequencePlan
+        Sequence parallelism in prefill.
+    ep : ExpertPlan
+        Expert parallelism of the MoE modules.
+    stages : tuple of Cut or None (balanced)
+        Where stages 1 … pp−1 begin; ``None`` balances the layers.
+    placement : tuple of int or None
+        Device index of each global rank; ``None`` packs ranks onto devices 0, 1, 2, …
+    decode_overlap : str
+        ``per_sequence`` lets disjoint micro-batches fill the stages, ``none`` keeps one decode step in flight.
+    """
+
+    dp: int = 1
+    pp: int = 1
+    tp: int = 1
+    split: TensorSplit = field(default_factory=TensorSplit)
+    sp: SequencePlan = field(default_factory=SequencePlan)
+    ep: ExpertPlan = field(default_factory=ExpertPlan)
+    stages: tuple[Cut, ...] | None = None
+    placement: tuple[int, ...] | None = None
+    decode_overlap: DecodeOverlap = "per_sequence"
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one stage of one replica (sp × tp)."""
+        return self.sp.degree * self.tp
+
+    @property
+    def replica_ranks(self) -> int:
+        """Ranks of one replica (pp × sp × tp)."""
+        return self.pp * self.stage_ranks
+
+    @property
+    def world(self) -> int:
+        """Ranks of the whole deployment (dp × pp × sp × tp)."""
+        return self.dp * self.replica_ranks
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert's tensors: tp when there is no EP, else the stage's ranks / ep."""
+        return self.tp if self.ep.degree == 1 else self.stage_ranks // self.ep.degree
