@@ -1,0 +1,156 @@
+"""What a decoder-only transformer is made of: its layers, their attention, and their FFN or experts.
+
+A :class:`ModelSpec` holds the shapes that decide work, memory and communication. It does not hold what changes
+none of them: activation functions, rotary bases and scaling, norm epsilons, router scoring. Multi-token
+prediction layers (``num_nextn_predict_layers``) are not part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
+NormKind = Literal["rms", "layer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """The attention of one layer.
+
+    Parameters
+    ----------
+    kind : {"mha", "gqa", "mqa", "mla"}
+        How query heads share K/V heads; ``mla`` is the multi-head latent attention of DeepSeek-V2 [1]_.
+    num_heads : int
+        Query heads.
+    num_kv_heads : int
+        K/V heads *as they are cached*: 1 for ``mla``, whose one latent vector serves every query head.
+    head_dim : int
+        Width of one query or key (``mla``: ``qk_nope_head_dim + qk_rope_head_dim``).
+    v_head_dim : int
+        Width of one value; equal to ``head_dim`` unless ``mla``.
+    qkv_bias, out_bias : bool
+        Whether the projections into and out of the heads have biases.
+    qk_norm : bool
+        Whether each query and key head is normalised by an RMS norm of ``head_dim`` weights (Qwen3).
+    sinks : bool
+        Whether each head has one learned attention sink (gpt-oss).
+    rotary : bool
+        Whether positions enter as rotations of queries and keys.
+    sliding_window : int or None
+        A query sees itself and the ``sliding_window - 1`` keys before it; None: all.
+    q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim : int or None
+        Latent widths of ``mla``, None for the other kinds; ``q_lora_rank`` is None where queries are not compressed.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, section 2.1.
+    """
+
+    kind: AttentionKind
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    rotary: bool = True
+    sliding_window: int | None = None
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ffn:
+    """A dense feed-forward block: up (and gate, if ``gated``) to ``intermediate``, and back down."""
+
+    intermediate: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """A mixture of experts: each token goes to ``top_k`` of ``num_experts``, and to every shared expert.
+
+    Parameters
+    ----------
+    num_experts, top_k : int
+        Routed experts of the layer, and how many of them one token visits.
+    expert_intermediate : int
+        Inner width of one routed expert.
+    gated, bias : bool
+        As in :class:`Ffn`, for routed and shared experts alike.
+    num_shared_experts : int
+        Experts that every token visits; 0 if none.
+    shared_intermediate : int
+        Inner width of all shared experts together; 0 if none.
+    router_bias : bool
+        Whether the router has one bias per expert (gpt-oss; the correction bias of DeepSeek-V3).
+    shared_gate : bool
+        Whether the shared experts' output is scaled by a learned gate of ``hidden`` weights (Qwen2-MoE).
+    """
+
+    num_experts: int
+    top_k: int
+    expert_intermediate: int
+    gated: bool = True
+    bias: bool = False
+    num_shared_experts: int = 0
+    shared_intermediate: int = 0
+    router_bias: bool = False
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One decoder layer: norm, attention, residual; norm, FFN or experts, residual."""
+
+    attention: Attention
+    ffn: Ffn | Moe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One architecture, layer by layer.
+
+    Parameters
+    ----------
+    name : str
+        As people say it, such as ``llama-3.1-70b``.
+    hidden, vocab : int
+        Width of the residual stream, rows of the embedding table.
+    layers : tuple of Layer
+        The decoder layers in order; equal layers are equal values.
+    tied_embeddings : bool
+        Whether the LM head is the embedding table.
+    learned_positions : int
+        Rows of a learned position table, 0 if there is none (OPT: 2,048 + 2).
+    norm : {"rms", "layer"}
+        ``rms`` has ``hidden`` weights, ``layer`` also ``hidden`` biases.
+    max_positions : int or None
+        Longest context the model was published for.
+    default_weight_dtype : str
+        The dtype of the published checkpoint's matrices: ``bf16``, ``fp16``, ``fp8``, ``int8``, ``fp4`` …
+    unused_keys : tuple of str
+        Keys of the configuration that were read by nothing; worth a look when the family is unknown.
+    source : str
+        Where the dimensions are from.
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    layers: tuple[Layer, ...]
+    tied_embeddings: bool = False
+    learned_positions: int = 0
+    norm: NormKind = "rms"
+    max_positions: int | None = None
+    default_weight_dtype: str = "bf16"
+    unused_keys: tuple[str, ...] = ()
+    source: str = ""
