@@ -1,0 +1,164 @@
+"""Fair sharing of links: the rates of fluid activities that load many links at once (pure, without a clock).
+
+An activity (a flow, or a whole collective) progresses at one rate ``r`` (1/s, as a fraction of the activity),
+and then uses ``r × load`` bytes/s of each of its links. Every link offers what it has left to its open
+activities in equal shares of bytes/s; an activity takes the least of its offers, measured in rate. The link
+whose offers are most nearly all taken (headroom ``θ = left / taken``, never below 1) is full first: its
+activities get ``θ`` times what they took and are closed, and the offers are made again with what is left.
+
+For plain flows (equal load on each link) a link with θ = 1 always exists: the one with the least share. So it
+is the max-min fairness of Bertsekas & Gallager, Data Networks, 1992, § 6.5.2. For unequal loads it is the
+bottleneck fairness of parallel tasks (Bonald & Roberts, Multi-resource fairness, SIGMETRICS 2015; SimGrid's
+parallel tasks). It does not model packets, windows or start-up: an activity has its fair rate at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+
+Load = tuple[Int64Array, FloatArray]
+"""Link ids (each at most once) and the bytes (> 0) that the whole activity puts on each of them."""
+
+_TIE = 1e-12  # relative difference below which two offers are the same offer
+
+
+def solo_rate(load: Load, capacity: FloatArray) -> float:
+    """Return the rate (1/s) of an activity that has its links to itself; infinite without load."""
+    links, size = load
+    return float(1.0 / (size / capacity[links]).max()) if len(links) else float("inf")
+
+
+def fair_rates(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
+    """Share the links fairly among activities that run at the same time.
+
+    Parameters
+    ----------
+    loads : sequence of (links, bytes)
+        Per activity the ids of its links and the bytes that the whole activity puts on each of them, all > 0.
+    capacity : array of float, shape (links,)
+        Bytes per second of each link, by link id.
+
+    Returns
+    -------
+    array of float, shape (activities,)
+        Progress in 1/s. An activity alone gets exactly ``1 / max(bytes / capacity)``, one without load gets
+        infinity. A permutation of the activities permutes the result and changes no bit of it.
+    """
+    if len(loads) == 1:
+        return np.array([solo_rate(loads[0], capacity)])
+    rates = np.full(len(loads), np.inf)
+    # Sums of floats depend on their order, so the activities get an order that depends on themselves alone.
+    keys = [(links.tobytes(), size.tobytes()) for links, size in loads]
+    loaded = sorted((a for a in range(len(loads)) if len(loads[a][0])), key=keys.__getitem__)
+    if loaded:
+        rates[loaded] = _fill([loads[a] for a in loaded], capacity)
+    return rates
+
+
+def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
+    """Progressive filling in rounds; every round closes the activities of at least one link."""
+    links = np.concatenate([links for links, _ in loads])
+    size = np.concatenate([size for _, size in loads])
+    lengths = np.fromiter((len(links) for links, _ in loads), np.int64, len(loads))
+    first = lengths.cumsum() - lengths
+    owner = np.repeat(np.arange(len(loads)), lengths)
+    used, link = _compact(links)
+    total = capacity[used]
+    left = total.copy()
+    rates = np.zeros(len(loads))
+    is_open = np.ones(len(links), bool)
+    open_activities = np.ones(len(loads), bool)
+    while True:
+        count = np.bincount(link, is_open, len(used))
+        share = np.where(count > 0.0, left, 1.0) / np.maximum(count, 1.0)
+        seconds = np.where(is_open, size / share[link], 0.0)  # for the whole activity, at this link's offer
+        slowest = np.maximum.reduceat(seconds, first)
+        offer = slowest[owner]
+        lacks = np.bincount(link, is_open & (seconds < offer * (1.0 - _TIE)), len(used))
+        full = (count > 0.0) & (lacks == 0.0)
+        headroom = 1.0
+        if not full.any():
+            taken = np.bincount(link[is_open], (size / np.where(is_open, offer, 1.0))[is_open], len(used))
+            theta = np.where(count > 0.0, left / np.where(taken > 0.0, taken, 1.0), np.inf)
+            headroom = float(theta.min())
+            full = theta <= headroom * (1.0 + _TIE)
+        closing = open_activities & np.logical_or.reduceat(full[link], first)
+        rates[closing] = headroom / slowest[closing]
+        open_activities &= ~closing
+        if not open_activities.any():
+            return rates
+        is_open = open_activities[owner]
+        closed_use = np.where(is_open, 0.0, size * rates[owner])
+        left = np.maximum(total - np.bincount(link, closed_use, len(used)), 0.0)
+
+
+def _compact(links: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the sorted distinct links, and each entry's position among them."""
+    order = links.argsort(kind="stable")
+    ranked = links[order]
+    is_new = np.empty(len(links), bool)
+    is_new[0] = True
+    np.not_equal(ranked[1:], ranked[:-1], out=is_new[1:])
+    position = np.empty(len(links), np.int64)
+    position[order] = is_new.cumsum() - 1
+    return ranked[is_new], position
+
+
+def touched(loads: Sequence[Load], links: Int64Array, num_links: int) -> Int64Array:
+    """Return the activities whose rates can change when the use of ``links`` does.
+
+    These are the activities that use one of ``links``, those that share a link with them, and so on.
+
+    Parameters
+    ----------
+    loads : sequence of (links, bytes)
+        The activities under way.
+    links : array of int
+        Links of the activity that starts or ends.
+    num_links : int
+        Number of links of the network.
+
+    Returns
+    -------
+    array of int
+        Positions in ``loads``, ascending.
+    """
+    occupied = [a for a, load in enumerate(loads) if len(load[0])]
+    if not occupied:
+        return np.empty(0, np.int64)
+    entries = np.concatenate([loads[a][0] for a in occupied])
+    lengths = np.fromiter((len(loads[a][0]) for a in occupied), np.int64, len(occupied))
+    first = lengths.cumsum() - lengths
+    marked = np.zeros(num_links, bool)
+    marked[links] = True
+    found = 0
+    while True:
+        reached = np.logical_or.reduceat(marked[entries], first)
+        if int(reached.sum()) == found:
+            return np.array(occupied, np.int64)[reached]
+        found = int(reached.sum())
+        marked[entries[np.repeat(reached, lengths)]] = True
+
+
+def components(loads: Sequence[Load], num_links: int) -> Int64Array:
+    """Return, per activity, the first activity that it shares links with, directly or through others.
+
+    Activities with different values can be solved apart: :func:`fair_rates` gives them the rates they have
+    together.
+
+    Examples
+    --------
+    >>> first, apart, both = np.array([0]), np.array([2]), np.array([0, 1])
+    >>> components([(first, np.ones(1)), (apart, np.ones(1)), (both, np.ones(2))], num_links=3)
+    array([0, 1, 0])
+    """
+    label = np.full(len(loads), -1, np.int64)
+    for a in range(len(loads)):
+        if label[a] < 0:
+            label[touched(loads, loads[a][0], num_links)] = a
+            label[a] = a
+    return label
