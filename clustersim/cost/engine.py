@@ -1,0 +1,107 @@
+"""What an inference engine adds to the device's work: host time per step and gaps between kernels.
+
+An engine is data (``scenarios/engines/NAME.yaml``); durations carry their unit there. What is modelled is host time
+that the device waits for. Host work that runs beside the device (asynchronous scheduling) is not part of it.
+
+::
+
+    |schedule|-gap-kernel-gap-kernel- … -kernel|sample|   one step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from clustersim import units
+from clustersim.errors import InputError, Problem, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Named overheads of one engine and version.
+
+    Parameters
+    ----------
+    name, source : str
+        The engine, and where its constants come from.
+    schedule_s, schedule_per_request_s : float
+        Host time of a step before its device work, and its part per request in the batch.
+    sample_s, sample_per_request_s : float
+        Host time after the device work (sampling, detokenising, sending), and its part per request.
+    launch_s : float
+        Gap before each kernel when kernels are launched one by one.
+    graph_launch_s : float
+        Gap before each kernel inside a captured graph.
+    graph_max_tokens : int
+        A step that only decodes and has at most this many tokens runs as a captured graph; 0: never.
+    collective_launch_s : float
+        Gap before each collective.
+    """
+
+    name: str
+    source: str
+    schedule_s: float = 0.0
+    schedule_per_request_s: float = 0.0
+    sample_s: float = 0.0
+    sample_per_request_s: float = 0.0
+    launch_s: float = 0.0
+    graph_launch_s: float = 0.0
+    graph_max_tokens: int = 0
+    collective_launch_s: float = 0.0
+
+
+_KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
+_TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
+_YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
+
+
+def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
+    """Build an engine from what its YAML file says.
+
+    Parameters
+    ----------
+    name : str
+        Name of the engine (the file's stem).
+    values : mapping
+        ``source`` and durations with their unit (``schedule: 120 us``), ``graph_max_tokens`` as an integer. All
+        keys are required: an engine says of each cost what it is.
+
+    Raises
+    ------
+    InputError
+        Lists every missing, unknown or unreadable value; paths are the keys.
+    """
+    problems = [
+        Problem(message=f"unknown key{did_you_mean(str(key), list(_YAML_KEYS.values()))}", path=str(key))
+        for key in values
+        if key not in _YAML_KEYS.values()
+    ]
+    found: dict[str, object] = {}
+    for field, key in _YAML_KEYS.items():
+        if key not in values:
+            problems.append(Problem(message="is missing", path=key))
+            continue
+        try:
+            found[field] = _read(field, values[key])
+        except (units.UnitError, ValueError) as error:
+            problems.append(Problem(message=str(error), path=key))
+    if problems:
+        raise InputError(problems)
+    return Engine(name=name, **found)  # type: ignore[arg-type]
+
+
+def _read(field: str, value: object) -> object:
+    if field in _TIMES:
+        seconds = units.parse(value, "time")
+        if seconds < 0:
+            raise ValueError(f"expected a duration of at least 0 s, but found {value!r}")
+        return seconds
+    if field == "source":
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"expected a sentence that names the source, but found {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"expected a whole number of tokens, at least 0, but found {value!r}")
+    return value
