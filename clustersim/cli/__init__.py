@@ -1,0 +1,74 @@
+"""The command line: a table of commands that are imported when they are called.
+
+``clustersim --help`` imports click and nothing else. What a command raises becomes text on stderr and an exit
+status in one place, :mod:`clustersim.cli.status`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import click
+
+from clustersim import __version__
+from clustersim.cli.status import exit_status
+from clustersim.errors import did_you_mean
+
+COMMANDS: Final = {
+    "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
+    "check": ("check:check", "Check that a plan is legal, before anything runs."),
+    "graph": ("graph:graph", "Show the step graph of a scenario."),
+    "trace": ("trace:trace", "Write the timeline of a run for Perfetto."),
+    "dashboard": ("dashboard:dashboard", "Write the HTML dashboard of a run."),
+    "topology": ("topology:topology", "List topologies, or show one."),
+    "models": ("models:models", "List architectures, or show one."),
+    "rules": ("rules:rules", "List the legality rules."),
+    "calibrate": ("calibrate:calibrate", "Fit the cost model to measurements."),
+    "schema": ("schema:schema", "Print the JSON schema of scenarios, for editors."),
+}
+"""Command → (module:function in this package, one line of help)."""
+
+
+class _LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one only to run it or to show its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"clustersim.cli.{module}"), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"no command {name!r}{did_you_mean(name, list(COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with exit_status(ctx):
+            return super().invoke(ctx)
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit status: 0 done and legal; 1 illegal, or an expectation failed; 2 unusable input; "
+    "130 interrupted.",
+)
+@click.version_option(__version__, prog_name="clustersim")
+def main() -> None:
+    """Simulate clusters that serve decoder-only transformers, and prove that what was simulated was legal.
+
+    Start with `clustersim run quickstart`.
+    """

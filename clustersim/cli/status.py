@@ -1,0 +1,114 @@
+"""How a command ends: what it raised as text on stderr, and an exit status.
+
+0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input · 70 a defect of clustersim ·
+130 interrupted · 141 the reader of stdout went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from clustersim.errors import BrokenLawError, ClustersimError, IllegalPlanError, InputError, Problem
+
+ILLEGAL: Final = 1
+UNUSABLE_INPUT: Final = 2
+DEFECT: Final = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE: Final = 141  # 128 + SIGPIPE
+
+_MOST_PROBLEMS: Final = 40
+_WIDEST_LINE: Final = 100
+
+
+@contextmanager
+def exit_status(ctx: click.Context) -> Iterator[None]:
+    """Turn what the body raises into text on stderr and an exit status."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except BrokenPipeError:
+        _drop_stdout()
+        ctx.exit(BROKEN_PIPE)
+    except KeyboardInterrupt:
+        click.echo("\nclustersim: interrupted", err=True)
+        ctx.exit(INTERRUPTED)
+    except InputError as error:
+        click.echo(problems_text(error.problems), err=True)
+        ctx.exit(UNUSABLE_INPUT)
+    except IllegalPlanError as error:
+        click.echo(str(error), err=True)
+        ctx.exit(ILLEGAL)
+    except Exception as error:
+        if isinstance(error, ClustersimError) and not isinstance(error, BrokenLawError):
+            click.echo(f"clustersim: {error}", err=True)
+            ctx.exit(UNUSABLE_INPUT)
+        if os.environ.get("CLUSTERSIM_TRACEBACK") == "1":
+            traceback.print_exc()
+        click.echo(_defect_text(error), err=True)
+        ctx.exit(DEFECT)
+
+
+def problems_text(problems: Sequence[Problem]) -> str:
+    """Return one line per problem, with the line of the file and a caret where the file can be read.
+
+    ::
+
+        bad.yaml:3:7: plan.tp: must be at least 1 (found 0)
+           |   tp: 0
+           |       ^
+    """
+    lines: list[str] = []
+    for problem in problems[:_MOST_PROBLEMS]:
+        lines.append(str(problem))
+        lines.extend(_excerpt(problem))
+    if len(problems) > _MOST_PROBLEMS:
+        lines.append(f"… and {len(problems) - _MOST_PROBLEMS} more")
+    return "\n".join(lines)
+
+
+def _excerpt(problem: Problem) -> list[str]:
+    if problem.file is None or problem.line is None:
+        return []
+    try:
+        with open(problem.file, encoding="utf-8-sig") as file:
+            text = next((line for number, line in enumerate(file, 1) if number == problem.line), None)
+    except (OSError, UnicodeDecodeError):
+        return []
+    if text is None:
+        return []
+    text = text.rstrip("\n").replace("\t", " ")
+    if problem.column is None:
+        return [f"   | {text[:_WIDEST_LINE]}"]
+    first = max(0, problem.column - 1 - _WIDEST_LINE // 2) if len(text) > _WIDEST_LINE else 0
+    return [
+        f"   | {text[first : first + _WIDEST_LINE]}",
+        f"   | {' ' * (problem.column - 1 - first)}^",
+    ]
+
+
+def _defect_text(error: Exception) -> str:
+    story = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "clustersim" in frame.filename]
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return (
+        f"clustersim: {story}{where}\n"
+        "This is a defect of clustersim, not of your input. Please report it with the command and the scenario;\n"
+        "CLUSTERSIM_TRACEBACK=1 shows the whole story."
+    )
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter does not complain when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -1,0 +1,224 @@
+"""A YAML or JSON file as plain data, with the file, line and column of every value and key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.tree import Node, compose
+
+KeyPath = tuple[str | int, ...]
+"""Where a value lies in a document, such as ``("plan", "stages", "cuts", 0)``."""
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_\-/]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A position: the file (or ``--set #2``), and line and column counted from 1."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Plain data (dicts, lists, scalars) with the marks of its values and of its keys.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file as errors show it.
+    data : object
+        The content.
+    marks, key_marks : Mapping from KeyPath to Mark
+        Where each value is written, and where the key of each value in a mapping is written.
+    """
+
+    file: str
+    data: Any
+    marks: Mapping[KeyPath, Mark]
+    key_marks: Mapping[KeyPath, Mark]
+
+    def mark(self, path: KeyPath, *, key: bool = False) -> Mark:
+        """Return the position of a value (of its key with ``key``); of what holds it when it is not written."""
+        if key and path in self.key_marks:
+            return self.key_marks[path]
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.marks:
+                return self.marks[path[:length]]
+        return Mark(file=self.file)
+
+    def problem(self, path: KeyPath, message: str, *, key: bool = False) -> Problem:
+        """Return a problem that is placed at a value (at its key with ``key``)."""
+        mark = self.mark(path, key=key)
+        return Problem(message=message, file=mark.file, line=mark.line, column=mark.column, path=dotted(path))
+
+    def within(self, path: KeyPath) -> Document:
+        """Return the part of the document at ``path`` as a document of its own."""
+        data = self.data
+        for part in path:
+            data = data[part]
+        depth = len(path)
+        return Document(
+            file=self.mark(path).file,
+            data=data,
+            marks={key[depth:]: mark for key, mark in self.marks.items() if key[:depth] == path},
+            key_marks={
+                key[depth:]: mark
+                for key, mark in self.key_marks.items()
+                if key[:depth] == path and len(key) > depth
+            },
+        )
+
+    def placed(self, problems: Iterable[Problem], prefix: KeyPath = ()) -> list[Problem]:
+        """Return problems that name only a path with the position that the path has in this document.
+
+        Problems that have a line already are kept. ``prefix`` is the path, in this document, of the data that
+        the problems speak of.
+        """
+        known = {dotted(path[len(prefix) :]): path for path in self.marks if path[: len(prefix)] == prefix}
+        found = []
+        for problem in problems:
+            if problem.line is not None or (problem.file or "").startswith("--set"):
+                found.append(problem)
+                continue
+            path = problem.path
+            while path not in known and path:
+                path = path[: max(path.rfind("."), path.rfind("["), 0)]
+            mark = self.mark(known.get(path, prefix))
+            whole = ".".join(part for part in (dotted(prefix), problem.path) if part)
+            found.append(
+                Problem(
+                    message=problem.message, file=mark.file, line=mark.line, column=mark.column, path=whole
+                )
+            )
+        return found
+
+
+def dotted(path: KeyPath) -> str:
+    """Write a path as people do: ``plan.stages.cuts[0]``; a key with a dot in it is quoted."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            key = part if _PLAIN_KEY.fullmatch(part) else repr(part)
+            text += f".{key}" if text else key
+    return text
+
+
+def shown(path: Path) -> str:
+    """Return how errors name a file: relative to the working directory where it lies inside it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd().resolve()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """Return a YAML text as a document; ``file`` is its name in errors."""
+    marks: dict[KeyPath, Mark] = {}
+    key_marks: dict[KeyPath, Mark] = {}
+
+    def plain(node: Node, path: KeyPath) -> Any:
+        marks[path] = Mark(file=file, line=node.line, column=node.column)
+        if isinstance(node.value, dict):
+            for name, (key, _) in node.value.items():
+                key_marks[(*path, name)] = Mark(file=file, line=key.line, column=key.column)
+            return {name: plain(value, (*path, name)) for name, (_, value) in node.value.items()}
+        if isinstance(node.value, list):
+            return [plain(item, (*path, index)) for index, item in enumerate(node.value)]
+        return node.value
+
+    data = plain(compose(text, file), ())
+    return Document(file=file, data=data, marks=marks, key_marks=key_marks)
+
+
+def parse_json(text: str, file: str) -> Document:
+    """Return a JSON text as a document.
+
+    JSON is YAML in nearly every case: the marks come from there, and are absent in the few others.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(Problem(message=f"key {twice!r} is here twice", file=file))
+        return found
+
+    try:
+        data = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        raise InputError(Problem(message=message, file=file, line=error.lineno, column=error.colno)) from None
+    except RecursionError:
+        raise InputError(Problem(message="not readable: nested too deeply", file=file)) from None
+    try:
+        placed = parse_yaml(text, file)
+    except InputError:
+        return Document(file=file, data=data, marks={}, key_marks={})
+    return Document(file=file, data=data, marks=placed.marks, key_marks=placed.key_marks)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file.
+
+    Raises
+    ------
+    InputError
+        When it is missing (with the nearest name in its folder), a directory, not readable or not UTF-8.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(Problem(message=_missing(path), file=shown(path))) from None
+    except IsADirectoryError:
+        message = "is a directory; expected a file"
+        raise InputError(Problem(message=message, file=shown(path))) from None
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise InputError(Problem(message=message, file=shown(path))) from None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
+        raise InputError(Problem(message=message, file=shown(path), line=line, column=column)) from None
+
+
+def _missing(path: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir())
+    except OSError:
+        return f"no such file: the folder {shown(path.parent)!r} does not exist"
+    guess = did_you_mean(path.name, names)
+    return f"no such file{guess}" if "did you mean" in guess else "no such file"
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file, or a JSON file where the name ends with ``.json``."""
+    text = read_text(path)
+    return parse_json(text, shown(path)) if path.suffix == ".json" else parse_yaml(text, shown(path))
+
+
+def read_mapping(path: Path) -> Document:
+    """Read a file that must hold a mapping at its top; see :func:`read_document`."""
+    document = read_document(path)
+    if document.data is None:
+        message = "is empty; expected a mapping of keys, such as 'name: my-scenario'"
+        raise InputError(Problem(message=message, file=document.file))
+    if not isinstance(document.data, dict):
+        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
+        raise InputError(document.problem((), message))
+    return document

@@ -1,0 +1,134 @@
+"""What a scenario expects of its own summary: ``expect: {legal: true, "ttft_ms.p99": "< 2000"}``.
+
+A value is a literal (equal), a comparison (``< 2000``, ``<=``, ``>``, ``>=``, ``==``) or a range with both ends in it
+(``10 .. 20``). Units are those in the key's name.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clustersim.errors import did_you_mean
+from clustersim.scenario.scalars import Scalar, kind_of, plain_scalar
+
+_DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
+_REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished")
+_THROUGHPUT: Final = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+
+TEXT_KEYS: Final = ("name", "digest", "timeline_digest")
+NUMBER_KEYS: Final = (
+    "seed",
+    *(f"requests.{part}" for part in _REQUESTS),
+    *(f"{times}.{part}" for times in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms") for part in _DISTRIBUTION),
+    *(f"throughput.{part}" for part in _THROUGHPUT),
+    "makespan_s",
+    "steps",
+    "spans",
+    "wall_s.total",
+    "wall_s.simulate",
+)
+SUMMARY_KEYS: Final = (*TEXT_KEYS, *NUMBER_KEYS, "legal")
+"""Every dotted key that the summary of a run has."""
+
+SHORT_KEYS: Final = {part: f"requests.{part}" for part in _REQUESTS}
+"""Short forms: ``finished`` is ``requests.finished``."""
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_COMPARISON: Final = re.compile(r"\s*(<=|>=|==|<|>)\s*(\S+)\s*")
+_RANGE: Final = re.compile(r"\s*(\S+)\s+\.\.\s+(\S+)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """One thing that must hold for a summary.
+
+    Parameters
+    ----------
+    key : str
+        A key of :data:`SUMMARY_KEYS`.
+    tests : tuple of (operator, value)
+        All of them must hold; an operator is one of ``< <= > >= ==``.
+    text : str
+        The expectation as written, for messages.
+    """
+
+    key: str
+    tests: tuple[tuple[str, Scalar], ...]
+    text: str
+
+    def check(self, summary: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with the summary: nothing, or one sentence."""
+        found: Any = summary
+        for part in self.key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is None:
+            return [f"{self.key} has no value; expected {self.text}"]
+        if all(_OPERATORS[sign](found, value) for sign, value in self.tests):
+            return []
+        shown = str(found).lower() if isinstance(found, bool) else str(found)
+        return [f"{self.key} is {shown}; expected {self.text}"]
+
+
+def failed_expectations(expectations: Iterable[Expectation], summary: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for every expectation that does not hold."""
+    return [failure for expectation in expectations for failure in expectation.check(summary)]
+
+
+def expectation(key: str, value: object) -> Expectation:
+    """Read one entry of ``expect``.
+
+    Raises
+    ------
+    ValueError
+        When the summary has no such key, or the value cannot be compared with what stands there.
+
+    Examples
+    --------
+    >>> expectation("ttft_ms.p99", "10 .. 20").tests
+    (('>=', 10), ('<=', 20))
+    """
+    key = SHORT_KEYS.get(key, key)
+    if key not in SUMMARY_KEYS:
+        raise ValueError(f"a summary has no {key!r}{did_you_mean(key, [*SUMMARY_KEYS, *SHORT_KEYS])}")
+    if key == "legal":
+        if not isinstance(value, bool):
+            raise ValueError(f"expected true or false, but found {kind_of(value)}")
+        return Expectation(key=key, tests=(("==", value),), text=str(value).lower())
+    if key in TEXT_KEYS:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, but found {kind_of(value)}")
+        return Expectation(key=key, tests=(("==", value),), text=value)
+    return Expectation(key=key, tests=_number_tests(value), text=str(value))
+
+
+def _number_tests(value: object) -> tuple[tuple[str, Scalar], ...]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (("==", value),)
+    refusal = ValueError(
+        f"expected a number, a comparison such as '< 2000' or a range such as '10 .. 20', "
+        f"but found {kind_of(value)}"
+    )
+    if not isinstance(value, str):
+        raise refusal
+    if found := _COMPARISON.fullmatch(value):
+        tests: tuple[tuple[str, Scalar], ...] = ((found[1], plain_scalar(found[2])),)
+    elif found := _RANGE.fullmatch(value):
+        tests = ((">=", plain_scalar(found[1])), ("<=", plain_scalar(found[2])))
+    else:
+        raise refusal
+    numbers = [bound for _, bound in tests if isinstance(bound, int | float) and not isinstance(bound, bool)]
+    if len(numbers) < len(tests) or any(number != number for number in numbers):  # noqa: PLR0124  (nan)
+        raise refusal
+    if len(numbers) == 2 and numbers[0] > numbers[1]:
+        raise ValueError(f"the range {value!r} holds no number; write the smaller end first")
+    return tests
