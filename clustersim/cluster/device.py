@@ -1,0 +1,128 @@
+"""One kind of accelerator: memory, compute, power, price and fitted constants, from ``topologies/devices``.
+
+Not modelled: clocks that depend on temperature or power, sparsity, and CUDA-core (non-tensor) rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from clustersim.cluster.reading import Reader
+from clustersim.errors import InputError, Problem
+
+DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One kind of accelerator.
+
+    Parameters
+    ----------
+    memory_bytes : int
+        Memory that a process can allocate: what the driver reports where known (``memory.usable``), else the
+        data sheet's capacity. An "80 GB" H100 reports 79.1 GiB = 84.9 GB: the sheet means 80 GiB less what
+        ECC and firmware keep.
+    sheet_memory_bytes : int or None
+        The capacity of the data sheet, in decimal GB as it is written there.
+    memory_bytes_per_s : float
+        Peak memory bandwidth in bytes/s.
+    flops : Mapping of str to float
+        Peak dense FLOP/s (OP/s for int8) by dtype; a dtype without hardware support is absent.
+    power_w, price_per_hour : float or None
+        Board power in W, and price in USD/h; None when unknown.
+    kernels, collectives : Mapping of str to Mapping of str to float
+        Fitted constants of the cost model and of collectives, section by section.
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    vendor: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops: Mapping[str, float]
+    power_w: float | None = None
+    price_per_hour: float | None = None
+    kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    collectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    source: str = ""
+    sheet_memory_bytes: int | None = None
+
+
+def device_from(document: Mapping[str, object], *, where: str | None = None) -> Device:
+    """Build a device from its YAML document.
+
+    Parameters
+    ----------
+    document : Mapping
+        A file of ``topologies/devices`` after YAML parsing.
+    where : str or None
+        The file's name, for error messages.
+
+    Raises
+    ------
+    InputError
+        With every problem of the document; ``Problem.path`` is the dotted key, such as ``memory.capacity``.
+    """
+    problems: list[Problem] = []
+    top = Reader(document, problems, file=where)
+    memory, compute = top.section("memory"), top.section("compute")
+    power, price = top.section("power"), top.section("price")
+    name, vendor = top.text("name"), top.text("vendor")
+    sheet_bytes = memory.quantity("capacity", "bytes")
+    usable_bytes = memory.maybe("usable", "bytes")
+    device = Device(
+        name=name,
+        vendor=vendor,
+        memory_bytes=int(sheet_bytes if usable_bytes is None else usable_bytes),
+        sheet_memory_bytes=int(sheet_bytes),
+        memory_bytes_per_s=memory.quantity("bandwidth", "bandwidth"),
+        flops={dtype: compute.quantity(dtype, "flops") for dtype in DTYPES if compute.has(dtype)},
+        power_w=power.maybe("board", "power"),
+        price_per_hour=price.maybe("per_hour", "price"),
+        kernels=_constants(top, "kernels"),
+        collectives=_constants(top, "collectives"),
+        source=_sources(top.raw("source"), memory, compute, power, price),
+    )
+    if not device.flops:
+        compute.problem("", f"missing; expected the dense FLOP/s of one or more of {', '.join(DTYPES)}")
+    for reader in (top, memory, compute, power, price):
+        reader.finish()
+    if problems:
+        raise InputError(problems)
+    return device
+
+
+def _sources(whole: object, *sections: Reader) -> str:
+    """Join the sources of the sections; a section with figures and without any source is a problem."""
+    found = [str(whole)] if whole is not None else []
+    for section in sections:
+        if section.has("source"):
+            found.append(f"{section.path}: {section.text('source')}")
+        elif section.written() and whole is None:
+            section.problem("source", "missing; expected where these figures come from")
+    return "; ".join(found)
+
+
+def _constants(top: Reader, key: str) -> dict[str, dict[str, float]]:
+    """Read ``{name: {constant: number, …}, …}``; texts called ``source`` may stand anywhere inside."""
+    section = top.section(key)
+    constants: dict[str, dict[str, float]] = {}
+    for name in section.written():
+        if name == "source":
+            section.text(name)
+            continue
+        group = section.section(name)
+        constants[name] = {
+            constant: group.number(constant, least=-1e30)
+            for constant in group.written()
+            if constant != "source"
+        }
+        if group.has("source"):
+            group.text("source")
+        group.finish()
+    section.finish()
+    return constants

@@ -1,0 +1,172 @@
+"""Reads the keys of one YAML mapping and gathers every problem instead of stopping at the first.
+
+A value that cannot be used is noted and replaced by a harmless stand-in, so that reading can go on; whoever
+holds the list of problems raises one :class:`~clustersim.errors.InputError` at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from clustersim.errors import Problem, did_you_mean
+from clustersim.units import UnitError, parse
+
+
+class Reader:
+    """The keys of one mapping that were asked for, and what was wrong with their values.
+
+    Parameters
+    ----------
+    document : Mapping
+        The mapping after YAML parsing; quantities are still text with units.
+    problems : list of Problem
+        Where problems are added; shared by all readers of one document.
+    path : str
+        Dotted path of the mapping in its document, such as ``fabric``; empty at the top.
+    file : str or None
+        What problems name as their file.
+    overridden : Collection of str
+        Keys whose value came from a scenario's ``topology:`` mapping; their problems have the path
+        ``topology.KEY`` and no file.
+    """
+
+    def __init__(
+        self,
+        document: object,
+        problems: list[Problem],
+        *,
+        path: str = "",
+        file: str | None = None,
+        overridden: Collection[str] = (),
+    ) -> None:
+        self.path = path
+        self.file = file
+        self.problems = problems
+        self._overridden = overridden
+        self._known: list[str] = []
+        self._document: Mapping[str, object] = {}
+        if isinstance(document, Mapping):
+            self._document = document
+        else:
+            self.problem("", f"expected a mapping, but found {document!r}")
+
+    def problem(self, key: str, message: str) -> None:
+        """Note a problem with the value of ``key`` (or with the mapping itself when ``key`` is empty)."""
+        if key in self._overridden:
+            self.problems.append(Problem(message=message, path=f"topology.{key}"))
+        else:
+            path = ".".join(part for part in (self.path, key) if part)
+            self.problems.append(Problem(message=message, path=path, file=self.file))
+
+    def has(self, key: str) -> bool:
+        """Tell whether ``key`` has a value; ``null`` counts as none."""
+        self._know(key)
+        return self._document.get(key) is not None
+
+    def section(self, key: str) -> Reader:
+        """Return a reader of the mapping under ``key``; an absent mapping reads as an empty one."""
+        self._know(key)
+        path = ".".join(part for part in (self.path, key) if part)
+        value = self._document.get(key)
+        return Reader({} if value is None else value, self.problems, path=path, file=self.file)
+
+    def written(self) -> tuple[str, ...]:
+        """Return the keys that the mapping has, in the order written."""
+        return tuple(str(key) for key in self._document)
+
+    def raw(self, key: str) -> object:
+        """Return the value as it is, or None."""
+        self._know(key)
+        return self._document.get(key)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Read a non-empty text."""
+        value = self._value(key, default, "a name")
+        if not isinstance(value, str) or not value:
+            if value is not None:
+                self.problem(key, f"expected a text, but found {value!r}")
+            return "?"
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        """Read one of ``choices``."""
+        value = self._value(key, default, f"one of {', '.join(choices)}")
+        if value is not None and value not in choices:
+            self.problem(key, f"unknown {value!r}{did_you_mean(str(value), choices)}")
+        return str(value) if value in choices else choices[0]
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """Read ``true`` or ``false``."""
+        value = self._value(key, default, "true or false")
+        if value is not None and not isinstance(value, bool):
+            self.problem(key, f"expected true or false, but found {value!r}")
+        return value is True
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """Read an integer of at least ``least``."""
+        value = self._value(key, default, f"an integer of at least {least}")
+        if value is None:
+            return max(least, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            self.problem(key, f"expected an integer of at least {least}, but found {value!r}")
+            return max(least, 1)
+        return value
+
+    def counts(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Read a non-empty list of integers of at least 1, such as ``[4, 4, 4]``."""
+        value = self._value(key, default, "a list of integers such as [4, 4, 4]")
+        if value is None:
+            return (1,)
+        items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+        counts = tuple(item for item in items if type(item) is int and item >= 1)
+        if not items or len(counts) < len(items):
+            self.problem(key, f"expected a list of positive integers such as [4, 4, 4], but found {value!r}")
+            return (1,)
+        return counts
+
+    def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """Read a plain number of at least ``least``."""
+        value = self._value(key, default, f"a number of at least {least:g}")
+        if value is None:
+            return max(least, 1.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+            self.problem(key, f"expected a number of at least {least:g}, but found {value!r}")
+            return max(least, 1.0)
+        return float(value)
+
+    def quantity(self, key: str, dimension: str, default: str | None = None, *, zero: bool = False) -> float:
+        """Read a quantity with its unit, in the base unit; positive, or also zero when ``zero``."""
+        value = self._value(key, default, f"a {dimension} with its unit")
+        if value is None:
+            return 1.0
+        try:
+            quantity = parse(value, dimension)
+        except UnitError as error:
+            self.problem(key, str(error))
+            return 1.0
+        if quantity < 0 or (quantity == 0 and not zero):
+            wanted = "no negative" if zero else "a positive"
+            self.problem(key, f"expected {wanted} {dimension}, but found {value!r}")
+            return 1.0
+        return quantity
+
+    def maybe(self, key: str, dimension: str) -> float | None:
+        """Read a positive quantity that may be absent."""
+        return self.quantity(key, dimension) if self.has(key) else None
+
+    def finish(self) -> None:
+        """Note every key that nobody asked for."""
+        for key in self.written():
+            if key not in self._known:
+                self.problem(key, f"unknown key {key!r}{did_you_mean(key, self._known)}")
+
+    def _know(self, key: str) -> None:
+        if key not in self._known:
+            self._known.append(key)
+
+    def _value(self, key: str, default: object, expected: str) -> object:
+        if self.has(key):
+            return self._document[key]
+        if default is None:
+            self.problem(key, f"missing; expected {expected}")
+        return default

@@ -1,0 +1,245 @@
+"""The topology of a cluster: devices, NICs, switches and directed links with capacity and latency.
+
+Links are arrays indexed by link id; the networkx graph is made from them on first use, routes on demand.
+Crossbars (NVSwitch, leaf and spine switches) are ideal: only links limit traffic. Not modelled: buffers, packet
+loss, adaptive routing, CPUs and host memory as end points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.cluster.device import Device
+from clustersim.cluster.routing import Router, ShortestPaths
+from clustersim.errors import InputError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Edge = tuple[str, str, float, float, str]
+"""From, to, capacity in bytes/s, latency in seconds, tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Topology:
+    """Devices of one kind, and the links between them.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Names in index order, such as ``n0.g0``; a device's index is its position.
+    node_of : Int64Array
+        Shape ``[devices]``: each device's scale-up domain (node, rack on one NVLink switch, torus slice).
+    vertices, vertex_kinds : tuple of str
+        All vertices with their kinds (``device``, ``nic``, ``switch``, ``leaf``, ``spine``, ``pcie_switch``,
+        ``host``); the devices come first, in index order.
+    link_ends : tuple of (str, str)
+        Tail and head of each directed link, by link id.
+    link_capacity, link_latency_s : FloatArray
+        Shape ``[links]``: bytes/s and seconds.
+    link_tier : tuple of str
+        ``scaleup``, ``pcie``, ``nic``, ``fabric`` or ``ici``.
+    in_switch_reduction : bool
+        Whether the scale-up switch reduces and multicasts (NVLink SHARP).
+    router : Router
+        Chooses the links between two devices.
+    """
+
+    name: str
+    device: Device
+    devices: tuple[str, ...]
+    node_of: Int64Array
+    vertices: tuple[str, ...]
+    vertex_kinds: tuple[str, ...]
+    link_ends: tuple[tuple[str, str], ...]
+    link_capacity: FloatArray
+    link_latency_s: FloatArray
+    link_tier: tuple[str, ...]
+    in_switch_reduction: bool
+    router: Router = field(repr=False)
+    _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
+    _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def graph(self) -> nx.DiGraph:
+        """The topology as a networkx graph, made on first use.
+
+        Vertices have ``kind``; edges have ``capacity`` (bytes/s), ``latency_s``, ``link`` (id) and ``tier``.
+        """
+        if not self._graphs:
+            import networkx as nx
+
+            graph = nx.DiGraph(name=self.name)
+            graph.add_nodes_from(
+                (vertex, {"kind": kind})
+                for vertex, kind in zip(self.vertices, self.vertex_kinds, strict=True)
+            )
+            columns = zip(
+                self.link_ends,
+                self.link_capacity.tolist(),
+                self.link_latency_s.tolist(),
+                self.link_tier,
+                strict=True,
+            )
+            graph.add_edges_from(
+                (tail, head, {"capacity": capacity, "latency_s": latency_s, "link": link, "tier": tier})
+                for link, ((tail, head), capacity, latency_s, tier) in enumerate(columns)
+            )
+            self._graphs.append(graph)
+        return self._graphs[0]
+
+    def route(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the link ids from device ``source`` to device ``target``; empty when they are the same.
+
+        The same pair has the same route in every run and every fresh object.
+        """
+        route = self._routes.get((source, target))
+        if route is None:
+            for index in (source, target):
+                if not 0 <= index < len(self.devices):
+                    raise IndexError(f"device index {index} is outside 0 … {len(self.devices) - 1}")
+            route = () if source == target else self.router.path(source, target)
+            self._routes[source, target] = route
+        return route
+
+    def transit(self, source: int, target: int) -> tuple[float, float]:
+        """Return the latency in seconds (sum) and the bandwidth in bytes/s (minimum) of a route.
+
+        From a device to itself that is 0 s and infinite bytes/s.
+        """
+        links = list(self.route(source, target))
+        if not links:
+            return 0.0, float("inf")
+        return float(self.link_latency_s[links].sum()), float(self.link_capacity[links].min())
+
+    def index_of(self, device: str) -> int:
+        """Return the index of a device by its name.
+
+        Raises
+        ------
+        InputError
+            When there is no such device.
+        """
+        try:
+            return self.devices.index(device)
+        except ValueError:
+            near = did_you_mean(device, self.devices) if len(self.devices) <= 1024 else ""
+            range_ = f"{self.devices[0]} … {self.devices[-1]}"
+            near = near if "did you mean" in near else f"; its devices are {range_}"
+            raise InputError(Problem(message=f"{self.name} has no device {device!r}{near}")) from None
+
+
+def topology_from_edges(
+    name: str,
+    device: Device,
+    devices: Sequence[str],
+    edges: Iterable[Edge],
+    *,
+    duplex: bool = True,
+    node_of: Sequence[int] | None = None,
+    vertex_kinds: Sequence[tuple[str, str]] = (),
+    in_switch_reduction: bool = False,
+    device_transit: bool | None = None,
+) -> Topology:
+    """Build a topology from a list of links.
+
+    Parameters
+    ----------
+    devices : Sequence of str
+        Names in index order; every other name in ``edges`` is a switch unless ``vertex_kinds`` says more.
+    edges : Iterable of (from, to, bytes/s, seconds, tier)
+        With ``duplex`` each also gives the link in the other direction, with the next id.
+    node_of : Sequence of int or None
+        Node of each device; None puts all on node 0.
+    vertex_kinds : Sequence of (name, kind)
+        Kinds of vertices that are no devices.
+    device_transit : bool or None
+        Whether traffic may pass through other devices; None: only when there is nothing but devices.
+
+    Raises
+    ------
+    InputError
+        On duplicate names or links, a capacity that is not positive, or devices that cannot reach each other.
+
+    Examples
+    --------
+    ``topology_from_edges("pair", device, ["a", "b"], [("a", "b", 100e9, 1e-6, "scaleup")])``
+    """
+    links = [link for edge in edges for link in ((edge, _reversed(edge)) if duplex else (edge,))]
+    kinds = dict.fromkeys(devices, "device") | dict(vertex_kinds)
+    for tail, head, *_ in links:
+        kinds.setdefault(tail, "switch")
+        kinds.setdefault(head, "switch")
+    problems = _wrong_links(devices, links)
+    vertices = tuple(kinds)
+    index = {vertex: position for position, vertex in enumerate(vertices)}
+    transit = len(devices) == len(vertices) if device_transit is None else device_transit
+    if problems:
+        raise InputError(problems)
+    router = ShortestPaths(
+        len(vertices),
+        [(index[tail], index[head]) for tail, head, *_ in links],
+        [link[2] for link in links],
+        [link[3] for link in links],
+        [position < len(devices) and not transit for position in range(len(vertices))],
+    )
+    problems = _unreachable(devices, router, transit)
+    if problems:
+        raise InputError(problems)
+    return Topology(
+        name=name,
+        device=device,
+        devices=tuple(devices),
+        node_of=np.array([0] * len(devices) if node_of is None else node_of, dtype=np.int64),
+        vertices=vertices,
+        vertex_kinds=tuple(kinds.values()),
+        link_ends=tuple((tail, head) for tail, head, *_ in links),
+        link_capacity=np.array([link[2] for link in links], dtype=np.float64),
+        link_latency_s=np.array([link[3] for link in links], dtype=np.float64),
+        link_tier=tuple(link[4] for link in links),
+        in_switch_reduction=in_switch_reduction,
+        router=router,
+    )
+
+
+def _reversed(edge: Edge) -> Edge:
+    tail, head, capacity, latency_s, tier = edge
+    return head, tail, capacity, latency_s, tier
+
+
+def _wrong_links(devices: Sequence[str], links: Sequence[Edge]) -> list[Problem]:
+    problems = []
+    for position, name in enumerate(devices):
+        if name in devices[:position]:
+            problems.append(Problem(message=f"two devices have the name {name!r}"))
+    seen: dict[tuple[str, str], int] = {}
+    for tail, head, capacity, latency_s, _ in links:
+        arrow = f"{tail} → {head}"
+        if tail == head:
+            problems.append(Problem(message=f"the link {arrow} joins a vertex with itself"))
+        if seen.setdefault((tail, head), 1) > 1:
+            problems.append(Problem(message=f"two links {arrow}; write one with the sum of their capacities"))
+        seen[tail, head] += 1
+        if not 0 < capacity < float("inf"):
+            problems.append(Problem(message=f"the link {arrow} has the capacity {capacity:g} bytes/s"))
+        if not 0 <= latency_s < float("inf"):
+            problems.append(Problem(message=f"the link {arrow} has the latency {latency_s:g} s"))
+    if not devices:
+        problems.append(Problem(message="there is no device"))
+    return problems
+
+
+def _unreachable(devices: Sequence[str], router: ShortestPaths, transit: bool) -> list[Problem]:
+    """Name, per device that others cannot reach, the first that cannot."""
+    problems = []
+    for target, name in enumerate(devices):
+        lost = next((s for s in range(len(devices)) if not router.reaches(s, target)), None)
+        if lost is not None:
+            hint = "" if transit else " without passing through another device"
+            problems.append(Problem(message=f"device {name!r} is unreachable from {devices[lost]!r}{hint}"))
+    return problems
