@@ -1,0 +1,39 @@
+"""What is asked of the cluster: requests, recorded (``trace``) or drawn (``draws``)."""
+
+from clustersim.workload.arrivals import ARRIVALS, AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
+from clustersim.workload.draws import DrawnWorkload, generate
+from clustersim.workload.lengths import (
+    LENGTHS,
+    Empirical,
+    Fixed,
+    Lengths,
+    LogNormal,
+    Uniform,
+    empirical_from_trace,
+)
+from clustersim.workload.requests import Requests
+from clustersim.workload.streams import named_stream
+from clustersim.workload.trace import FORMATS, read_trace
+
+__all__ = [
+    "ARRIVALS",
+    "FORMATS",
+    "LENGTHS",
+    "AllAtOnce",
+    "Arrivals",
+    "ClosedLoop",
+    "Constant",
+    "DrawnWorkload",
+    "Empirical",
+    "Fixed",
+    "Gamma",
+    "Lengths",
+    "LogNormal",
+    "Poisson",
+    "Requests",
+    "Uniform",
+    "empirical_from_trace",
+    "generate",
+    "named_stream",
+    "read_trace",
+]

@@ -1,0 +1,58 @@
+"""Columns of CSV text → int64: whole numbers of tokens, and decimal instants of any unit.
+
+A parser takes a whole column. When anything in it is wrong it raises ValueError, whose text says what a cell
+should have been; the caller finds the wrong cells by calling it on parts: one grammar, not two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.workload.limits import MAX_NS, MAX_TOKENS
+
+ParseCells = Callable[[Sequence[str]], Int64Array]
+
+_WHOLE: Final = re.compile(r"[ \t]*[0-9]{1,18}[ \t]*")
+_DECIMAL: Final = re.compile(r"[ \t]*\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?[ \t]*")
+_EXACT: Final = Context(prec=1000)  # never rounds a product here; the thread's own context stays out of it
+
+
+def parse_tokens(cells: Sequence[str]) -> Int64Array:
+    """Read whole numbers of tokens; blanks around a number are allowed, signs and fractions are not."""
+    expected = f"a whole number of tokens from 0 to {MAX_TOKENS}"
+    if not all(map(_WHOLE.fullmatch, cells)):
+        raise ValueError(expected)
+    values = np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
+    if values.size and int(values.max()) > MAX_TOKENS:
+        raise ValueError(expected)
+    return values
+
+
+def parse_instants(unit: str, ns_per_unit: int) -> ParseCells:
+    """Return a parser of decimal numbers of ``unit``, such as ``12.5`` or ``5e-05``, to whole nanoseconds.
+
+    The decimal is multiplied exactly and rounded once, half to even.
+    """
+    last = MAX_NS // ns_per_unit
+    expected = f"{unit} as a number from 0 to {last:.3g}, such as 12.5"
+
+    def parse(cells: Sequence[str]) -> Int64Array:
+        if not all(map(_DECIMAL.fullmatch, cells)):
+            raise ValueError(expected)
+        stamps = [exact_ns(value, ns_per_unit) for value in map(Decimal, cells)]
+        if max(stamps, default=0) > MAX_NS:
+            raise ValueError(expected)
+        return np.fromiter(stamps, dtype=np.int64, count=len(stamps))
+
+    return parse
+
+
+def exact_ns(value: Decimal, ns_per_unit: int) -> int:
+    """Multiply a non-negative decimal by ``ns_per_unit`` and round once to a whole number, half to even."""
+    return round(_EXACT.multiply(value, ns_per_unit))

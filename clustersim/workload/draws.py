@@ -1,0 +1,54 @@
+"""Drawn workloads: how many requests, how they arrive, how long their prompts and outputs are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.workload.arrivals import Arrivals, ClosedLoop
+from clustersim.workload.lengths import Lengths
+from clustersim.workload.limits import MAX_NS, check_whole, raise_any
+from clustersim.workload.requests import Requests
+from clustersim.workload.streams import named_stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnWorkload:
+    """What to draw: ``requests`` of them, the arrival process, and the two distributions of lengths."""
+
+    arrivals: Arrivals
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+    requests: int
+
+    def __post_init__(self) -> None:
+        raise_any(check_whole("requests", self.requests, low=1, high=MAX_NS))
+
+
+def generate(spec: DrawnWorkload, seed: np.random.SeedSequence) -> Requests:
+    """Draw the requests of a workload.
+
+    Arrivals, prompt lengths and output lengths have a stream each, so changing one leaves the others as they
+    are; and more requests are the same ones with others after them (except with ``rescale``).
+
+    Parameters
+    ----------
+    spec : DrawnWorkload
+        What to draw.
+    seed : numpy.random.SeedSequence
+        The scenario's seed; it is not changed.
+
+    Raises
+    ------
+    InputError
+        When the last request would arrive after more than 292 years.
+    """
+    arrivals = spec.arrivals
+    return Requests(
+        arrived_at_ns=arrivals.draw_ns(spec.requests, named_stream(seed, "arrivals")),
+        prompt_tokens=spec.prompt_tokens.draw(spec.requests, named_stream(seed, "prompt_tokens")),
+        output_tokens=spec.output_tokens.draw(spec.requests, named_stream(seed, "output_tokens")),
+        concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else None,
+        source="drawn",
+    )

@@ -1,0 +1,48 @@
+"""The ranges that numbers of a workload must lie in, and the sentence for one that does not."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Final, cast
+
+from clustersim.errors import InputError, Problem
+
+MAX_TOKENS: Final = 2**31 - 1
+"""Largest length of one prompt or output (assumed: a longer one is a broken cell; 2³² of them fit int64)."""
+
+MAX_NS: Final = 2**63 - 1
+"""Largest instant that int64 nanoseconds hold: 292 years."""
+
+
+def check_whole(path: str, value: object, *, low: int, high: int = MAX_TOKENS) -> list[Problem]:
+    """Return a problem unless ``value`` is an integer (not a bool) with ``low <= value <= high``."""
+    if _is_a(value, Integral) and low <= int(cast("Integral", value)) <= high:
+        return []
+    return [Problem(path=path, message=f"found {value!r}; expected a whole number from {low} to {high}")]
+
+
+def check_positive(path: str, value: object) -> list[Problem]:
+    """Return a problem unless ``value`` is a finite number above zero."""
+    if _is_a(value, Real) and 0 < float(cast("Real", value)) < math.inf:
+        return []
+    return [Problem(path=path, message=f"found {value!r}; expected a finite number above 0")]
+
+
+def check_window(start_ns: int, end_ns: int) -> list[Problem]:
+    """Return a problem unless ``0 <= start_ns < end_ns``."""
+    if 0 <= start_ns < end_ns:
+        return []
+    message = f"found from {start_ns} ns to {end_ns} ns; expected 0 <= from < to"
+    return [Problem(path="window", message=message)]
+
+
+def raise_any(problems: list[Problem]) -> None:
+    """Raise an InputError with these problems, if there are any."""
+    if problems:
+        raise InputError(problems)
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """Say whether ``value`` is a number of that kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,143 @@
+"""Recorded traces: find the format of a file, read it, cut and scale it.
+
+Whatever the origin of a trace's clock, its first request arrives at 0. A trace that is not sorted is sorted;
+requests with equal stamps keep the order of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.workload import azure, plain_csv, trace_jsonl
+from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window
+from clustersim.workload.requests import Requests, requests_in_order
+from clustersim.workload.trace_text import TraceColumns, TraceText, read_text, shorten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFormat:
+    """How well a first line fits this format (share of its columns that it names, 0 to 1), and its reader."""
+
+    matched_share: Callable[[str], float]
+    read: Callable[[TraceText], TraceColumns]
+
+
+def _jsonl(keys: trace_jsonl.JsonlKeys) -> TraceFormat:
+    return TraceFormat(
+        matched_share=partial(trace_jsonl.matched_share, keys=keys), read=partial(trace_jsonl.read, keys=keys)
+    )
+
+
+FORMATS: Final[Mapping[str, TraceFormat]] = {
+    "azure": TraceFormat(matched_share=azure.matched_share, read=azure.read),
+    "mooncake": _jsonl(trace_jsonl.MOONCAKE),
+    "sharegpt": _jsonl(trace_jsonl.SHAREGPT),
+    "csv": TraceFormat(matched_share=plain_csv.matched_share, read=plain_csv.read),
+}
+
+
+def read_trace(
+    path: Path,
+    *,
+    format: str | None = None,  # noqa: A002  (the word of the scenario file)
+    requests: int | None = None,
+    window_ns: tuple[int, int] | None = None,
+    rate_scale: float = 1.0,
+) -> Requests:
+    """Read a recorded trace.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    format : str or None
+        A key of :data:`FORMATS`; None finds it by the first line.
+    requests : int or None
+        Keep the first so many (of the window, if there is one).
+    window_ns : tuple of int or None
+        Keep ``[from, to)`` after the first arrival, in recorded time; the first request kept arrives at 0.
+    rate_scale : float
+        2.0 plays the trace at twice its rate; see :meth:`Requests.scaled` for the rounding.
+
+    Raises
+    ------
+    InputError
+        With every option that makes no sense, and the first 20 problems of the file by line.
+    """
+    name = str(path)
+    problems = _option_problems(format, requests, window_ns, rate_scale)
+    try:
+        file = read_text(path)
+        known = format if format in FORMATS else None
+        columns = None if format and not known else FORMATS[known or detect_format(file)].read(file)
+    except InputError as error:
+        problems += error.problems
+    if problems or columns is None:
+        raise InputError(problems)
+    recorded = requests_in_order(
+        arrived_at_ns=columns.stamps_ns,
+        prompt_tokens=columns.prompt_tokens,
+        output_tokens=columns.output_tokens,
+        prefix_hashes=columns.prefix_hashes,
+        hash_block_tokens=columns.hash_block_tokens,
+        source=name,
+    )
+    if window_ns is not None:
+        recorded = _windowed(recorded, window_ns)
+    if requests is not None:
+        recorded = recorded.take(requests)
+    return recorded if rate_scale == 1 else recorded.scaled(rate_scale)
+
+
+def detect_format(file: TraceText) -> str:
+    """Return the one format that fits the first line best.
+
+    A line that names only some columns of a format still selects it: its reader can say what is missing.
+
+    Raises
+    ------
+    InputError
+        When no format fits, or more than one fits best.
+    """
+    shares = {name: entry.matched_share(file.first_line) for name, entry in FORMATS.items()}
+    best = max(shares.values())
+    fitting = [name for name, share in shares.items() if share == best]
+    known = f"known: {', '.join(FORMATS)}"
+    if best == 0:
+        message = f"unknown trace format, the first line is {shorten(file.first_line)!r}; {known}"
+        raise InputError(file.problem(message, line=1))
+    if len(fitting) > 1:
+        message = f"the first line fits the trace formats {' and '.join(fitting)}; say which with 'format'"
+        raise InputError(file.problem(message, line=1))
+    return fitting[0]
+
+
+def _option_problems(
+    format_name: str | None, requests: int | None, window_ns: tuple[int, int] | None, rate_scale: float
+) -> list[Problem]:
+    problems = []
+    if format_name is not None and format_name not in FORMATS:
+        hint = did_you_mean(format_name, list(FORMATS))
+        problems.append(Problem(path="format", message=f"unknown trace format {format_name!r}{hint}"))
+    if requests is not None:
+        problems += check_whole("requests", requests, low=1, high=MAX_NS)
+    if window_ns is not None:
+        problems += check_window(*window_ns)
+    return problems + check_positive("rate_scale", rate_scale)
+
+
+def _windowed(recorded: Requests, window_ns: tuple[int, int]) -> Requests:
+    kept = recorded.window(*window_ns)
+    if not len(kept):
+        start, end = window_ns
+        message = (
+            f"no request arrives in [{start / 1e9:g} s, {end / 1e9:g} s) of {recorded.source}, "
+            f"whose last one arrives at {recorded.span_ns / 1e9:g} s"
+        )
+        raise InputError(Problem(path="window", message=message))
+    return kept

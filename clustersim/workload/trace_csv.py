@@ -1,0 +1,134 @@
+"""Named columns of a CSV trace, in any order; other columns may stand between them.
+
+The good case converts whole columns. Only when a column does not convert is it searched for the wrong cells.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem, nearest
+from clustersim.workload.cells import ParseCells
+from clustersim.workload.trace_text import MAX_PROBLEMS, TraceText, shorten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvColumn:
+    """A column that is wanted: its name in the header, and the parser of its cells."""
+
+    name: str
+    parse: ParseCells
+
+
+Fault = tuple[int, int, str]
+"""Row (from 0, without the header), column (from 0, or -1 for the row as such), message."""
+
+
+def header_names(first_line: str) -> list[str]:
+    """Return the names in a header line, without blanks around them."""
+    return [name.strip() for name in next(csv.reader([first_line]), [])]
+
+
+def missing_column(file: TraceText, wanted: str, header: Sequence[str]) -> Problem:
+    """Return the problem that no column has the ``wanted`` name, with the nearest that is there."""
+    by_lower = {name.lower(): name for name in header}
+    guess = nearest(wanted.lower(), list(by_lower))
+    hint = f"did you mean {by_lower[guess]!r}?" if guess else f"the header has: {', '.join(header)}"
+    return file.problem(f"no column {wanted!r}; {hint}", line=1)
+
+
+def repeated_columns(file: TraceText, header: Sequence[str]) -> list[Problem]:
+    """Return a problem for each name that stands twice in the header."""
+    twice = [name for i, name in enumerate(header) if name in header[:i]]
+    return [file.problem(f"column {name!r} stands twice in the header", line=1) for name in twice]
+
+
+def read_columns(file: TraceText, columns: Sequence[CsvColumn]) -> list[Int64Array]:
+    """Return the wanted columns of all rows.
+
+    Raises
+    ------
+    InputError
+        When the header or the body is wrong; the cells that are wrong are named by line and column.
+    """
+    header = header_names(file.first_line)
+    problems = repeated_columns(file, header)
+    problems += [missing_column(file, want.name, header) for want in columns if want.name not in header]
+    if problems:
+        raise InputError(problems)
+    places = [header.index(want.name) for want in columns]
+    picked, faults = _picked_rows(file, places, len(header))
+    uneven = {row for row, _, _ in faults}
+    arrays: list[Int64Array] = []
+    for k, want in enumerate(columns):
+        cells = [row[k] for row in picked]
+        try:
+            arrays.append(want.parse(cells))
+        except ValueError:
+            rows = [i for i in range(len(picked) + len(uneven)) if i not in uneven]
+            for at, expected in _wrong_cells(want.parse, cells, 0):
+                message = f"found {shorten(cells[at])!r}; expected {expected}"
+                faults.append((rows[at], places[k], message))
+    if faults:
+        raise _located(file, header, sorted(faults))
+    return arrays
+
+
+def _picked_rows(
+    file: TraceText, places: Sequence[int], width: int
+) -> tuple[list[tuple[str, ...]], list[Fault]]:
+    """Return the wanted cells of each row as wide as the header, and a fault for each other row."""
+    picked: list[tuple[str, ...]] = []
+    faults: list[Fault] = []
+    pick = itemgetter(*places)
+    reader = csv.reader(io.StringIO(file.text.rstrip("\r\n"), newline=""), strict=True)
+    next(reader)
+    try:
+        for row in reader:
+            if len(row) == width:
+                picked.append(pick(row))
+            else:
+                message = (
+                    f"found {len(row)} of {width} cells" if row else f"empty line; expected {width} cells"
+                )
+                faults.append((len(picked) + len(faults), -1, message))
+    except csv.Error as error:
+        raise InputError(file.problem(f"not a CSV line: {error}", line=reader.line_num)) from None
+    if not picked and not faults:
+        raise InputError(file.problem("a header but no requests; expected one line per request", line=2))
+    return picked, faults
+
+
+def _wrong_cells(parse: ParseCells, cells: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
+    """Halve a column that does not parse until single cells remain: few wrong cells cost few parses."""
+    try:
+        parse(cells)
+    except ValueError as error:
+        if len(cells) == 1:
+            yield start, str(error)
+            return
+        middle = len(cells) // 2
+        yield from _wrong_cells(parse, cells[:middle], start)
+        yield from _wrong_cells(parse, cells[middle:], start + middle)
+
+
+def _located(file: TraceText, header: Sequence[str], faults: Sequence[Fault]) -> InputError:
+    """Return the error for these faults; the file is read again for the lines that its rows stand on."""
+    shown = faults[:MAX_PROBLEMS]
+    reader = csv.reader(io.StringIO(file.text, newline=""), strict=True)
+    next(reader)
+    lines = [(reader.line_num, row) for row in islice(reader, shown[-1][0] + 1)]
+    quoted = '"' in file.text
+    problems = []
+    for row_index, place, message in shown:
+        line, row = lines[row_index]
+        column = None if quoted or place < 0 else 1 + sum(len(cell) + 1 for cell in row[:place])
+        path = header[place] if place >= 0 else ""
+        problems.append(Problem(message=message, file=file.name, line=line, column=column, path=path))
+    return file.error(problems, len(faults))

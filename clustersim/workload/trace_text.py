@@ -1,0 +1,93 @@
+"""The text of a recorded trace, and what is wrong with it: the first 20 problems and how many more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem, nearest
+
+MAX_PROBLEMS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceText:
+    """A trace file that could be read as UTF-8 text; ``name`` is the path as the user gave it."""
+
+    name: str
+    text: str
+
+    @property
+    def first_line(self) -> str:
+        """The first line without its end; empty when the file is."""
+        return next(iter(self.text[:100_000].splitlines()), "")
+
+    def problem(self, message: str, *, line: int | None = None, column: int | None = None) -> Problem:
+        """Return a problem at a place of this file (counted from 1)."""
+        return Problem(message=message, file=self.name, line=line, column=column)
+
+    def error(self, problems: Sequence[Problem], total: int) -> InputError:
+        """Return the error for ``total`` problems, of which ``problems`` are the first in the file."""
+        shown = list(problems[:MAX_PROBLEMS])
+        if total > len(shown):
+            shown.append(Problem(message=f"and {total - len(shown)} more problems", file=self.name))
+        return InputError(shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceColumns:
+    """What a reader found, in the order of the file; ``stamps_ns`` count from any origin."""
+
+    stamps_ns: Int64Array
+    prompt_tokens: Int64Array
+    output_tokens: Int64Array
+    prefix_hashes: tuple[Int64Array, ...] | None = None
+    hash_block_tokens: int | None = None
+
+
+def read_text(path: Path) -> TraceText:
+    """Read a trace file as UTF-8 (a byte order mark is allowed).
+
+    Raises
+    ------
+    InputError
+        When there is no such file, it is a directory, it cannot be read, it is empty or it is not UTF-8 text.
+    """
+    name = str(path)
+    problem = _unreadable(path)
+    if problem is None:
+        try:
+            data = path.read_bytes()
+            text = data.decode("utf-8-sig")
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            hint = "; it is compressed with gzip: unpack it first" if data[:2] == b"\x1f\x8b" else ""
+            message = f"found byte 0x{data[error.start]:02x}, which is not UTF-8 text{hint}"
+            raise InputError(Problem(message=message, file=name, line=line)) from None
+        else:
+            problem = None if text.strip() else "the file is empty; expected a trace"
+    if problem is not None:
+        raise InputError(Problem(message=problem, file=name))
+    return TraceText(name=name, text=text)
+
+
+def _unreadable(path: Path) -> str | None:
+    if path.is_dir():
+        return "is a directory; expected a trace file"
+    if path.is_file():
+        return None
+    if path.exists():
+        return "is not a regular file; expected a trace file"
+    siblings = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+    guess = nearest(path.name, siblings)
+    return "no such file" + (f"; did you mean {guess!r}?" if guess else "")
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Return ``text``, cut to ``limit`` characters for a message."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
