@@ -2,8 +2,8 @@
 
 Fewest links first; among these the least time to carry one megabyte link by link; among equal ones (ECMP) the
 choice is the target's index modulo the number of choices ("D-mod-k", which keeps shift permutations free of
-conflicts in a fat tree: Zahavi, "Fat-trees routing and node ordering providing contention free traffic for MPI
-global collectives", J. Parallel Distrib. Comput. 72 (2012)). Not modelled: adaptive routing.
+conflicts in a fat tree: Zahavi, "Fat-trees routing and node ordering providing contention free traffic for
+MPI global collectives", J. Parallel Distrib. Comput. 72 (2012)). Not modelled: adaptive routing.
 """
 
 from __future__ import annotations

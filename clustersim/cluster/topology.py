@@ -1,8 +1,8 @@
 """The topology of a cluster: devices, NICs, switches and directed links with capacity and latency.
 
 Links are arrays indexed by link id; the networkx graph is made from them on first use, routes on demand.
-Crossbars (NVSwitch, leaf and spine switches) are ideal: only links limit traffic. Not modelled: buffers, packet
-loss, adaptive routing, CPUs and host memory as end points.
+Crossbars (NVSwitch, leaf and spine switches) are ideal: only links limit traffic. Not modelled: buffers,
+packet loss, adaptive routing, CPUs and host memory as end points.
 """
 
 from __future__ import annotations
