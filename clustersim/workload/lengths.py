@@ -1,7 +1,7 @@
 """Distributions of prompt and output lengths in tokens.
 
-Lengths are drawn independently of one another and of the arrivals: that long prompts may go with short outputs
-is not modelled (replay a trace for it).
+Lengths are drawn independently of one another and of the arrivals: that long prompts may go with short
+outputs is not modelled (replay a trace for it).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def divide_rounded(values_ns: Int64Array, divisor: Fraction) -> Int64Array:
     if largest // numerator >= MAX_NS:
         message = f"dividing by {float(divisor)} makes the last request arrive after more than 292 years"
         raise InputError(Problem(path="rate_scale", message=message))
-    fits = max(largest, 2 * numerator) <= MAX_NS
+    fits = max(largest, denominator, 2 * numerator) <= MAX_NS
     products = (values_ns if fits else values_ns.astype(object)) * denominator
     quotients = products // numerator
     doubled = 2 * (products - quotients * numerator)

@@ -94,10 +94,8 @@ def _picked_rows(
             if len(row) == width:
                 picked.append(pick(row))
             else:
-                message = (
-                    f"found {len(row)} of {width} cells" if row else f"empty line; expected {width} cells"
-                )
-                faults.append((len(picked) + len(faults), -1, message))
+                found = f"found cells: {len(row)}" if row else "empty line"
+                faults.append((len(picked) + len(faults), -1, f"{found}; expected {width}"))
     except csv.Error as error:
         raise InputError(file.problem(f"not a CSV line: {error}", line=reader.line_num)) from None
     if not picked and not faults:

@@ -1,0 +1,176 @@
+"""Small literal files of each format, and what is read from them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clustersim.catalog import data_root
+from clustersim.errors import InputError
+from clustersim.workload import read_trace
+
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319601,3180,8
+"""
+MOONCAKE = """\
+{"timestamp": 27482, "input_length": 1025, "output_length": 52, "hash_ids": [46, 47, 2353]}
+{"timestamp": 30535, "input_length": 512, "output_length": 26, "hash_ids": [46]}
+"""
+SHAREGPT = """\
+{"input_toks": 40, "output_toks": 416, "arrival_time_ns": 46926808, "hash_ids_16": [0, 1]}
+{"input_toks": 9, "output_toks": 333, "arrival_time_ns": 347938951, "hash_ids_16": []}
+"""
+PLAIN = """\
+arrival_s,client_id,input_tokens,output_tokens
+3.772092432,35,304,822
+4.572273200,17,497,1783
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="trace.txt"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def columns(requests):
+    return [getattr(requests, name).tolist() for name in ("arrived_at_ns", "prompt_tokens", "output_tokens")]
+
+
+def test_azure_keeps_all_seven_fraction_digits(write):
+    assert columns(read_trace(write(AZURE))) == [[0, 52_000_100], [4808, 3180], [10, 8]]
+
+
+def test_azure_reads_stamps_with_an_offset_and_without_a_fraction(write):
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00+00:00,1,2\n"
+        "2024-05-10 02:00:00.25+02:00,3,4\n"
+        "2024-05-10T00:00:01Z,5,6\n"
+    )
+    assert columns(read_trace(write(text)))[0] == [0, 250_000_000, 1_000_000_000]
+
+
+def test_mooncake_has_milliseconds_and_blocks_of_512_tokens(write):
+    requests = read_trace(write(MOONCAKE))
+    assert columns(requests) == [[0, 3_053_000_000], [1025, 512], [52, 26]]
+    assert [row.tolist() for row in requests.prefix_hashes] == [[46, 47, 2353], [46]]
+    assert requests.hash_block_tokens == 512
+
+
+def test_sharegpt_has_nanoseconds_and_blocks_of_16_tokens(write):
+    requests = read_trace(write(SHAREGPT))
+    assert columns(requests) == [[0, 301_012_143], [40, 9], [416, 333]]
+    assert [row.tolist() for row in requests.prefix_hashes] == [[0, 1], []]
+    assert requests.hash_block_tokens == 16
+
+
+def test_jsonl_without_hashes_has_none(write):
+    requests = read_trace(write('{"input_toks": 7, "output_toks": 8, "arrival_time_ns": 9}\n'))
+    assert columns(requests) == [[0], [7], [8]]
+    assert requests.prefix_hashes is None
+    assert requests.hash_block_tokens is None
+
+
+def test_plain_csv_ignores_further_columns(write):
+    assert columns(read_trace(write(PLAIN))) == [[0, 800_180_768], [304, 497], [822, 1783]]
+
+
+@pytest.mark.parametrize(
+    ("header", "ns"),
+    [
+        ("arrival_s", 1_500_000_000),
+        ("arrived_at_s", 1_500_000_000),
+        ("timestamp_s", 1_500_000_000),
+        ("arrival_ms", 1_500_000),
+        ("arrival_us", 1500),
+        ("arrived_ns", 2),
+    ],
+)
+def test_plain_csv_takes_the_unit_from_the_name(write, header, ns):
+    text = f"{header},prompt_tokens,output_tokens\n0,1,1\n1.5,1,1\n"
+    assert read_trace(write(text)).arrived_at_ns.tolist() == [0, ns]
+
+
+def test_plain_csv_reads_exponents_and_epoch_seconds_exactly(write):
+    text = "timestamp_s,prompt_tokens,output_tokens\n1700000000.000000001,1,1\n1.70000000000000005e9,1,1\n"
+    assert read_trace(write(text)).arrived_at_ns.tolist() == [0, 49]
+
+
+def test_plain_csv_reads_quoted_cells_and_windows_line_ends_and_a_byte_order_mark(write):
+    text = (
+        '\ufeffprompt,output_tokens,prompt_tokens,arrival_s\r\n"a, ""b""\nc",2,1,"0.5"\r\n,4, 3 ,0.75\r\n\r\n'
+    )
+    assert columns(read_trace(write(text))) == [[0, 250_000_000], [1, 3], [2, 4]]
+
+
+def test_unsorted_trace_is_sorted_and_ties_keep_the_order_of_the_file(write):
+    text = "arrival_s,prompt_tokens,output_tokens\n2,10,1\n1,11,1\n2,12,1\n1,13,1\n"
+    requests = read_trace(write(text))
+    assert requests.arrived_at_ns.tolist() == [0, 0, 1_000_000_000, 1_000_000_000]
+    assert requests.prompt_tokens.tolist() == [11, 13, 10, 12]
+
+
+def test_hashes_move_with_their_requests(write):
+    lines = MOONCAKE.splitlines(keepends=True)
+    requests = read_trace(write(lines[1] + lines[0]))
+    assert [row.tolist() for row in requests.prefix_hashes] == [[46, 47, 2353], [46]]
+
+
+def test_options_apply_window_then_requests_then_rate(write):
+    rows = "".join(f"{second},{second},1\n" for second in range(10))
+    path = write("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    requests = read_trace(path, window_ns=(2_000_000_000, 6_000_000_000), requests=3, rate_scale=2.0)
+    assert columns(requests) == [[0, 500_000_000, 1_000_000_000], [2, 3, 4], [1, 1, 1]]
+
+
+def test_source_is_the_path(write):
+    path = write(AZURE)
+    assert read_trace(path).source == str(path)
+
+
+def test_sample_trace_is_what_its_readme_says():
+    sample = read_trace(data_root() / "scenarios" / "traces" / "azure-conv-sample.csv")
+    assert len(sample) == 600
+    assert sample.prompt_tokens.sum() == 717_334
+    assert sample.output_tokens.sum() == 122_568
+    assert sample.span_ns == 105_882_715_000
+    assert np.quantile(sample.prompt_tokens, 0.9) == 2655
+    assert sample.take(500).output_tokens.sum() == 98_831
+
+
+@pytest.mark.parametrize(
+    ("name", "num_requests", "output_tokens", "hash_block_tokens"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv", 19_366, 4_088_665, None),
+        ("AzureLLMInferenceTrace_code.csv", 8_819, 245_896, None),
+        ("mooncake/conversation_trace.jsonl", 12_031, 4_122_048, 512),
+        ("mooncake/synthetic_trace.jsonl", 3_993, 595_432, 512),
+        ("sharegpt/sharegpt-llama-3.1-8b-300-sps10.notext.jsonl", 300, 195_753, 16),
+        ("apex/llama_lmsys_05.csv", 1_024, 165_996, None),
+        ("servegen/deepseek-r1_busiest_hour_6rps_seed20250609.csv", 20_000, 16_426_654, None),
+    ],
+)
+def test_real_trace_has_its_published_size(name, num_requests, output_tokens, hash_block_tokens):
+    folder = os.environ.get("CLUSTERSIM_TRACES")
+    if folder is None:
+        pytest.skip("CLUSTERSIM_TRACES does not name a folder with the published traces")
+    requests = read_trace(Path(folder) / name)
+    assert len(requests) == num_requests
+    assert requests.output_tokens.sum() == output_tokens
+    assert requests.hash_block_tokens == hash_block_tokens
+
+
+def test_reading_raises_only_input_errors_for_text_of_another_kind(write):
+    for text in ("\x00\x01", "[1, 2]\n", "{}\n", "{\n", ",,,\n1,2,3,4\n", "\n\n1,2,3\n", '"\n'):
+        with pytest.raises(InputError):
+            read_trace(write(text))
