@@ -1,8 +1,8 @@
 """What a decoder-only transformer is made of: its layers, their attention, and their FFN or experts.
 
-A :class:`ModelSpec` holds the shapes that decide work, memory and communication. It does not hold what changes
-none of them: activation functions, rotary bases and scaling, norm epsilons, router scoring. Multi-token
-prediction layers (``num_nextn_predict_layers``) are not part of it.
+A :class:`ModelSpec` holds the shapes that decide work, memory and communication. It does not hold what
+changes none of them: activation functions, rotary bases and scaling, norm epsilons, router scoring. Layers
+for multi-token prediction (``num_nextn_predict_layers``) are not part of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Attention:
     sliding_window : int or None
         A query sees itself and the ``sliding_window - 1`` keys before it; None: all.
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim : int or None
-        Latent widths of ``mla``, None for the other kinds; ``q_lora_rank`` is None where queries are not compressed.
+        Latent widths of ``mla``, None for the other kinds; ``q_lora_rank`` is also None where queries are not
+        compressed.
 
     References
     ----------
@@ -136,9 +137,9 @@ class ModelSpec:
     max_positions : int or None
         Longest context the model was published for.
     default_weight_dtype : str
-        The dtype of the published checkpoint's matrices: ``bf16``, ``fp16``, ``fp8``, ``int8``, ``fp4`` …
+        Format of most weights of the published checkpoint: ``bf16``, ``fp16``, ``fp8``, ``mxfp4`` …
     unused_keys : tuple of str
-        Keys of the configuration that were read by nothing; worth a look when the family is unknown.
+        Keys of the configuration that were not read and could matter: worth a look in an unknown family.
     source : str
         Where the dimensions are from.
     """

@@ -1,8 +1,9 @@
 """How large the K/V cache is, per token and per sequence, before any sharding.
 
-Grouped-query attention [1]_ caches a key and a value of each K/V head. Multi-head latent attention [2]_ caches
-one compressed latent and one rotary key, shared by all heads. A layer with a sliding window keeps at most the
-window's tokens; :func:`kv_elements_per_token` is what one token adds, :func:`kv_elements` what a sequence holds.
+Grouped-query attention [1]_ caches a key and a value of each K/V head. Multi-head latent attention [2]_
+caches one compressed latent and one rotary key, shared by all heads. A layer with a sliding window keeps at
+most the window's tokens; :func:`kv_elements_per_token` is what one token adds, :func:`kv_elements` what a
+sequence holds.
 
 References
 ----------
@@ -35,12 +36,12 @@ def kv_bytes_per_token(model: ModelSpec, element_bytes: float) -> float:
 
 
 def kv_elements(attention: Attention, context_tokens: int) -> int:
-    """Return the elements that one layer holds for a sequence of ``context_tokens``: its window's, if it has one."""
+    """Return the elements that one layer holds for ``context_tokens`` of a sequence, or for its window's."""
     window = attention.sliding_window
     held = context_tokens if window is None else min(context_tokens, window)
     return held * kv_elements_per_token(attention)
 
 
 def kv_bytes(model: ModelSpec, context_tokens: int, element_bytes: float) -> float:
-    """Return the cache bytes of one sequence of ``context_tokens`` over all layers, each within its window."""
+    """Return the cache bytes of a sequence of ``context_tokens`` over all layers, each within its window."""
     return sum(kv_elements(layer.attention, context_tokens) for layer in model.layers) * element_bytes

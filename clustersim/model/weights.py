@@ -1,10 +1,10 @@
 """How many parameters each module has, before any sharding: matrices, biases and norms, counted exactly.
 
-A module is a short list of :class:`Linear` maps and loose vectors. Fused projections are one map, as engines run
-them (q, k and v; gate and up): the counts are the same. Quantisation scales are not parameters and not counted.
+A module is a short list of :class:`Linear` maps and loose vectors. Fused projections are one map, as engines
+run them (q, k and v; gate and up): the counts are the same. Quantisation scales are not counted.
 
-The names of the modules follow the papers: grouped-query attention [1]_, multi-head latent attention [2]_ (down-
-and up-projections of queries and of the K/V latent, a norm on each latent), gated FFN [3]_.
+The modules follow the papers: grouped-query attention [1]_, multi-head latent attention [2]_ (down- and
+up-projections of queries and of the K/V latent, a norm on each latent), gated FFN [3]_.
 
 References
 ----------
@@ -22,7 +22,7 @@ from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """One linear map from ``inputs`` to ``outputs`` features; ``name`` is the module's, such as ``qkv_proj``."""
+    """One linear map from ``inputs`` to ``outputs`` features; ``name`` is its module's, as ``qkv_proj``."""
 
     name: str
     inputs: int
@@ -38,9 +38,7 @@ class Linear:
 def attention_linears(model: ModelSpec, attention: Attention) -> tuple[Linear, ...]:
     """Return the linear maps of an attention module in the order in which they run."""
     heads, hidden = attention.num_heads, model.hidden
-    out = Linear(
-        name="out_proj", inputs=heads * attention.v_head_dim, outputs=hidden, bias=attention.out_bias
-    )
+    out = Linear(name="o_proj", inputs=heads * attention.v_head_dim, outputs=hidden, bias=attention.out_bias)
     if attention.kind == "mla":
         return (*_latent_linears(model, attention), out)
     qkv = heads * attention.head_dim + attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
@@ -53,7 +51,7 @@ def _latent_linears(model: ModelSpec, attention: Attention) -> tuple[Linear, ...
     nope, rope = attention.qk_nope_head_dim or 0, attention.qk_rope_head_dim or 0
     queries = heads * attention.head_dim
     q = (
-        (Linear(name="q_proj", inputs=hidden, outputs=queries),)
+        (Linear(name="q_b_proj", inputs=hidden, outputs=queries),)
         if q_rank is None
         else (
             Linear(name="q_a_proj", inputs=hidden, outputs=q_rank, bias=bias),
@@ -67,13 +65,31 @@ def _latent_linears(model: ModelSpec, attention: Attention) -> tuple[Linear, ...
     )
 
 
-def gated_linears(hidden: int, intermediate: int, *, gated: bool, bias: bool) -> tuple[Linear, ...]:
-    """Return the maps of an FFN or of one expert: gate and up fused (up alone if not ``gated``), then down."""
-    up = 2 * intermediate if gated else intermediate
+def _up_and_down(hidden: int, intermediate: int, module: Ffn | Moe, prefix: str) -> tuple[Linear, ...]:
+    up = 2 * intermediate if module.gated else intermediate
     return (
-        Linear(name="up_proj", inputs=hidden, outputs=up, bias=bias),
-        Linear(name="down_proj", inputs=intermediate, outputs=hidden, bias=bias),
+        Linear(name=f"{prefix}_up", inputs=hidden, outputs=up, bias=module.bias),
+        Linear(name=f"{prefix}_down", inputs=intermediate, outputs=hidden, bias=module.bias),
     )
+
+
+def ffn_linears(model: ModelSpec, ffn: Ffn) -> tuple[Linear, ...]:
+    """Return the maps of a dense FFN: gate and up as one (up alone if not gated), then down."""
+    return _up_and_down(model.hidden, ffn.intermediate, ffn, "ffn")
+
+
+def expert_linears(model: ModelSpec, moe: Moe) -> tuple[Linear, ...]:
+    """Return the maps of one routed expert."""
+    return _up_and_down(model.hidden, moe.expert_intermediate, moe, "expert")
+
+
+def shared_expert_linears(model: ModelSpec, moe: Moe) -> tuple[Linear, ...]:
+    """Return the maps of a layer's shared experts, which run as one wide expert; empty if there are none."""
+    if not moe.num_shared_experts:
+        return ()
+    maps = _up_and_down(model.hidden, moe.shared_intermediate, moe, "shared")
+    gate = (Linear(name="shared_gate", inputs=model.hidden, outputs=1),) if moe.shared_gate else ()
+    return maps + gate
 
 
 def attention_parameters(model: ModelSpec, attention: Attention) -> int:
@@ -91,22 +107,17 @@ def attention_vector_parameters(attention: Attention) -> int:
 
 def ffn_parameters(model: ModelSpec, ffn: Ffn) -> int:
     """Return the parameters of one dense FFN."""
-    linears = gated_linears(model.hidden, ffn.intermediate, gated=ffn.gated, bias=ffn.bias)
-    return sum(linear.parameters for linear in linears)
+    return sum(linear.parameters for linear in ffn_linears(model, ffn))
 
 
 def expert_parameters(model: ModelSpec, moe: Moe) -> int:
     """Return the parameters of one routed expert."""
-    linears = gated_linears(model.hidden, moe.expert_intermediate, gated=moe.gated, bias=moe.bias)
-    return sum(linear.parameters for linear in linears)
+    return sum(linear.parameters for linear in expert_linears(model, moe))
 
 
 def shared_expert_parameters(model: ModelSpec, moe: Moe) -> int:
     """Return the parameters of all shared experts of a layer together, their gate included; 0 if none."""
-    if not moe.num_shared_experts:
-        return 0
-    linears = gated_linears(model.hidden, moe.shared_intermediate, gated=moe.gated, bias=moe.bias)
-    return sum(linear.parameters for linear in linears) + (model.hidden if moe.shared_gate else 0)
+    return sum(linear.parameters for linear in shared_expert_linears(model, moe))
 
 
 def router_parameters(model: ModelSpec, moe: Moe) -> int:

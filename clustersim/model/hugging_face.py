@@ -1,0 +1,141 @@
+"""Makes a :class:`~clustersim.model.architecture.ModelSpec` of a Hugging Face ``config.json``.
+
+Fields are looked up under the names that model repositories use, as vLLM does
+(``vllm/transformers_utils/model_arch_config_convertor.py``, 2025). A ``model_type`` that is not in the table of
+families is accepted when its fields resolve; ``ModelSpec.unused_keys`` says what was not looked at. What cannot
+be represented is refused by name. Layers for multi-token prediction (``num_nextn_predict_layers``) and encoders
+of other modalities are not part of the model: their keys are unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe, NormKind
+from clustersim.model.attention_fields import attention_layers
+from clustersim.model.families import (
+    FAMILIES,
+    HARMLESS,
+    REFUSED_KEYS,
+    REFUSED_TYPES,
+    REQUIRED_VALUES,
+    UNKNOWN,
+    Family,
+)
+from clustersim.model.ffn_fields import ffn_layers
+from clustersim.model.reading import ConfigReader
+from clustersim.model.weight_format import weight_format
+
+HIDDEN: Final = ("hidden_size", "hidden_dim", "n_embd", "d_model")
+LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+VOCAB: Final = ("vocab_size", "padded_vocab_size")
+POSITIONS: Final = (
+    "max_position_embeddings",
+    "max_seq_len",
+    "max_sequence_length",
+    "n_positions",
+    "seq_length",
+)
+MOST_LAYERS: Final = 10_000
+"""More layers than this are taken for a mistake (assumed: far beyond the deepest published model)."""
+
+
+def model_from_config(config: Mapping[str, object], name: str, source: str = "") -> ModelSpec:
+    """Read an architecture from the parsed ``config.json`` of a model repository.
+
+    Parameters
+    ----------
+    config : mapping
+        The parsed file; a nested ``text_config`` is found.
+    name : str
+        The name that the model is to have.
+    source : str
+        Where the configuration is from.
+
+    Returns
+    -------
+    ModelSpec
+
+    Raises
+    ------
+    InputError
+        With one problem per field that is missing, ill-typed or impossible, and per feature that cannot be
+        represented; ``Problem.path`` is the key.
+
+    Examples
+    --------
+    >>> config = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    ...           "intermediate_size": 16, "vocab_size": 10}
+    >>> model_from_config(config, "toy").layers[0].attention.head_dim
+    4
+    """
+    read = ConfigReader(config)
+    family = FAMILIES.get(_model_type(read), UNKNOWN)
+    _refuse(read)
+    read.raise_problems()
+    hidden, vocab = read.integer(HIDDEN), read.integer(VOCAB)
+    num_layers = read.integer(LAYERS, most=MOST_LAYERS)
+    learned = family.learned_positions_offset
+    positions = read.optional_integer(POSITIONS) if learned is None else read.integer(POSITIONS)
+    tied = read.flag(("tie_word_embeddings",))
+    attention = attention_layers(read, family, hidden, num_layers)
+    ffn = ffn_layers(read, family, num_layers)
+    norm, default_format = _norm(read, family), weight_format(read)
+    read.raise_problems()
+    return ModelSpec(
+        name=name,
+        hidden=hidden,
+        vocab=vocab,
+        layers=_layers(attention, ffn),
+        tied_embeddings=family.tied if tied is None else tied,
+        learned_positions=0 if learned is None else (positions or 0) + learned,
+        norm=norm,
+        max_positions=positions,
+        default_weight_dtype=default_format,
+        unused_keys=read.unused(HARMLESS),
+        source=source,
+    )
+
+
+def _layers(attention: tuple[Attention, ...], ffn: tuple[Ffn | Moe, ...]) -> tuple[Layer, ...]:
+    """Pair them up; equal layers share one value."""
+    made: dict[tuple[Attention, Ffn | Moe], Layer] = {}
+    return tuple(
+        made.setdefault(pair, Layer(attention=pair[0], ffn=pair[1]))
+        for pair in zip(attention, ffn, strict=True)
+    )
+
+
+def _model_type(read: ConfigReader) -> str:
+    found = read.word(("model_type",)) or ""
+    if not found and not read.problems:
+        read.fail("model_type", f"is missing; expected {', '.join(FAMILIES)}, or the name of another family")
+    if found in REFUSED_TYPES:
+        read.fail("model_type", f"{found!r} {REFUSED_TYPES[found]}")
+    return found
+
+
+def _refuse(read: ConfigReader) -> None:
+    """Record the features that cannot be represented."""
+    for key in read.set_keys():
+        for name, reason in REFUSED_KEYS.items():
+            if (key == name or (name.endswith("_") and key.startswith(name))) and read.value(key):
+                read.fail(key, reason.format_map({name: read.value(key)}))
+    for key, (wanted, reason) in REQUIRED_VALUES.items():
+        if read.present((key,)) and read.value(key) is not wanted:
+            read.fail(key, f"{reason}: expected {str(wanted).lower()}, but found {read.value(key)!r}")
+    width = read.optional_integer(("word_embed_proj_dim",))
+    if width is not None and width != read.value("hidden_size"):
+        read.fail("word_embed_proj_dim", f"{width} is not hidden_size: such a projection is not modelled")
+
+
+def _norm(read: ConfigReader, family: Family) -> NormKind:
+    if family.norm is not None:
+        return family.norm
+    if read.present(("rms_norm_eps",)):
+        return "rms"
+    if read.present(("layer_norm_eps", "layer_norm_epsilon")):
+        return "layer"
+    read.fail("rms_norm_eps", "is missing, and the kind of norm is not known (layer_norm_eps would also do)")
+    return "rms"
