@@ -48,7 +48,7 @@ class Document:
     key_marks: Mapping[KeyPath, Mark]
 
     def mark(self, path: KeyPath, *, key: bool = False) -> Mark:
-        """Return the position of a value (of its key with ``key``); of what holds it when it is not written."""
+        """Return the position of a value (of its key with ``key``), or of what holds it when it is absent."""
         if key and path in self.key_marks:
             return self.key_marks[path]
         for length in range(len(path), -1, -1):
@@ -81,13 +81,13 @@ class Document:
     def placed(self, problems: Iterable[Problem], prefix: KeyPath = ()) -> list[Problem]:
         """Return problems that name only a path with the position that the path has in this document.
 
-        Problems that have a line already are kept. ``prefix`` is the path, in this document, of the data that
-        the problems speak of.
+        Problems that have a line, or are of another file, are kept. ``prefix`` is the path, in this document,
+        of the data that the problems speak of.
         """
         known = {dotted(path[len(prefix) :]): path for path in self.marks if path[: len(prefix)] == prefix}
         found = []
         for problem in problems:
-            if problem.line is not None or (problem.file or "").startswith("--set"):
+            if problem.line is not None or problem.file not in (None, self.file):
                 found.append(problem)
                 continue
             path = problem.path
@@ -219,6 +219,8 @@ def read_mapping(path: Path) -> Document:
         message = "is empty; expected a mapping of keys, such as 'name: my-scenario'"
         raise InputError(Problem(message=message, file=document.file))
     if not isinstance(document.data, dict):
-        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
+        message = (
+            f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
+        )
         raise InputError(document.problem((), message))
     return document

@@ -1,7 +1,7 @@
 """What a scenario expects of its own summary: ``expect: {legal: true, "ttft_ms.p99": "< 2000"}``.
 
-A value is a literal (equal), a comparison (``< 2000``, ``<=``, ``>``, ``>=``, ``==``) or a range with both ends in it
-(``10 .. 20``). Units are those in the key's name.
+A value is a literal (equal), a comparison (``< 2000``, ``<=``, ``>``, ``>=``, ``==``) or a range
+with its ends (``10 .. 20``). Units are those in the key's name.
 """
 
 from __future__ import annotations

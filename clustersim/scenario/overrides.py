@@ -1,8 +1,8 @@
 """``--set plan.tp=8``: changes of a document before it is validated.
 
-Grammar: ``PATH=VALUE``. A path is keys joined by dots, each followed by any number of list selectors: ``[0]`` (index),
-``[name]`` (the item whose ``name`` that is) or ``[*]`` (every item). A key with a dot in it is quoted:
-``expect.'ttft_ms.p99'=< 900``. The value is YAML: ``8``, ``ring``, ``{degree: 2, scheme: ring}``; nothing is null.
+Grammar: ``PATH=VALUE``. A path is keys joined by dots, each followed by any number of list selectors: ``[0]``
+(index), ``[name]`` (the item whose ``name`` that is) or ``[*]`` (every item). A key with a dot in it is
+quoted: ``expect.'ttft_ms.p99'=< 900``. The value is YAML: ``8``, ``ring``, ``{degree: 2}``; nothing is null.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PART: Final = re.compile(
 )
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """An override that cannot be applied: (path so far, message)."""
 
     def __init__(self, path: KeyPath, message: str) -> None:
@@ -61,7 +61,9 @@ def split_override(text: str) -> tuple[list[str], str]:
     return parts, text[position + 1 :]
 
 
-def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str]) -> Document:
+def apply_overrides(
+    document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str | None]
+) -> Document:
     """Return the document with every override applied, in order.
 
     Parameters
@@ -70,8 +72,9 @@ def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mappin
         A mapping at its top.
     texts : sequence of str
         ``PATH=VALUE`` each; errors name the second one ``--set #2``.
-    shorthands : Mapping from KeyPath to str
-        Where a lone value stands for a mapping with this one key: ``plan.sp: 1`` for ``plan.sp: {degree: 1}``.
+    shorthands : Mapping from KeyPath to str or None
+        Where a lone value stands for a mapping with this key (``plan.sp: 1`` is ``plan.sp: {degree: 1}``), or
+        for an empty one.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mappin
                 marks[path] = key_marks[path] = Mark(file=flag)
         except ValueError as error:
             problems.append(Problem(message=str(error), file=flag))
-        except _Refused as refused:
+        except _RefusedError as refused:
             problems.append(Problem(message=refused.message, file=flag, path=dotted(refused.path)))
         except InputError as error:
             problems.extend(Problem(message=problem.message, file=flag) for problem in error.problems)
@@ -104,7 +107,9 @@ def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mappin
     return Document(file=document.file, data=data, marks=marks, key_marks=key_marks)
 
 
-def _assign(data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath, str]) -> list[KeyPath]:
+def _assign(
+    data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath, str | None]
+) -> list[KeyPath]:
     """Set ``value`` in ``data`` (which is changed) and return the paths that were set."""
     places: list[tuple[Any, KeyPath]] = [(data, ())]
     *inner, last = parts
@@ -119,7 +124,7 @@ def _assign(data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath
 
 
 def _enter(
-    place: Any, path: KeyPath, part: str, shorthands: Mapping[KeyPath, str]
+    place: Any, path: KeyPath, part: str, shorthands: Mapping[KeyPath, str | None]
 ) -> list[tuple[Any, KeyPath]]:
     found = []
     for key in _keys(place, path, part):
@@ -128,7 +133,8 @@ def _enter(
         if inside is None:
             inside = place[key] = {}
         elif here in shorthands and not isinstance(inside, dict | list):
-            inside = place[key] = {shorthands[here]: inside}
+            short = shorthands[here]
+            inside = place[key] = {} if short is None else {short: inside}
         found.append((inside, here))
     return found
 
@@ -137,20 +143,20 @@ def _keys(place: Any, path: KeyPath, part: str) -> list[str | int]:
     """Return the keys of ``place`` that one part of a path selects."""
     if not part.startswith("["):
         if not isinstance(place, dict):
-            raise _Refused(path, f"is {kind_of(place)}, so it has no key {part!r}")
+            raise _RefusedError(path, f"is {kind_of(place)}, so it has no key {part!r}")
         return [part]
     if not isinstance(place, list):
-        raise _Refused(path, f"is {kind_of(place)}, so {part} selects nothing in it")
+        raise _RefusedError(path, f"is {kind_of(place)}, so {part} selects nothing in it")
     item = part[1:-1]
     if item == "*":
         return list(range(len(place)))
     if item.isdecimal():
         if int(item) >= len(place):
-            raise _Refused(path, f"has {len(place)} items, so there is no {part}")
+            raise _RefusedError(path, f"has {len(place)} items, so there is no {part}")
         return [int(item)]
     named = [entry.get("name") if isinstance(entry, dict) else None for entry in place]
     if item not in named:
-        raise _Refused(
+        raise _RefusedError(
             path, f"has no item named {item!r}{did_you_mean(item, [name for name in named if name])}"
         )
     return [named.index(item)]

@@ -1,6 +1,6 @@
 """Plain scalars of YAML 1.2 (core schema, https://yaml.org/spec/1.2.2/#103-core-schema).
 
-Unlike YAML 1.1: ``yes`` and ``on`` are text, ``010`` is ten, ``1e9`` is a float, ``12:30:45`` and dates are text.
+Unlike YAML 1.1: ``yes`` and ``on`` are text, ``010`` is ten, ``1e9`` is a float, times and dates are text.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ _WORDS: Final = {
     "indentation of this line",
     "found character that cannot start any token": "this character cannot start a value; quote the text "
     "(and indent with spaces, not tabs)",
-    "did not find expected key": "expected a key here; check the indentation of this line and of those before",
-    "did not find expected ',' or ']'": "expected ',' or ']': the list opened at line {line} does not end",
-    "did not find expected ',' or '}'": "expected ',' or '}}': the mapping opened at line {line} does not end",
-    "found unexpected end of stream": "the quoted text opened at line {line} does not end",
+    "did not find expected key": "expected a key here; check the indentation of this and the lines before",
+    "did not find expected ',' or ']'": "expected ',' or ']': the list opened at line {line} has no end",
+    "did not find expected ',' or '}'": "expected ',' or '}}': the mapping opened at line {line} has no end",
+    "found unexpected end of stream": "the quoted text opened at line {line} has no end",
     "could not find expected ':'": "expected a key followed by ': '",
     "did not find expected '-' indicator": "expected '- ' of a list item; check the indentation of this line",
     "did not find expected node content": "expected a value here",
@@ -42,8 +42,8 @@ _WORDS: Final = {
 class Node:
     """A value of the document with the place where it is written (line and column count from 1).
 
-    ``value`` is a scalar, a list of nodes, or a dict from key text to (key node, value node). ``size`` counts the
-    values below and including this one, aliases expanded.
+    ``value`` is a scalar, a list of nodes, or a dict from key text to (key node, value node). ``size`` counts
+    this value and those below it, aliases expanded.
     """
 
     line: int
@@ -101,7 +101,9 @@ class _Composer:
             self.check_tag(event, node, "map")
             self.mapping(node, depth)
         if node.size > MOST_NODES:
-            raise self.error(node, f"its aliases expand to {node.size:,} values; at most {MOST_NODES:,} are read")
+            raise self.error(
+                node, f"its aliases expand to {node.size:,} values; at most {MOST_NODES:,} are read"
+            )
         if anchor is not None:
             del self.open_anchors[anchor]
             self.anchors[anchor] = node
@@ -150,8 +152,8 @@ class _Composer:
             key = self.node(depth + 1)
             value = self.node(depth + 1)
             if is_merge:
-                for name, pair in self.merge(value, written).items():
-                    merged.setdefault(name, pair)
+                for inherited, pair in self.merge(value, written).items():
+                    merged.setdefault(inherited, pair)
                 continue
             name = text if text is not None else key.value
             if not isinstance(name, str):
@@ -204,9 +206,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str) -> Problem:
     words = _WORDS[problem].format(line=opened) if problem in _WORDS else problem
     if mark is None:
         return Problem(message=f"not valid YAML: {words}", file=file)
-    return Problem(
-        message=f"not valid YAML: {words}", file=file, line=mark.line + 1, column=mark.column + 1
-    )
+    return Problem(message=f"not valid YAML: {words}", file=file, line=mark.line + 1, column=mark.column + 1)
 
 
 def compose(text: str, file: str) -> Node:

@@ -1,0 +1,194 @@
+"""Load a scenario: read the file, apply ``--set``, validate, build every part, resolve, digest.
+
+Problems of all parts are reported together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clustersim.clock import to_ns
+from clustersim.collective.algorithms import ALGORITHMS
+from clustersim.cost.precision import Precision
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.model.architecture import ModelSpec
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
+from clustersim.scenario.expect import Expectation, expectation
+from clustersim.scenario.lookup import find_file, find_scenario
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.plan import build_plan, build_serving
+from clustersim.scenario.references import build_engine, build_model
+from clustersim.scenario.resolve import digest, with_defaults
+from clustersim.scenario.scenario import RunConfig, Scenario
+from clustersim.scenario.schema import SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.topologies import build_cluster
+from clustersim.scenario.validate import in_order, validate
+from clustersim.scenario.workloads import build_workload, trace_file
+
+Value = TypeVar("Value")
+
+
+def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Load a scenario.
+
+    Parameters
+    ----------
+    path_or_name : str or Path
+        A YAML file, or the name of one that ships with clustersim.
+    overrides : sequence of str
+        Changes such as ``plan.tp=8``; see :mod:`clustersim.scenario.overrides`.
+
+    Raises
+    ------
+    InputError
+        With every problem of the scenario and of the files that it names, in order of position.
+    """
+    file = path_or_name if isinstance(path_or_name, Path) else find_scenario(path_or_name)
+    document = apply_overrides(read_mapping(file), overrides, SHORTHANDS)
+    document.data.setdefault("name", file.stem)
+    return build_scenario(document)
+
+
+def build_scenario(document: Document) -> Scenario:
+    """Build a scenario from its document; see :func:`load`."""
+    part = validate(document)
+    problems: list[Problem] = []
+
+    def attempt(build: Callable[[], Value]) -> Value | None:
+        try:
+            return build()
+        except InputError as error:
+            problems.extend(error.problems)
+            return None
+
+    cluster = attempt(lambda: build_cluster(document))
+    model = attempt(lambda: build_model(document, ("model",)))
+    engine = attempt(lambda: build_engine(document, ("serving", "engine")))
+    workload = attempt(lambda: build_workload(part.workload, document))
+    precision = attempt(lambda: _precision(part.precision, document, None if model is None else model[0]))
+    plan = attempt(lambda: build_plan(part.plan, document, None if cluster is None else cluster[0]))
+    expect = attempt(lambda: _expectations(part, document))
+    cost_table = attempt(lambda: _cost_table(part, document))
+    attempt(lambda: _check_collectives(part, document))
+    if problems:
+        raise InputError(in_order(problems))
+    assert cluster is not None
+    assert model is not None
+    assert engine is not None
+    assert workload is not None
+    assert precision is not None
+    assert plan is not None
+    assert expect is not None
+    resolved = with_defaults(part, document.data)
+    resolved["topology"], resolved["model"] = cluster[1], model[1]
+    resolved["serving"]["engine"] = engine[1]
+    resolved["precision"]["weights"] = precision.weights
+    files = _absolute_files(resolved, document)
+    return Scenario(
+        name=part.name,
+        seed=part.seed,
+        topology=cluster[0],
+        model=model[0],
+        precision=precision,
+        plan=plan,
+        serving=build_serving(part.serving),
+        engine=engine[0],
+        workload=workload,
+        run=RunConfig(
+            replay=part.run.replay,
+            horizon_ns=None if part.run.horizon is None else to_ns(part.run.horizon),
+        ),
+        targets=resolved.get("targets", {}),
+        expect=expect,
+        cost_table=cost_table,
+        collectives=part.collectives,
+        digest=digest(resolved, {str(path): _sha256(path) for path in files}),
+        document=resolved,
+        origin=document,
+    )
+
+
+def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None) -> Precision:
+    weights = part.weights or ("bf16" if model is None else model.default_weight_dtype)
+    try:
+        return Precision(
+            weights=weights, activations=part.activations, kv_cache=part.kv_cache, multiply=part.multiply
+        )
+    except InputError as error:
+        raise InputError(document.placed(error.problems)) from None
+
+
+def _expectations(part: ScenarioPart, document: Document) -> tuple[Expectation, ...]:
+    problems: list[Problem] = []
+    found: list[Expectation] = []
+
+    def read(entries: dict[str, Any], path: KeyPath, prefix: str) -> None:
+        for key, value in entries.items():
+            if isinstance(value, dict):
+                read(value, (*path, key), f"{prefix}{key}.")
+                continue
+            try:
+                found.append(expectation(prefix + key, value))
+            except ValueError as error:
+                problems.append(document.problem((*path, key), str(error)))
+
+    read(part.expect, ("expect",), "")
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def _cost_table(part: ScenarioPart, document: Document) -> Path | None:
+    if part.cost is None:
+        return None
+    path: KeyPath = ("cost", "table")
+    found = find_file(
+        part.cost.table,
+        kind="cost table",
+        mark=document.mark(path),
+        path=dotted(path),
+        base=Path(document.file).parent,
+    )
+    return found.resolve()
+
+
+def _check_collectives(part: ScenarioPart, document: Document) -> None:
+    problems: list[Problem] = []
+    for kind, algorithm in part.collectives.items():
+        path: KeyPath = ("collectives", kind)
+        if kind not in ALGORITHMS:
+            message = f"no collective {kind!r}{did_you_mean(kind, list(ALGORITHMS))}"
+            problems.append(document.problem(path, message, key=True))
+        elif algorithm != "auto" and algorithm not in ALGORITHMS[kind]:
+            hint = did_you_mean(algorithm, ["auto", *ALGORITHMS[kind]])
+            problems.append(document.problem(path, f"no algorithm {algorithm!r} of {kind}{hint}"))
+    if problems:
+        raise InputError(problems)
+
+
+def _absolute_files(resolved: dict[str, Any], document: Document) -> list[Path]:
+    """Make the paths in a resolved document absolute, in place, and return them."""
+    places: list[KeyPath] = [
+        ("workload", "trace", "path"),
+        ("workload", "prompt_tokens", "empirical", "trace"),
+        ("workload", "output_tokens", "empirical", "trace"),
+        ("cost", "table"),
+    ]
+    found = []
+    for place in places:
+        holder: Any = resolved
+        for part in place[:-1]:
+            holder = holder.get(part, {})
+        if place[-1] in holder:
+            path = trace_file(document, place, holder[place[-1]])
+            holder[place[-1]] = str(path)
+            found.append(path)
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,100 @@
+"""Where the files lie that a scenario names: in the catalog by name, else by path.
+
+A name is that of a file in the catalog's folder. Anything else is a path: relative to the file that names it
+(to the working directory when ``--set`` names it), then to the folder that holds ``topologies/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from clustersim import catalog
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.scenario.document import Mark, shown
+
+
+def is_path(text: str) -> bool:
+    """Tell whether a reference is meant as a path: it has a folder or the suffix of a data file."""
+    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json"))
+
+
+def find(text: str, *, folder: str, kind: str, mark: Mark, path: str, base: Path) -> Path:
+    """Return the file of a topology, device, model or engine.
+
+    Parameters
+    ----------
+    text : str
+        The name or path that was written.
+    folder : str
+        Folder of the catalog, such as ``scenarios/models``.
+    kind : str
+        What it is, for messages, such as ``model``.
+    mark, path : Mark, str
+        Where it was written, for messages.
+    base : Path
+        Folder of the file that names it.
+
+    Raises
+    ------
+    InputError
+        With the nearest name, or the places that were searched.
+    """
+    known = catalog.names(folder)
+    if text in known:
+        return catalog.path_of(folder, text)
+    if is_path(text):
+        return find_file(text, kind=kind, mark=mark, path=path, base=base)
+    message = (
+        f"no {kind} {text!r}{did_you_mean(text, known)}; a file of your own is a path such as ./{text}.yaml"
+    )
+    raise InputError(_problem(message, mark, path))
+
+
+def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Path:
+    """Return the file at a path; see :func:`find`."""
+    bases = _bases(mark, base)
+    for folder in bases:
+        if (folder / text).exists():
+            return folder / text
+    near = [entry.name for folder in bases for entry in _listed((folder / text).parent)]
+    hint = did_you_mean(Path(text).name, near)
+    hint = hint if "did you mean" in hint else ""
+    places = " and ".join(dict.fromkeys(shown(folder) for folder in bases))
+    message = f"no {kind} file {text!r}{hint}; looked from {places}"
+    raise InputError(_problem(message, mark, path))
+
+
+def _bases(mark: Mark, base: Path) -> Sequence[Path]:
+    first = [Path.cwd()] if mark.file.startswith("--set") else []
+    return [*first, base, catalog.data_root()]
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _problem(message: str, mark: Mark, path: str) -> Problem:
+    return Problem(message=message, file=mark.file, line=mark.line, column=mark.column, path=path)
+
+
+def find_scenario(text: str) -> Path:
+    """Return the file of a scenario: a path, or the name of one in the catalog.
+
+    Raises
+    ------
+    InputError
+        With the nearest name.
+    """
+    known = catalog.names("scenarios")
+    if not is_path(text) and text in known:
+        return catalog.path_of("scenarios", text)
+    if is_path(text) or Path(text).is_file():
+        return Path(text)
+    message = (
+        f"no scenario {text!r}{did_you_mean(text, known)}; a file of your own is a path such as ./{text}.yaml"
+    )
+    raise InputError(Problem(message=message))

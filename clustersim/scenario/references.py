@@ -1,0 +1,159 @@
+"""Model and engine of a scenario: by name, by path, by name with changes, or written out in the scenario.
+
+A mapping with ``source`` is written out; one without changes what its ``name`` refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.cost.engine import Engine, engine_from_mapping
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.model.architecture import ModelSpec
+from clustersim.model.hugging_face import model_from_config
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
+from clustersim.scenario.lookup import find
+from clustersim.scenario.scalars import kind_of
+
+_MODEL_KEYS: Final = ("name", "source", "published", "config")
+
+
+def name_in(document: Document, path: KeyPath, example: str) -> str:
+    """Return the ``name`` of a mapping in the document; it must be text.
+
+    Raises
+    ------
+    InputError
+        When it is absent or no text.
+    """
+    name = mapping_at(document, path).get("name")
+    if not isinstance(name, str) or not name:
+        found = "it is missing" if name is None else f"found {kind_of(name)}"
+        raise InputError(document.problem((*path, "name"), f"expected a name such as {example}, but {found}"))
+    return name
+
+
+def referred_file(document: Document, path: KeyPath, *, folder: str, kind: str, example: str) -> Path:
+    """Return the file that a mapping of the document refers to by its ``name``.
+
+    Raises
+    ------
+    InputError
+        With the nearest name.
+    """
+    name = name_in(document, path, example)
+    where: KeyPath = (*path, "name") if (*path, "name") in document.marks else path
+    return find(
+        name,
+        folder=folder,
+        kind=kind,
+        mark=document.mark(where),
+        path=dotted(path),
+        base=Path(document.file).parent,
+    )
+
+
+def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str, Any]]:
+    """Return the model of a scenario, and its mapping with everything written out.
+
+    Raises
+    ------
+    InputError
+        With every problem, placed in the scenario or in the file that it refers to.
+    """
+    written = mapping_at(document, path)
+    _known_keys(document, path, _MODEL_KEYS if "config" in written or "name" in written else None)
+    if "source" in written or "name" not in written:
+        return _inline_model(document, path)
+    file = referred_file(document, path, folder="scenarios/models", kind="model", example="llama-3.1-8b")
+    file = file / "config.json" if file.is_dir() else file
+    read = read_mapping(file)
+    bare = "config" not in read.data
+    base = read.data if bare else read.data["config"]
+    _expect_mapping(read, () if bare else ("config",), base)
+    changes = written.get("config") or {}
+    _expect_mapping(document, (*path, "config"), changes)
+    name = _file_name(file)
+    source = str(read.data.get("source", file.name)) if not bare else file.name
+    config = {**base, **changes}
+    try:
+        model = model_from_config(config, name, source)
+    except InputError as error:
+        own = [problem for problem in error.problems if problem.path in changes]
+        other = [problem for problem in error.problems if problem.path not in changes]
+        raise InputError(
+            document.placed(own, (*path, "config")) + read.placed(other, () if bare else ("config",))
+        ) from None
+    return model, {"name": name, "source": source, "config": config}
+
+
+def _inline_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str, Any]]:
+    written = mapping_at(document, path)
+    bare = "config" not in written
+    name = str(written.get("name", "inline")) if not bare else "inline"
+    source = str(written.get("source", "")) if not bare else ""
+    config = written if bare else written["config"]
+    inside = path if bare else (*path, "config")
+    _expect_mapping(document, inside, config)
+    try:
+        model = model_from_config(config, name, source)
+    except InputError as error:
+        raise InputError(document.placed(error.problems, inside)) from None
+    return model, {"name": name, "source": source, "config": dict(config)}
+
+
+def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, Any]]:
+    """Return the engine of a scenario, and its mapping with everything written out.
+
+    Raises
+    ------
+    InputError
+        With every problem, placed in the scenario or in the file that it refers to.
+    """
+    written = mapping_at(document, path)
+    changes = {key: value for key, value in written.items() if key != "name"}
+    if "source" in written:
+        name = name_in(document, path, "my-engine")
+        read, values = document, changes
+    else:
+        file = referred_file(document, path, folder="scenarios/engines", kind="engine", example="vllm-0.19")
+        name, read = _file_name(file), read_mapping(file)
+        values = {**{key: value for key, value in read.data.items() if key != "name"}, **changes}
+    try:
+        return engine_from_mapping(name, values), {"name": name, **values}
+    except InputError as error:
+        own = [problem for problem in error.problems if problem.path in changes or read is document]
+        other = [problem for problem in error.problems if problem not in own]
+        raise InputError(document.placed(own, path) + read.placed(other)) from None
+
+
+def _file_name(file: Path) -> str:
+    return file.resolve().parent.name if file.name == "config.json" else file.stem
+
+
+def mapping_at(document: Document, path: KeyPath) -> Mapping[str, Any]:
+    """Return the mapping at a path; a lone value stands for its name."""
+    data: Any = document.data
+    for part in path:
+        data = data[part]
+    return data if isinstance(data, dict) else {"name": data}
+
+
+def _expect_mapping(document: Document, path: KeyPath, value: object) -> None:
+    if not isinstance(value, dict):
+        message = f"expected the keys of a Hugging Face config.json, but found {kind_of(value)}"
+        raise InputError(document.problem(path, message))
+
+
+def _known_keys(document: Document, path: KeyPath, known: tuple[str, ...] | None) -> None:
+    if known is None:
+        return
+    problems: list[Problem] = [
+        document.problem((*path, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
+        for key in mapping_at(document, path)
+        if key not in known
+    ]
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,115 @@
+"""The scenario: everything that one simulation needs, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from clustersim.cluster.topology import Topology
+from clustersim.cost.engine import Engine
+from clustersim.cost.precision import Precision
+from clustersim.errors import InputError, Problem
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.scenario.document import Document, shown
+from clustersim.scenario.expect import Expectation
+from clustersim.serving.config import ServingConfig
+from clustersim.workload.draws import DrawnWorkload, generate
+from clustersim.workload.requests import Requests
+from clustersim.workload.trace import read_trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceWorkload:
+    """A recorded trace and the part of it that is played; see :func:`clustersim.workload.read_trace`."""
+
+    path: Path
+    format: str | None = None
+    requests: int | None = None
+    window_ns: tuple[int, int] | None = None
+    rate_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """How a scenario is replayed, and when it stops (None: when the last request has ended)."""
+
+    replay: Literal["folded", "full"] = "folded"
+    horizon_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One deployment, its requests, and what is expected of it.
+
+    Parameters
+    ----------
+    targets : Mapping of str to str
+        Latency (``ttft``, ``tpot``, ``itl``, ``e2e``) → its target as written, such as ``50 ms``.
+    expect : tuple of Expectation
+        What must hold for the summary.
+    cost_table : Path or None
+        Measured operator durations.
+    collectives : Mapping of str to str
+        Kind of collective → name of the algorithm that is to be used; the others are chosen by cost.
+    digest : str
+        Hash of the resolved document and of the content of the files it names.
+    document : Mapping
+        The resolved document: plain data without names to look up (topology, model and engine are written
+        out, paths are absolute), which loads again as the same scenario.
+    origin : Document
+        What the user wrote, with positions, for messages.
+    """
+
+    name: str
+    seed: int
+    topology: Topology
+    model: ModelSpec
+    precision: Precision
+    plan: ParallelPlan
+    serving: ServingConfig
+    engine: Engine
+    workload: TraceWorkload | DrawnWorkload
+    run: RunConfig
+    targets: Mapping[str, str]
+    expect: tuple[Expectation, ...]
+    cost_table: Path | None
+    collectives: Mapping[str, str]
+    digest: str
+    document: Mapping[str, Any] = field(repr=False)
+    origin: Document = field(repr=False, compare=False)
+
+    def problem(self, path: str, message: str) -> Problem:
+        """Return a problem of the value at a dotted path such as ``plan.tp``, placed where it is written."""
+        return self.origin.placed([Problem(path=path, message=message)])[0]
+
+    def requests(self) -> Requests:
+        """Read the trace, or draw the requests.
+
+        Raises
+        ------
+        InputError
+            With the broken lines of the trace, or what of the workload asks for the impossible.
+        """
+        try:
+            if isinstance(self.workload, DrawnWorkload):
+                return generate(self.workload, np.random.SeedSequence(self.seed))
+            trace = self.workload
+            return read_trace(
+                trace.path,
+                format=trace.format,
+                requests=trace.requests,
+                window_ns=trace.window_ns,
+                rate_scale=trace.rate_scale,
+            )
+        except InputError as error:
+            prefix = ("workload",) if isinstance(self.workload, DrawnWorkload) else ("workload", "trace")
+            problems = [
+                replace(problem, file=problem.file and shown(Path(problem.file)))
+                for problem in error.problems
+            ]
+            raise InputError(self.origin.placed(problems, prefix)) from None

@@ -1,0 +1,276 @@
+"""The keys of a scenario: names, types and ranges of the document, before anything is looked up or built.
+
+Topology, model and engine are mappings whose own keys are checked where they are built. Defaults are here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from clustersim.plan.parallel import Cut
+from clustersim.scenario.document import KeyPath
+from clustersim.scenario.fields import (
+    MOST,
+    Count,
+    Duration,
+    DurationOrZero,
+    Index,
+    Part,
+    Positive,
+    Rate,
+    refuse,
+    short_for,
+)
+from clustersim.workload.limits import MAX_TOKENS
+
+SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
+    ("topology",): "name",
+    ("model",): "name",
+    ("plan", "tp"): "degree",
+    ("plan", "sp"): "degree",
+    ("plan", "ep"): "degree",
+    ("plan", "stages"): None,
+    ("serving", "engine"): "name",
+    ("workload", "trace"): "path",
+    ("workload", "arrivals"): "process",
+    ("workload", "prompt_tokens"): "fixed",
+    ("workload", "output_tokens"): "fixed",
+}
+"""Where a lone value stands for a mapping with this one key (``plan.tp: 8``), or for an empty one (None)."""
+
+_CUT: Final = re.compile(r"(\d+)\.(attention|ffn)")
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+def _cut(value: object) -> Cut:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return Cut(layer=value)
+    if isinstance(value, str) and (found := _CUT.fullmatch(value)):
+        return Cut(layer=int(found[1]), before="ffn" if found[2] == "ffn" else "attention")
+    raise refuse("a layer such as 40, or '12.ffn' to cut before the FFN of layer 12", value)
+
+
+def _stages(value: object) -> object:
+    if value == "balanced":
+        return {}
+    if not isinstance(value, dict):
+        raise refuse("'balanced' or {cuts: [40]}", value)
+    return value
+
+
+def _placement(value: object) -> object:
+    if value == "packed":
+        return value
+    names = value if isinstance(value, list) else [None]
+    if not names or not all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
+        raise refuse("'packed' or a list of devices, rank by rank, such as [n0.g0, n0.g1]", value)
+    return value
+
+
+def _expert_placement(value: object) -> object:
+    if value in ("contiguous", "strided"):
+        return value
+    ranks = value if isinstance(value, list) else [None]
+    if not ranks or not all(type(rank) is int and 0 <= rank <= MOST for rank in ranks):
+        raise refuse("contiguous, strided, or a list with the EP rank of each expert", value)
+    return value
+
+
+class TensorPart(Part):
+    """Tensor parallelism: the degree, and which dimension of each operator it splits."""
+
+    degree: Count = 1
+    embedding: Literal["vocab", "hidden"] = "vocab"
+    attention_out: Literal["rows", "columns"] = "rows"
+    ffn_up: Literal["columns", "rows"] = "columns"
+    ffn_down: Literal["rows", "columns"] = "rows"
+    lm_head: Literal["vocab", "hidden"] = "vocab"
+
+
+class SequencePart(Part):
+    """Sequence parallelism in prefill, and what its ranks do in decode (no default above degree 1)."""
+
+    degree: Count = 1
+    scheme: Literal["all_gather", "ring", "all_to_all"] | None = None
+    partition: Literal["contiguous", "zigzag"] | None = None
+    decode: Literal["idle", "dp"] | None = None
+
+
+class ExpertPart(Part):
+    """Expert parallelism of the MoE modules."""
+
+    degree: Count = 1
+    scope: Literal["replica", "global"] = "replica"
+    placement: Annotated[Any, BeforeValidator(_expert_placement, json_schema_input_type=str | list[int])] = (
+        "contiguous"
+    )
+
+
+class StagesPart(Part):
+    """Where the stages after the first begin; without cuts the layers are balanced."""
+
+    cuts: list[Annotated[Any, BeforeValidator(_cut, json_schema_input_type=int | str)]] | None = None
+
+
+class PlanPart(Part):
+    """The parallel plan."""
+
+    dp: Count = 1
+    pp: Count = 1
+    tp: Annotated[TensorPart, short_for("degree", int | TensorPart)] = TensorPart()
+    sp: Annotated[SequencePart, short_for("degree", int | SequencePart)] = SequencePart()
+    ep: Annotated[ExpertPart, short_for("degree", int | ExpertPart)] = ExpertPart()
+    stages: Annotated[StagesPart, BeforeValidator(_stages, json_schema_input_type=str | StagesPart)] = (
+        StagesPart()
+    )
+    placement: Annotated[Any, BeforeValidator(_placement, json_schema_input_type=str | list[str | int])] = (
+        "packed"
+    )
+    decode_overlap: Literal["per_sequence", "none"] = "per_sequence"
+
+
+class PrecisionPart(Part):
+    """Number formats; without ``weights`` that of the model's published checkpoint."""
+
+    weights: str | None = None
+    activations: str = "bf16"
+    kv_cache: str = "bf16"
+    multiply: str | None = None
+
+
+class ServingPart(Part):
+    """The scheduler, its budgets, the K/V pool, the router and the engine's overheads."""
+
+    scheduler: str = "chunked_prefill"
+    max_batch_requests: Count = 256
+    max_batch_tokens: Count = 8192
+    kv_block_tokens: Count = 16
+    kv_blocks: Count | None = None
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
+    router: Literal["round_robin", "least_outstanding"] = "round_robin"
+    engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["vllm-0.19"])
+
+
+class TracePart(Part):
+    """A recorded trace, a part of it, and how much faster to play it."""
+
+    path: str = Field(examples=["traces/azure-conv-sample.csv"])
+    format: str | None = None
+    requests: Count | None = None
+    window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
+    rate_scale: Positive = 1.0
+
+
+class ArrivalsPart(Part):
+    """When drawn requests arrive."""
+
+    process: Literal["poisson", "gamma", "constant", "all_at_once", "closed_loop"] = Field(
+        examples=["poisson"]
+    )
+    rate: Rate | None = None
+    cv: Positive | None = None
+    rescale: bool = False
+    concurrency: Count | None = None
+
+
+class UniformPart(Part):
+    """Whole numbers from low to high, both included, all equally likely."""
+
+    low: Count = Field(examples=[128])
+    high: Count = Field(examples=[1024])
+
+
+class LognormalPart(Part):
+    """A log-normal length by mean and cv, or by median and σ of the logarithm; clipped to min … max."""
+
+    mean: Positive | None = None
+    cv: Positive | None = None
+    median: Positive | None = None
+    sigma: Positive | None = None
+    min: Count = 1
+    max: Count = MAX_TOKENS
+
+
+class EmpiricalPart(Part):
+    """One of the values, in proportion to the weights; or the lengths of a recorded trace."""
+
+    values: Annotated[list[Count], Field(min_length=1)] | None = None
+    weights: list[Annotated[float, Field(ge=0)]] | None = None
+    trace: str | None = None
+    format: str | None = None
+
+
+class LengthsPart(Part):
+    """How lengths in tokens are drawn: exactly one of these."""
+
+    fixed: Count | None = None
+    uniform: UniformPart | None = None
+    lognormal: LognormalPart | None = None
+    empirical: EmpiricalPart | None = None
+
+
+class WorkloadPart(Part):
+    """The requests: recorded (``trace``), or drawn (all the other keys)."""
+
+    trace: Annotated[TracePart, short_for("path", str | TracePart)] | None = None
+    arrivals: Annotated[ArrivalsPart, short_for("process", str | ArrivalsPart)] | None = None
+    prompt_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
+    output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
+    requests: Count | None = None
+
+
+class RunPart(Part):
+    """How to replay, and when to stop; without horizon until the last request has ended."""
+
+    replay: Literal["folded", "full"] = "folded"
+    horizon: Duration | None = None
+
+
+class TargetsPart(Part):
+    """What a request must meet to count as goodput."""
+
+    ttft: Duration | None = None
+    tpot: Duration | None = None
+    itl: Duration | None = None
+    e2e: Duration | None = None
+
+
+class CostPart(Part):
+    """Measured operator durations that come before the roofline."""
+
+    table: str = Field(examples=["kernels/h100.parquet"])
+
+
+class ScenarioPart(Part):
+    """A whole scenario."""
+
+    name: Annotated[str, Field(pattern=_NAME, max_length=100, examples=["my-scenario"])]
+    seed: Index = 0
+    topology: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
+        examples=["dgx-h100"]
+    )
+    model: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
+        examples=["llama-3.1-8b"]
+    )
+    precision: PrecisionPart = PrecisionPart()
+    plan: PlanPart = PlanPart()
+    serving: ServingPart = Field(examples=["{engine: vllm-0.19}"])
+    workload: WorkloadPart = Field(examples=["{trace: {path: traces/my-requests.csv}}"])
+    run: RunPart = RunPart()
+    targets: TargetsPart = TargetsPart()
+    expect: dict[str, Any] = Field(default_factory=dict, examples=["{legal: true, finished: 200}"])
+    cost: CostPart | None = None
+    collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of scenarios, for editors (``# yaml-language-server: $schema=…``)."""
+    schema = ScenarioPart.model_json_schema(mode="validation")
+    return schema | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "clustersim scenario",
+    }

@@ -1,0 +1,94 @@
+"""The topology of a scenario: by name, by path, by name with changes, or written out (with a ``fabric``).
+
+Its device is a name in ``topologies/devices``, a path, or written out in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clustersim.cluster.build import build_topology
+from clustersim.cluster.topology import Topology
+from clustersim.errors import InputError, Problem
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
+from clustersim.scenario.lookup import find
+from clustersim.scenario.references import mapping_at, referred_file
+from clustersim.scenario.scalars import kind_of
+
+
+def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[Topology, dict[str, Any]]:
+    """Return the topology of a scenario, and its mapping with everything written out.
+
+    Raises
+    ------
+    InputError
+        With every problem, placed in the scenario, the topology's file or the device's file.
+    """
+    written = mapping_at(document, path)
+    if "fabric" in written:
+        read, inside, changes = document, path, {}
+    else:
+        file = referred_file(document, path, folder="topologies", kind="topology", example="dgx-h100")
+        read, inside = read_mapping(file), ()
+        changes = {key: value for key, value in written.items() if key != "name"}
+    base: dict[str, Any] = {"name": "inline"} | dict(mapping_at(read, inside))
+    origin = (document, (*path, "device")) if "device" in changes else (read, (*inside, "device"))
+    device, device_path = _device_document(*origin, changes.get("device", base.get("device")))
+    name = mapping_at(device, device_path).get("name")
+    device_data = dict(mapping_at(device, device_path))
+    if "device" in changes:
+        changes["device"] = name
+    base["device"] = name
+    try:
+        topology = build_topology(base, changes, device_data, where=read.file)
+    except InputError as error:
+        raise InputError(_placed(error, document, (read, inside), (device, device_path))) from None
+    return topology, _written_out(base, changes, device_data)
+
+
+def _device_document(document: Document, path: KeyPath, value: object) -> tuple[Document, KeyPath]:
+    """Return the document that holds the device, and where in it the device is."""
+    if isinstance(value, dict):
+        return document, path
+    if not isinstance(value, str):
+        found = "it is missing" if value is None else f"found {kind_of(value)}"
+        message = f"expected the name of a device such as h100-sxm-80gb, but {found}"
+        raise InputError(document.problem(path, message))
+    file = find(
+        value,
+        folder="topologies/devices",
+        kind="device",
+        mark=document.mark(path),
+        path=dotted(path),
+        base=Path(document.file).parent,
+    )
+    return read_mapping(file), ()
+
+
+def _placed(
+    error: InputError,
+    document: Document,
+    topology: tuple[Document, KeyPath],
+    device: tuple[Document, KeyPath],
+) -> list[Problem]:
+    """Give every problem its file and line: overrides have no file, the device's file is ``device NAME``."""
+    found: list[Problem] = []
+    for problem in error.problems:
+        if problem.file is None:
+            found += document.placed([problem])
+        elif problem.file.startswith("device "):
+            nameless = Problem(message=problem.message, path=problem.path)
+            found += device[0].placed([nameless], device[1])
+        else:
+            found += topology[0].placed([problem], topology[1])
+    return found
+
+
+def _written_out(
+    base: Mapping[str, Any], changes: Mapping[str, Any], device: Mapping[str, Any]
+) -> dict[str, Any]:
+    fabric = {key: value for key, value in changes.items() if key not in ("device", "nodes")}
+    top = {key: changes[key] for key in ("nodes",) if key in changes}
+    return {**base, **top, "device": dict(device), "fabric": {**base["fabric"], **fabric}}

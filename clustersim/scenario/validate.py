@@ -1,0 +1,189 @@
+"""The schema's findings in a user's words: what was found, what would do, and where it is written."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.scenario.checks import cross_findings
+from clustersim.scenario.document import Document, KeyPath
+from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.schema import ScenarioPart
+
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
+_EXPECTED: Final[Mapping[str, str]] = {
+    "int_type": "a whole number such as 8",
+    "int_from_float": "a whole number such as 8",
+    "float_type": "a number such as 0.9",
+    "finite_number": "a finite number such as 0.9",
+    "string_type": "text such as a name",
+    "bool_type": "true or false",
+    "list_type": "a list such as [1, 2]",
+    "dict_type": "a mapping such as {key: value}",
+    "model_type": "a mapping such as {key: value}",
+}
+"""Kind of finding → what would do; the finding says what was found."""
+
+_RANGES: Final[Mapping[str, str]] = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+
+
+def _example(field: FieldInfo | None) -> str | None:
+    return str(field.examples[0]) if field is not None and field.examples else None
+
+
+def _wrong_type(error: ErrorDetails, field: FieldInfo | None) -> str:
+    expected = _EXPECTED[error["type"]]
+    if (example := _example(field)) is not None and " such as " in expected:
+        kind = expected.split(" such as ")[0]
+        named = kind == "a mapping" and not example.startswith("{")
+        expected = f"a name such as {example}, or a mapping" if named else f"{kind} such as {example}"
+    return f"expected {expected}, but found {kind_of(error['input'])}"
+
+
+def _out_of_range(error: ErrorDetails, field: FieldInfo | None) -> str:
+    del field
+    bound = _RANGES[error["type"]].format(**error.get("ctx", {}))
+    return f"must be {bound}, but is {error['input']}"
+
+
+def _not_a_choice(error: ErrorDetails, field: FieldInfo | None) -> str:
+    del field
+    choices = _QUOTED.findall(error.get("ctx", {}).get("expected", ""))
+    hint = did_you_mean(error["input"], choices) if isinstance(error["input"], str) else ""
+    hint = hint if "did you mean" in hint else ""
+    return f"expected one of {', '.join(choices)}, but found {kind_of(error['input'])}{hint}"
+
+
+def _missing(error: ErrorDetails, field: FieldInfo | None) -> str:
+    example = _example(field)
+    return f"is missing; add it, such as '{error['loc'][-1]}: {example}'" if example else "is missing"
+
+
+def _bad_value(error: ErrorDetails, field: FieldInfo | None) -> str:
+    del field
+    return str(error.get("ctx", {}).get("error", error["msg"]))
+
+
+def _bad_name(error: ErrorDetails, field: FieldInfo | None) -> str:
+    del field
+    return (
+        f"expected letters, digits, '.', '_' and '-' (it names a folder), but found {kind_of(error['input'])}"
+    )
+
+
+def _bad_length(error: ErrorDetails, field: FieldInfo | None) -> str:
+    del field
+    context = error.get("ctx", {})
+    bound = (
+        f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
+    )
+    unit = "characters" if error["type"].startswith("string") else "items"
+    return f"expected {bound} {unit}, but found {context.get('actual_length', len(error['input']))}"
+
+
+_WORDS: Final[Mapping[str, Callable[[ErrorDetails, FieldInfo | None], str]]] = {
+    **dict.fromkeys(_EXPECTED, _wrong_type),
+    **dict.fromkeys(_RANGES, _out_of_range),
+    **dict.fromkeys(("too_short", "too_long", "string_too_long", "string_too_short"), _bad_length),
+    "literal_error": _not_a_choice,
+    "missing": _missing,
+    "value_error": _bad_value,
+    "string_pattern_mismatch": _bad_name,
+}
+
+
+def _part_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that an annotation such as ``Annotated[TensorPart, …] | None`` speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    parts = (_part_of(argument) for argument in typing.get_args(annotation))
+    return next((part for part in parts if part is not None), None)
+
+
+def _field_at(model: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the model that holds the last key of a path, and the field there if it has one."""
+    holder: type[BaseModel] = model
+    field: FieldInfo | None = None
+    for position, part in enumerate(path):
+        if isinstance(part, int):
+            continue
+        field = holder.model_fields.get(part)
+        if field is None or position == len(path) - 1:
+            return holder, field
+        holder = _part_of(field.annotation) or holder
+    return holder, field
+
+
+def _written(path: KeyPath, data: Any) -> KeyPath:
+    """Cut a path where the document has a lone value in place of a mapping (``plan.tp: 8``)."""
+    for position, part in enumerate(path):
+        if not isinstance(data, dict | list):
+            return path[:position]
+        if isinstance(data, list):
+            data = data[part] if isinstance(part, int) and part < len(data) else None
+        else:
+            data = data.get(part)
+            if data is None:
+                return path[: position + 1] if position < len(path) - 1 else path
+    return path
+
+
+def _problem(error: ErrorDetails, document: Document) -> Problem:
+    path = error["loc"]
+    holder, field = _field_at(ScenarioPart, path)
+    if error["type"] == "extra_forbidden":
+        name = str(path[-1])
+        known = [key for key in holder.model_fields if key not in _value_at(document.data, path[:-1])]
+        return document.problem(path, f"unknown key {name!r}{did_you_mean(name, known)}", key=True)
+    words = _WORDS.get(error["type"])
+    message = error["msg"] if words is None else words(error, field)
+    return document.problem(_written(path, document.data), message)
+
+
+def _value_at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def in_order(problems: list[Problem]) -> list[Problem]:
+    """Sort problems by position, those of ``--set`` last, and drop what aliases say twice."""
+    unique = {(p.file, p.line, p.column, p.message): p for p in problems}
+
+    def place(problem: Problem) -> tuple[bool, str, int, int]:
+        file = problem.file or ""
+        return file.startswith("--set"), file, problem.line or 0, problem.column or 0
+
+    return sorted(unique.values(), key=place)
+
+
+def validate(document: Document) -> ScenarioPart:
+    """Check a scenario document and return it with its defaults.
+
+    Raises
+    ------
+    InputError
+        With every problem of the document, sorted by position.
+    """
+    problems = [document.problem(path, message) for path, message in cross_findings(document.data)]
+    try:
+        part = ScenarioPart.model_validate(document.data)
+    except ValidationError as error:
+        problems += [_problem(details, document) for details in error.errors()]
+        raise InputError(in_order(problems)) from None
+    if problems:
+        raise InputError(in_order(problems))
+    return part
