@@ -55,20 +55,22 @@ class Reader:
         if key in self._overridden:
             self.problems.append(Problem(message=message, path=f"topology.{key}"))
         else:
-            path = ".".join(part for part in (self.path, key) if part)
-            self.problems.append(Problem(message=message, path=path, file=self.file))
+            self.problems.append(Problem(message=message, path=self._inner(key), file=self.file))
 
     def has(self, key: str) -> bool:
         """Tell whether ``key`` has a value; ``null`` counts as none."""
         self._know(key)
         return self._document.get(key) is not None
 
+    def mentions(self, *keys: str) -> bool:
+        """Tell whether any of ``keys`` has a value, without knowing them by that."""
+        return any(self._document.get(key) is not None for key in keys)
+
     def section(self, key: str) -> Reader:
         """Return a reader of the mapping under ``key``; an absent mapping reads as an empty one."""
         self._know(key)
-        path = ".".join(part for part in (self.path, key) if part)
         value = self._document.get(key)
-        return Reader({} if value is None else value, self.problems, path=path, file=self.file)
+        return Reader({} if value is None else value, self.problems, path=self._inner(key), file=self.file)
 
     def written(self) -> tuple[str, ...]:
         """Return the keys that the mapping has, in the order written."""
@@ -94,6 +96,29 @@ class Reader:
         if value is not None and value not in choices:
             self.problem(key, f"unknown {value!r}{did_you_mean(str(value), choices)}")
         return str(value) if value in choices else choices[0]
+
+    def texts(self, key: str, length: int) -> tuple[str, ...]:
+        """Read a list of ``length`` texts."""
+        value = self._value(key, None, f"a list of {length} names")
+        items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+        texts = tuple(item for item in items if isinstance(item, str) and item)
+        if len(texts) == len(items) == length:
+            return texts
+        if value is not None:
+            self.problem(key, f"expected a list of {length} names, but found {value!r}")
+        return ("?",) * length
+
+    def entries(self, key: str) -> list[Reader]:
+        """Return a reader of each mapping in the list under ``key``."""
+        value = self._value(key, None, "a list of mappings")
+        if value is not None and (not isinstance(value, Sequence) or isinstance(value, str)):
+            self.problem(key, f"expected a list of mappings, but found {value!r}")
+            return []
+        items = value if isinstance(value, Sequence) else ()
+        return [
+            Reader(item, self.problems, path=f"{self._inner(key)}[{position}]", file=self.file)
+            for position, item in enumerate(items)
+        ]
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """Read ``true`` or ``false``."""
@@ -159,6 +184,9 @@ class Reader:
         for key in self.written():
             if key not in self._known:
                 self.problem(key, f"unknown key {key!r}{did_you_mean(key, self._known)}")
+
+    def _inner(self, key: str) -> str:
+        return ".".join(part for part in (self.path, key) if part)
 
     def _know(self, key: str) -> None:
         if key not in self._known:

@@ -7,9 +7,10 @@ packet loss, adaptive routing, CPUs and host memory as end points.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from clustersim.errors import InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
     import networkx as nx
+
+MAX_DEVICES: Final = 262_144
+"""More devices than any cluster has; a typing error is more likely than a wish."""
 
 Edge = tuple[str, str, float, float, str]
 """From, to, capacity in bytes/s, latency in seconds, tier."""
@@ -48,6 +52,8 @@ class Topology:
         Whether the scale-up switch reduces and multicasts (NVLink SHARP).
     router : Router
         Chooses the links between two devices.
+    source : str
+        Where the figures come from.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Topology:
     link_tier: tuple[str, ...]
     in_switch_reduction: bool
     router: Router = field(repr=False)
+    source: str = ""
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
 
@@ -145,6 +152,7 @@ def topology_from_edges(
     vertex_kinds: Sequence[tuple[str, str]] = (),
     in_switch_reduction: bool = False,
     device_transit: bool | None = None,
+    source: str = "",
 ) -> Topology:
     """Build a topology from a list of links.
 
@@ -204,6 +212,7 @@ def topology_from_edges(
         link_tier=tuple(link[4] for link in links),
         in_switch_reduction=in_switch_reduction,
         router=router,
+        source=source,
     )
 
 
@@ -213,22 +222,28 @@ def _reversed(edge: Edge) -> Edge:
 
 
 def _wrong_links(devices: Sequence[str], links: Sequence[Edge]) -> list[Problem]:
-    problems = []
-    for position, name in enumerate(devices):
-        if name in devices[:position]:
-            problems.append(Problem(message=f"two devices have the name {name!r}"))
-    seen: dict[tuple[str, str], int] = {}
+    counts = Counter(devices)
+    problems = [
+        Problem(message=f"{count} devices have the name {name!r}")
+        for name, count in counts.items()
+        if count > 1
+    ]
+    seen = Counter((tail, head) for tail, head, *_ in links)
     for tail, head, capacity, latency_s, _ in links:
         arrow = f"{tail} → {head}"
         if tail == head:
             problems.append(Problem(message=f"the link {arrow} joins a vertex with itself"))
-        if seen.setdefault((tail, head), 1) > 1:
-            problems.append(Problem(message=f"two links {arrow}; write one with the sum of their capacities"))
-        seen[tail, head] += 1
         if not 0 < capacity < float("inf"):
-            problems.append(Problem(message=f"the link {arrow} has the capacity {capacity:g} bytes/s"))
+            message = f"the link {arrow} has the capacity {capacity:g} bytes/s; expected a positive one"
+            problems.append(Problem(message=message))
         if not 0 <= latency_s < float("inf"):
-            problems.append(Problem(message=f"the link {arrow} has the latency {latency_s:g} s"))
+            message = f"the link {arrow} has the latency {latency_s:g} s; expected 0 s or more"
+            problems.append(Problem(message=message))
+    problems += [
+        Problem(message=f"{count} links {tail} → {head}; write one with the sum of their capacities")
+        for (tail, head), count in seen.items()
+        if count > 1
+    ]
     if not devices:
         problems.append(Problem(message="there is no device"))
     return problems
