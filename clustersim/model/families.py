@@ -126,7 +126,7 @@ REFUSED_TYPES: Final[Mapping[str, str]] = {
 _STATE: Final = "layers with a recurrent state (linear attention, state spaces) are not modelled"
 _SPARSE: Final = (
     "a learned index that picks the keys to attend to is not modelled, nor is its cache; as dense attention, "
-    "the work would be overestimated beyond {index_topk} tokens of context; to simulate dense attention anyway, "
+    "the work would be overestimated beyond {index_topk} tokens of context; to simulate it as dense anyway, "
     "remove the index_* keys and give the model_type of the dense family"
 )
 

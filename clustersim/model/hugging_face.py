@@ -1,10 +1,11 @@
 """Makes a :class:`~clustersim.model.architecture.ModelSpec` of a Hugging Face ``config.json``.
 
 Fields are looked up under the names that model repositories use, as vLLM does
-(``vllm/transformers_utils/model_arch_config_convertor.py``, 2025). A ``model_type`` that is not in the table of
-families is accepted when its fields resolve; ``ModelSpec.unused_keys`` says what was not looked at. What cannot
-be represented is refused by name. Layers for multi-token prediction (``num_nextn_predict_layers``) and encoders
-of other modalities are not part of the model: their keys are unused.
+(``vllm/transformers_utils/model_arch_config_convertor.py``, 2025). A ``model_type`` that is not in the
+table of families is accepted when its fields resolve; ``ModelSpec.unused_keys`` says what was not looked
+at. What cannot be represented is refused by name. Layers for multi-token prediction
+(``num_nextn_predict_layers``) and encoders of other modalities are not part of the model: their keys are
+unused.
 """
 
 from __future__ import annotations

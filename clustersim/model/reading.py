@@ -55,7 +55,7 @@ class ConfigReader:
         return self._prefix.get(key, self._home) + key
 
     def present(self, keys: Sequence[str]) -> str | None:
-        """Return the first of ``keys`` that has a value; it counts as read, and so do others of that value."""
+        """Return the first of ``keys`` that has a value; it, and others of that value, count as read."""
         found = [key for key in keys if self._values.get(key) is not None]
         self._used.update(key for key in found if self._values[key] == self._values[found[0]])
         return found[0] if found else None
