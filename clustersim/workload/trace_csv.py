@@ -88,8 +88,10 @@ def _picked_rows(
     faults: list[Fault] = []
     pick = itemgetter(*places)
     reader = csv.reader(io.StringIO(file.text.rstrip("\r\n"), newline=""), strict=True)
-    next(reader)
     try:
+        next(reader)
+        if reader.line_num != 1:
+            raise InputError(file.problem("the header goes on after its line; expected one line", line=1))
         for row in reader:
             if len(row) == width:
                 picked.append(pick(row))

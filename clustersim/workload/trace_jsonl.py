@@ -115,12 +115,19 @@ def _record(line: str) -> tuple[dict[str, Any] | None, list[Complaint]]:
     if not line.strip():
         return None, [("", "empty line; expected a JSON object")]
     try:
-        record = json.loads(line, parse_float=Decimal)
+        record = json.loads(line, parse_float=_decimal)
     except (ValueError, RecursionError) as error:
-        return None, [("", f"not JSON: {error}; expected an object")]
+        return None, [("", f"cannot be read as JSON: {error}; expected an object")]
     if not isinstance(record, dict):
         return None, [("", f"found {shorten(line.strip())}; expected a JSON object")]
     return record, []
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise ValueError(f"the exponent of {shorten(text)} is out of range") from None
 
 
 def _complaints(record: Mapping[str, Any], keys: JsonlKeys, *, hashed: bool) -> Iterator[Complaint]:

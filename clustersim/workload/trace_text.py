@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ class TraceText:
     @property
     def first_line(self) -> str:
         """The first line without its end; empty when the file is."""
-        return next(iter(self.text[:100_000].splitlines()), "")
+        return re.split("[\r\n]", self.text[:100_000], maxsplit=1)[0]
 
     def problem(self, message: str, *, line: int | None = None, column: int | None = None) -> Problem:
         """Return a problem at a place of this file (counted from 1)."""

@@ -111,8 +111,12 @@ def test_long_cell_is_shortened(problems):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", "t:2: not JSON: Expecting property name enclosed in double quotes"),
-        ("[" * 100_000, "t:2: not JSON: "),
+        ("{", "t:2: cannot be read as JSON: Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "t:2: cannot be read as JSON: "),
+        (
+            '{"x": 1e9999999999999999999}',
+            "t:2: cannot be read as JSON: the exponent of 1e9999999999999999999 is out",
+        ),
         ("", "t:2: empty line; expected a JSON object"),
         ("[1, 2]", "t:2: found [1, 2]; expected a JSON object"),
         ('{"timestamp": 0, "input_length": 1}', "t:2: no key 'output_length'"),
@@ -194,6 +198,11 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
         (
             "arrival_s,prompt_tokens,output_tokens,prompt_tokens",
             ["t:1: column 'prompt_tokens' stands twice in the header"],
+        ),
+        ('arrival_s,prompt_tokens,"output_tokens', ["t:2: not a CSV line: unexpected end of data"]),
+        (
+            'arrival_s,prompt_tokens,"output_tokens\n1,2,3"',
+            ["t:1: the header goes on after its line; expected one line"],
         ),
         (
             "a,b,c",
