@@ -45,10 +45,7 @@ def find(text: str, *, folder: str, kind: str, mark: Mark, path: str, base: Path
         return catalog.path_of(folder, text)
     if is_path(text):
         return find_file(text, kind=kind, mark=mark, path=path, base=base)
-    message = (
-        f"no {kind} {text!r}{did_you_mean(text, known)}; a file of your own is a path such as ./{text}.yaml"
-    )
-    raise InputError(_problem(message, mark, path))
+    raise InputError(_problem(_unknown(text, kind, known), mark, path))
 
 
 def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Path:
@@ -60,7 +57,8 @@ def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Pat
     near = [entry.name for folder in bases for entry in _listed((folder / text).parent)]
     hint = did_you_mean(Path(text).name, near)
     hint = hint if "did you mean" in hint else ""
-    places = " and ".join(dict.fromkeys(shown(folder) for folder in bases))
+    shorts = [shown(folder) for folder in bases]
+    places = " and ".join(dict.fromkeys("here" if short == "." else short for short in shorts))
     message = f"no {kind} file {text!r}{hint}; looked from {places}"
     raise InputError(_problem(message, mark, path))
 
@@ -94,7 +92,10 @@ def find_scenario(text: str) -> Path:
         return catalog.path_of("scenarios", text)
     if is_path(text) or Path(text).is_file():
         return Path(text)
-    message = (
-        f"no scenario {text!r}{did_you_mean(text, known)}; a file of your own is a path such as ./{text}.yaml"
-    )
-    raise InputError(Problem(message=message))
+    raise InputError(Problem(message=_unknown(text, "scenario", known)))
+
+
+def _unknown(text: str, kind: str, known: Sequence[str]) -> str:
+    hint = did_you_mean(text, known)
+    own = "" if "did you mean" in hint else f" (a file of your own is a path, such as ./{text}.yaml)"
+    return f"no {kind} {text!r}{hint}{own}"

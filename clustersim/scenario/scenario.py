@@ -67,8 +67,8 @@ class Scenario:
 
     name: str
     seed: int
-    topology: Topology
-    model: ModelSpec
+    topology: Topology = field(repr=False)
+    model: ModelSpec = field(repr=False)
     precision: Precision
     plan: ParallelPlan
     serving: ServingConfig

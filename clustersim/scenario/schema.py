@@ -269,8 +269,6 @@ class ScenarioPart(Part):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of scenarios, for editors (``# yaml-language-server: $schema=…``)."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "clustersim scenario"}
     schema = ScenarioPart.model_json_schema(mode="validation")
-    return schema | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "clustersim scenario",
-    }
+    return head | {key: value for key, value in schema.items() if key not in head}

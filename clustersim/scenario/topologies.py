@@ -6,6 +6,7 @@ Its device is a name in ``topologies/devices``, a path, or written out in place.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
     try:
         topology = build_topology(base, changes, device_data, where=read.file)
     except InputError as error:
-        raise InputError(_placed(error, document, (read, inside), (device, device_path))) from None
+        raise InputError(_placed(error, document, path, (read, inside), (device, device_path))) from None
     return topology, _written_out(base, changes, device_data)
 
 
@@ -70,6 +71,7 @@ def _device_document(document: Document, path: KeyPath, value: object) -> tuple[
 def _placed(
     error: InputError,
     document: Document,
+    path: KeyPath,
     topology: tuple[Document, KeyPath],
     device: tuple[Document, KeyPath],
 ) -> list[Problem]:
@@ -77,10 +79,9 @@ def _placed(
     found: list[Problem] = []
     for problem in error.problems:
         if problem.file is None:
-            found += document.placed([problem])
+            found += document.placed([replace(problem, path=problem.path.removeprefix("topology."))], path)
         elif problem.file.startswith("device "):
-            nameless = Problem(message=problem.message, path=problem.path)
-            found += device[0].placed([nameless], device[1])
+            found += device[0].placed([replace(problem, file=None)], device[1])
         else:
             found += topology[0].placed([problem], topology[1])
     return found

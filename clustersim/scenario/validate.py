@@ -146,26 +146,22 @@ def _problem(error: ErrorDetails, document: Document) -> Problem:
     holder, field = _field_at(ScenarioPart, path)
     if error["type"] == "extra_forbidden":
         name = str(path[-1])
-        known = [key for key in holder.model_fields if key not in _value_at(document.data, path[:-1])]
-        return document.problem(path, f"unknown key {name!r}{did_you_mean(name, known)}", key=True)
+        hint = did_you_mean(name, list(holder.model_fields))
+        return document.problem(path, f"unknown key {name!r}{hint}", key=True)
     words = _WORDS.get(error["type"])
     message = error["msg"] if words is None else words(error, field)
     return document.problem(_written(path, document.data), message)
-
-
-def _value_at(data: Any, path: KeyPath) -> Any:
-    for part in path:
-        data = data[part]
-    return data
 
 
 def in_order(problems: list[Problem]) -> list[Problem]:
     """Sort problems by position, those of ``--set`` last, and drop what aliases say twice."""
     unique = {(p.file, p.line, p.column, p.message): p for p in problems}
 
-    def place(problem: Problem) -> tuple[bool, str, int, int]:
+    def place(problem: Problem) -> tuple[bool, int, str, int, int]:
         file = problem.file or ""
-        return file.startswith("--set"), file, problem.line or 0, problem.column or 0
+        is_flag = file.startswith("--set #")
+        number = int(file.removeprefix("--set #")) if is_flag else 0
+        return is_flag, number, file, problem.line or 0, problem.column or 0
 
     return sorted(unique.values(), key=place)
 
