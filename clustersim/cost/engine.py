@@ -1,7 +1,7 @@
 """What an inference engine adds to the device's work: host time per step and gaps between kernels.
 
-An engine is data (``scenarios/engines/NAME.yaml``); durations carry their unit there. What is modelled is host time
-that the device waits for. Host work that runs beside the device (asynchronous scheduling) is not part of it.
+An engine is data (``scenarios/engines/NAME.yaml``); durations carry their unit there. What is modelled is
+host time that the device waits for. Host work that runs beside the device (asynchronous scheduling) is not.
 
 ::
 
@@ -65,8 +65,8 @@ def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
     name : str
         Name of the engine (the file's stem).
     values : mapping
-        ``source`` and durations with their unit (``schedule: 120 us``), ``graph_max_tokens`` as an integer. All
-        keys are required: an engine says of each cost what it is.
+        ``source`` and durations with their unit (``schedule: 120 us``), ``graph_max_tokens`` as an integer.
+        All keys are required: an engine says of each cost what it is.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Number formats: what an element takes in memory, and in which format a matrix is multiplied.
 
-The formats of weights, activations and K/V are separate choices, as engines have them. Scales that travel with
-block-quantised weights are counted; per-tensor and per-128×128 scales are below 0.1 % and are not.
+The formats of weights, activations and K/V are separate choices, as engines have them. Scales that travel
+with block-quantised weights are counted; per-tensor and per-128×128 scales are below 0.1 % and are not.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Precision:
     Parameters
     ----------
     weights, activations, kv_cache : str
-        Keys of :data:`DTYPE_BYTES`. ``activations`` is the format of the residual stream and of what collectives
-        carry.
+        Keys of :data:`DTYPE_BYTES`. ``activations`` is the format of the residual stream and of what
+        collectives carry.
     multiply : str or None
         Format in which weights and activations are multiplied. ``None``: the format of the weights where the
-        device multiplies it natively (engines quantise the activations on the fly), else that of the activations
-        (weight-only quantisation: the weights are expanded in registers).
+        device multiplies it natively (engines quantise the activations on the fly), else that of the
+        activations (weight-only quantisation: the weights are expanded in registers).
     """
 
     weights: str = "bf16"

@@ -2,18 +2,18 @@
 
 Gaps between kernels and host time are the engine's (:mod:`clustersim.cost.engine`), not part of a cost.
 
-==================== ===================================================================================
-operator             shape keys, all per rank
-==================== ===================================================================================
-``gemm``             ``m n k``: m×k activations times k×n weights
-``grouped_gemm``     ``rows`` (token-expert pairs on this rank), ``experts`` (that it holds), ``active``
-                     (experts with at least one row), ``n k``
-``attention_prefill`` ``pairs`` (Σ attended query-key pairs), ``queries`` (Σ new tokens), ``keys`` (Σ keys read:
-                     context and new), ``heads kv_heads qk_dim v_dim``, optional ``shared_kv``
-``attention_decode`` ``batch`` (sequences), ``keys`` (Σ context tokens read), ``heads kv_heads qk_dim v_dim``,
-                     optional ``shared_kv`` (1: keys and values are one latent of width ``qk_dim``)
-``memory``           ``bytes`` read and written
-==================== ===================================================================================
+===================== =================================================================================
+operator              shape keys, all per rank
+===================== =================================================================================
+``gemm``              ``m n k``: m×k activations times k×n weights
+``grouped_gemm``      ``rows`` (token-expert pairs on this rank), ``experts`` (that it holds), ``active``
+                      (experts with at least one row), ``n k``
+``attention_prefill`` ``pairs`` (Σ attended query-key pairs), ``queries`` (Σ new tokens), ``keys``
+                      (Σ keys read: context and new), ``heads kv_heads qk_dim v_dim``, optional ``shared_kv``
+``attention_decode``  ``batch`` (sequences), ``keys`` (Σ context tokens read), ``heads kv_heads qk_dim
+                      v_dim``, optional ``shared_kv`` (1: keys and values are one latent of width ``qk_dim``)
+``memory``            ``bytes`` read and written
+===================== =================================================================================
 """
 
 from __future__ import annotations

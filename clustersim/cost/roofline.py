@@ -1,23 +1,29 @@
-"""The roofline cost model: per operator family a floor, and the larger of compute and memory time.
+"""The roofline cost model: a formula per operator family with constants fitted per device and number format.
 
-Each family has a few constants, fitted per device and number format; they are in the section ``kernels:`` of the device's
-file, named ``<family>_<format>`` or ``<family>``. A device without measurements uses assumed values and says so there.
+The constants are in the section ``kernels:`` of the device's file, in groups named ``<family>_<format>``: the
+format in which weights are multiplied for ``gemm`` and ``grouped_gemm``, that of the K/V cache for attention. A
+format without a group takes the one of bf16 (constants are shares of that format's own peak), and a family
+without any is assumed (:data:`clustersim.cost.kernels.ASSUMED`).
 
-Promise: the same bytes on any machine. See :mod:`clustersim.cost.kernels` for how.
+Promise: the same bytes on any machine, however many values are asked for at once; see
+:mod:`clustersim.cost.kernels` for how. More tokens, keys or experts never cost less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cost import kernels
-from clustersim.cost.precision import Precision
+from clustersim.cost.precision import Precision, dtype_bytes
 from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS, Shape
 from clustersim.errors import InputError, Problem, did_you_mean
+
+_BASE: Final = "bf16"
+_SIXTEEN_BIT: Final = ("bf16", "fp16")
 
 
 class PricedDevice(Protocol):
@@ -34,7 +40,7 @@ class PricedDevice(Protocol):
 
 
 class RooflineCost:
-    """Durations of operators on one device at one precision.
+    """Durations of operators on one kind of device at one precision.
 
     Parameters
     ----------
@@ -46,23 +52,22 @@ class RooflineCost:
     Raises
     ------
     InputError
-        When the device has no peak for the format in which it must multiply, or a section of ``kernels`` holds an
+        When the device has no peak for the format in which it must multiply, or a group of ``kernels`` holds an
         unknown or impossible constant.
     """
 
     def __init__(self, device: PricedDevice, precision: Precision) -> None:
+        check_kernels(device)
         self.device = device
         self.precision = precision
         self.multiply_dtype = precision.multiply_dtype(device.flops)
-        attention_dtype = precision.activations if precision.activations in device.flops else "bf16"
         self._peak = _peak(device, self.multiply_dtype)
-        self._attention_peak = _peak(device, attention_dtype)
+        self._attention_peak = _peak(device, _BASE)
+        self._operand_bytes = dtype_bytes(self.multiply_dtype)
+        dtype = {"gemm": self.multiply_dtype, "grouped_gemm": self.multiply_dtype}
         self._constants = {
-            "gemm": _constants(device, "gemm", self.multiply_dtype),
-            "grouped_gemm": _constants(device, "grouped_gemm", self.multiply_dtype),
-            "attention_prefill": _constants(device, "attention_prefill", precision.kv_cache),
-            "attention_decode": _constants(device, "attention_decode", precision.kv_cache),
-            "memory": _constants(device, "memory", precision.activations),
+            family: constants_of(device, family, dtype.get(family, precision.kv_cache))
+            for family in kernels.ASSUMED
         }
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
@@ -78,64 +83,87 @@ class RooflineCost:
         Returns
         -------
         ndarray
-            Seconds, 0-d when every value of ``shape`` is a scalar. No work costs 0.
+            Seconds; 0-d when every value of ``shape`` is a scalar. No work costs 0.
 
         Raises
         ------
         InputError
             When the operator or a shape key is unknown or missing.
         """
-        numbers = _numbers(op, shape)
-        constants = self._constants[op]
+        numbers = shape_numbers(op, shape)
+        c = self._constants[op]
         bandwidth = float(self.device.memory_bytes_per_s)
         p = self.precision
         if op == "memory":
-            return np.asarray(kernels.memory(constants, bandwidth, **numbers))
+            return np.asarray(kernels.memory(c, bandwidth, **numbers))
         if op in {"gemm", "grouped_gemm"}:
-            formula = kernels.gemm if op == "gemm" else kernels.grouped_gemm
-            from_dtype = self.multiply_dtype
-            operand_bytes = Precision(activations=from_dtype).activation_bytes
-            return np.asarray(formula(constants, self._peak, bandwidth, p.weight_bytes, operand_bytes, **numbers))
+            product = kernels.gemm if op == "gemm" else kernels.grouped_gemm
+            widths = (p.weight_bytes, self._operand_bytes, p.activation_bytes)
+            return np.asarray(product(c, self._peak, bandwidth, widths, **numbers))
         attention = kernels.attention_prefill if op == "attention_prefill" else kernels.attention_decode
-        return np.asarray(
-            attention(constants, self._attention_peak, bandwidth, p.kv_bytes, p.activation_bytes, **numbers)
-        )
+        if op == "attention_decode" and np.any(numbers["shared_kv"]):
+            c = self._constants["latent_decode"]
+        widths_kv = (p.kv_bytes, p.activation_bytes)
+        return np.asarray(attention(c, self._attention_peak, bandwidth, widths_kv, **numbers))
 
 
-def _numbers(op: str, shape: Shape) -> dict[str, kernels.Number]:
+def shape_numbers(op: str, shape: Shape) -> dict[str, kernels.Number]:
+    """Return the shape with its optional keys, all floats or (when one is an array) all float64 arrays.
+
+    Raises
+    ------
+    InputError
+        When the operator or a shape key is unknown or missing.
+    """
     if op not in SHAPE_KEYS:
         raise InputError(Problem(message=f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}"))
-    optional = OPTIONAL_KEYS.get(op, {})
-    found = dict(optional) | dict(shape)
-    if len(found) != len(SHAPE_KEYS[op]) + len(optional) or any(key not in found for key in SHAPE_KEYS[op]):
-        wanted = ", ".join((*SHAPE_KEYS[op], *(f"[{key}]" for key in optional)))
-        raise InputError(Problem(message=f"operator {op!r} has the shape keys {wanted}; found {', '.join(shape)}"))
+    required, optional = SHAPE_KEYS[op], OPTIONAL_KEYS.get(op, {})
+    found = {**optional, **shape}
+    if len(found) != len(required) + len(optional) or any(key not in found for key in required):
+        wanted = ", ".join((*required, *(f"[{key}]" for key in optional)))
+        message = f"operator {op!r} has the shape keys {wanted}; found {', '.join(shape)}"
+        raise InputError(Problem(message=message))
     if any(isinstance(value, np.ndarray) and value.ndim for value in found.values()):
         return {key: np.asarray(value, dtype=np.float64) for key, value in found.items()}
     return {key: float(value) for key, value in found.items()}
 
 
-def _peak(device: PricedDevice, dtype: str) -> float:
-    if dtype not in device.flops:
-        message = f"{device.name} has no peak for {dtype!r}{did_you_mean(dtype, list(device.flops))}"
-        raise InputError(Problem(message=message, path="precision"))
-    return float(device.flops[dtype])
+def constants_of(device: PricedDevice, family: str, dtype: str) -> kernels.Constants:
+    """Return the constants of a family at a format: its own group, that of bf16, or what is assumed."""
+    names = (f"{family}_{dtype}", f"{family}_{_BASE}", family)
+    given = next((device.kernels[name] for name in names if name in device.kernels), {})
+    return {**kernels.ASSUMED[family], **{key: float(value) for key, value in given.items()}}
 
 
-def _constants(device: PricedDevice, family: str, dtype: str) -> kernels.Constants:
-    section = f"{family}_{dtype}" if f"{family}_{dtype}" in device.kernels else family
-    given = device.kernels.get(section, {})
-    known = kernels.ASSUMED[family]
-    problems = [
-        Problem(message=f"unknown constant{did_you_mean(key, list(known))}", path=f"kernels.{section}.{key}")
-        for key in given
-        if key not in known
-    ]
-    problems += [
-        Problem(message=f"expected a number of at least 0, but found {value!r}", path=f"kernels.{section}.{key}")
-        for key, value in given.items()
-        if not 0.0 <= value < float("inf")
-    ]
+def check_kernels(device: PricedDevice) -> None:
+    """Raise an InputError with every unknown group or constant, and every impossible value, of ``kernels``."""
+    problems = []
+    for group, constants in device.kernels.items():
+        family = next(
+            (name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None
+        )
+        if family is None:
+            known = list(kernels.ASSUMED)
+            problems.append(
+                Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"kernels.{group}")
+            )
+            continue
+        for key, value in constants.items():
+            path = f"kernels.{group}.{key}"
+            if key not in kernels.ASSUMED[family]:
+                guess = did_you_mean(key, list(kernels.ASSUMED[family]))
+                problems.append(Problem(message=f"unknown constant{guess}", path=path))
+            elif not 0.0 <= value < float("inf") or (value == 0.0 and key in {"compute", "memory", "cached"}):
+                message = f"expected a positive number, but found {value!r}"
+                problems.append(Problem(message=message, path=path))
     if problems:
-        raise InputError(problems)
-    return {**known, **{key: float(value) for key, value in given.items()}}
+        raise InputError([Problem(message=p.message, path=f"{device.name}: {p.path}") for p in problems])
+
+
+def _peak(device: PricedDevice, dtype: str) -> float:
+    names = _SIXTEEN_BIT if dtype in _SIXTEEN_BIT else (dtype,)
+    found = next((device.flops[name] for name in (dtype, *names) if name in device.flops), None)
+    if found is None:
+        message = f"{device.name} has no peak for {dtype!r}; it has {', '.join(sorted(device.flops))}"
+        raise InputError(Problem(message=message, path="precision"))
+    return float(found)

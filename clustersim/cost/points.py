@@ -1,0 +1,191 @@
+"""Measured durations of operators: plain arrays, and their reader.
+
+A file has one row per measurement and these columns (CSV with a header line, or Parquet):
+
+- ``op``: an operator of :mod:`clustersim.cost.protocol`;
+- ``seconds``: its measured device time;
+- one column per shape key that an operator of the file needs; blank where an operator does not have that key;
+- ``dtype`` (optional): the format in which weights are multiplied, or that of the K/V cache; blank: any.
+
+::
+
+    op,dtype,m,n,k,bytes,seconds
+    gemm,bf16,16,4096,4096,,15.5e-6
+    memory,,,,,33554432,14.2e-6
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.precision import DTYPE_BYTES
+from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS
+from clustersim.errors import InputError, Problem, did_you_mean
+
+_KEYS: Final = tuple(
+    dict.fromkeys(
+        [key for keys in SHAPE_KEYS.values() for key in keys]
+        + [key for keys in OPTIONAL_KEYS.values() for key in keys]
+    )
+)
+_COLUMNS: Final = ("op", "dtype", "seconds", *_KEYS)
+_MOST_PROBLEMS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoints:
+    """Measurements of one operator at one number format.
+
+    Parameters
+    ----------
+    op : str
+        The operator.
+    dtype : str or None
+        Format in which weights are multiplied, or that of the K/V cache; None: not said.
+    shape : Mapping of str to ndarray
+        One array per shape key, each of the length of ``seconds``.
+    seconds : ndarray
+        Measured device time.
+    """
+
+    op: str
+    dtype: str | None
+    shape: Mapping[str, FloatArray]
+    seconds: FloatArray
+
+    def where(self, chosen: FloatArray) -> MeasuredPoints:
+        """Return the points for which the boolean array ``chosen`` is true."""
+        shape = {key: values[chosen] for key, values in self.shape.items()}
+        return MeasuredPoints(op=self.op, dtype=self.dtype, shape=shape, seconds=self.seconds[chosen])
+
+
+def read_points(path: Path) -> tuple[MeasuredPoints, ...]:
+    """Read a file of measurements, by its suffix ``.csv`` or ``.parquet``.
+
+    Returns
+    -------
+    tuple of MeasuredPoints
+        One per operator and format, in the order of their first row.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, or with the line of every row that cannot be used (the first twenty).
+    """
+    if path.suffix not in {".csv", ".parquet"}:
+        raise InputError(Problem(message="expected a .csv or a .parquet file", file=str(path)))
+    try:
+        header, rows = _csv_rows(path) if path.suffix == ".csv" else _parquet_rows(path)
+        return _gather(path, header, rows)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(Problem(message=f"cannot be read: {error}", file=str(path))) from error
+
+
+def _csv_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, object]]]]:
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    reader = csv.reader(lines)
+    header = [name.strip() for name in next(reader, [])]
+
+    def rows() -> Iterator[tuple[int, Mapping[str, object]]]:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                found: dict[str, object] = {
+                    name: cell.strip() for name, cell in zip(header, cells, strict=False)
+                }
+                yield (
+                    reader.line_num,
+                    found | ({"": cells[len(header) :]} if len(cells) > len(header) else {}),
+                )
+
+    return header, rows()
+
+
+def _parquet_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, object]]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(Problem(message=f"is not a Parquet file: {error}", file=str(path))) from error
+    return list(table.column_names), ((row, values) for row, values in enumerate(table.to_pylist(), start=1))
+
+
+def _gather(
+    path: Path, header: list[str], rows: Iterable[tuple[int, Mapping[str, object]]]
+) -> tuple[MeasuredPoints, ...]:
+    problems = _header_problems(path, header)
+    found: dict[tuple[str, str | None], list[tuple[float, ...]]] = {}
+    if not problems:
+        for line, row in rows:
+            mistakes, key, values = _row(row)
+            problems += [Problem(message=mistake, file=str(path), line=line) for mistake in mistakes]
+            if len(problems) >= _MOST_PROBLEMS:
+                break
+            if not mistakes:
+                found.setdefault(key, []).append(values)
+        if not found and not problems:
+            problems.append(Problem(message="has no measurements", file=str(path)))
+    if problems:
+        raise InputError(problems)
+    return tuple(_points(op, dtype, values) for (op, dtype), values in found.items())
+
+
+def _header_problems(path: Path, header: list[str]) -> list[Problem]:
+    unknown = [
+        f"unknown column {name!r}{did_you_mean(name, _COLUMNS)}" for name in header if name not in _COLUMNS
+    ]
+    missing = [f"has no column {name!r}" for name in ("op", "seconds") if name not in header]
+    twice = [f"has the column {name!r} twice" for name in dict.fromkeys(header) if header.count(name) > 1]
+    return [Problem(message=message, file=str(path), line=1) for message in (*unknown, *missing, *twice)]
+
+
+def _row(row: Mapping[str, object]) -> tuple[list[str], tuple[str, str | None], tuple[float, ...]]:
+    """Return what is wrong with a row, the operator and format, and its shape and seconds."""
+    op, dtype = str(row.get("op") or ""), str(row.get("dtype") or "") or None
+    if op not in SHAPE_KEYS:
+        return [f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}"], ("", None), ()
+    mistakes = [f"has more cells than the header: {row['']!r}"] if "" in row else []
+    if dtype is not None and dtype not in DTYPE_BYTES:
+        mistakes.append(f"unknown number format {dtype!r}{did_you_mean(dtype, list(DTYPE_BYTES))}")
+    optional = OPTIONAL_KEYS.get(op, {})
+    values = []
+    for key in (*SHAPE_KEYS[op], *optional, "seconds"):
+        cell = row.get(key)
+        blank = cell is None or cell == ""
+        number = optional[key] if blank and key in optional else _number(cell)
+        if number is None or (number <= 0.0 and key not in optional):
+            mistakes.append(
+                f"{key}: expected a positive number, but found {'nothing' if blank else repr(cell)}"
+            )
+        else:
+            values.append(number)
+    given = [key for key in _KEYS if row.get(key) not in {None, ""}]
+    mistakes += [f"{key}: operator {op!r} has no such shape key" for key in given if key not in _keys(op)]
+    return mistakes, (op, dtype), tuple(values)
+
+
+def _keys(op: str) -> tuple[str, ...]:
+    return (*SHAPE_KEYS[op], *OPTIONAL_KEYS.get(op, {}))
+
+
+def _number(cell: object) -> float | None:
+    try:
+        number = float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _points(op: str, dtype: str | None, values: list[tuple[float, ...]]) -> MeasuredPoints:
+    columns = np.array(values, dtype=np.float64).T
+    shape = dict(zip(_keys(op), columns[:-1], strict=True))
+    return MeasuredPoints(op=op, dtype=dtype, shape=shape, seconds=columns[-1])
