@@ -107,6 +107,13 @@ def test_empirical_from_trace_weighs_lengths_by_how_often_they_occur(tmp_path):
     assert empirical_from_trace(path, "output_tokens") == Empirical(values=(1, 2), weights=(2, 1))
 
 
+def test_prompts_and_outputs_of_one_distribution_are_drawn_apart():
+    lengths = Uniform(low=1, high=10**6)
+    spec = DrawnWorkload(arrivals=AllAtOnce(), prompt_tokens=lengths, output_tokens=lengths, requests=9)
+    requests = generate(spec, SEED)
+    assert requests.prompt_tokens.tolist() != requests.output_tokens.tolist()
+
+
 def test_tables_name_every_process_and_distribution():
     assert list(ARRIVALS) == ["poisson", "gamma", "constant", "all_at_once", "closed_loop"]
     assert list(LENGTHS) == ["fixed", "uniform", "lognormal", "empirical"]

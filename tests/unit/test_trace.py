@@ -56,8 +56,9 @@ def test_azure_reads_stamps_with_an_offset_and_without_a_fraction(write):
         "2024-05-10 00:00:00+00:00,1,2\n"
         "2024-05-10 02:00:00.25+02:00,3,4\n"
         "2024-05-10T00:00:01Z,5,6\n"
+        "2024-05-09 22:30:02-01:30,7,8\n"
     )
-    assert columns(read_trace(write(text)))[0] == [0, 250_000_000, 1_000_000_000]
+    assert columns(read_trace(write(text)))[0] == [0, 250_000_000, 1_000_000_000, 2_000_000_000]
 
 
 def test_mooncake_has_milliseconds_and_blocks_of_512_tokens(write):
@@ -118,6 +119,13 @@ def test_unsorted_trace_is_sorted_and_ties_keep_the_order_of_the_file(write):
     requests = read_trace(write(text))
     assert requests.arrived_at_ns.tolist() == [0, 0, 1_000_000_000, 1_000_000_000]
     assert requests.prompt_tokens.tolist() == [11, 13, 10, 12]
+
+
+def test_many_ties_keep_the_order_of_the_file(write):
+    # Sorts that are not stable are so only above some 16 elements.
+    rows = "".join(f"{(i + 1) % 2},{i},1\n" for i in range(100))
+    requests = read_trace(write("arrival_s,prompt_tokens,output_tokens\n" + rows))
+    assert requests.prompt_tokens.tolist() == [*range(1, 100, 2), *range(0, 100, 2)]
 
 
 def test_hashes_move_with_their_requests(write):

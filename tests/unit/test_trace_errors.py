@@ -93,6 +93,12 @@ def test_first_twenty_problems_are_named_and_the_others_counted(problems, header
     assert len(problems(header + 20 * line)) == 20
 
 
+def test_several_problems_of_one_line_count_each(problems):
+    found = problems(10 * '{"timestamp": -1, "input_length": -1, "output_length": -1}\n')
+    assert len(found) == 21
+    assert found[-1] == "t: and 10 more problems"
+
+
 def test_line_of_a_broken_cell_is_right_after_a_cell_of_several_lines(problems):
     text = 'arrival_s,prompt_tokens,output_tokens,prompt\n0,1,1,"a\nb"\n0,1,x,c\n'
     assert problems(text) == [f"t:4: output_tokens: found 'x'; expected {TOKENS}"]
