@@ -124,7 +124,14 @@ def _nodes(node_kind: Callable[..., Node], fabric: Reader, top: Reader, *, rack:
         top.problem("nodes", f"{nodes} nodes have more than {MAX_DEVICES} devices")
         nodes = 1
     network = None
-    if nodes > 1 or fabric.mentions(*NETWORK_KEYS):
+    has_network = fabric.mentions(*NETWORK_KEYS)
+    if nodes > 1 and not has_network:
+        keys = "nic_bandwidth, nic_latency, fabric_latency, pcie_bandwidth and pcie_latency"
+        top.problem(
+            "nodes", f"devices of different nodes are unreachable: the fabric has no NICs; give it {keys}"
+        )
+        nodes = 1
+    if has_network:
         network = leaf_spine(
             fabric,
             nodes=nodes,

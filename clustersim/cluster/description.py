@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
 
-MAX_FLOW_LINKS: Final = 4_000
+MAX_FLOW_LINKS: Final = 10_000
 """Above this many links the bisection is not computed: maximum flow would take seconds."""
 
 DeviceKey = str | int

@@ -53,8 +53,11 @@ def read_edge_list(fabric: Reader) -> EdgeList:
     edges: list[Edge] = []
     for entry in fabric.entries("links"):
         edges += _edges(entry, tuple(vertices))
-    if vertices and not any(kind == "device" for _, kind, _ in vertices.values()):
+    nodes = sorted({node for _, kind, node in vertices.values() if kind == "device"})
+    if vertices and not nodes:
         fabric.problem("vertices", "there is no vertex of kind 'device'")
+    if nodes != list(range(len(nodes))):
+        fabric.problem("vertices", f"nodes must be numbered from 0 without gaps, but are {nodes}")
     return EdgeList(
         vertices=tuple(vertices.values()),
         edges=tuple(edges),

@@ -51,11 +51,13 @@ class Reader:
             self.problem("", f"expected a mapping, but found {document!r}")
 
     def problem(self, key: str, message: str) -> None:
-        """Note a problem with the value of ``key`` (or with the mapping itself when ``key`` is empty)."""
+        """Note a problem with the value of ``key`` (or with the mapping itself when ``key`` is empty), once."""
         if key in self._overridden:
-            self.problems.append(Problem(message=message, path=f"topology.{key}"))
+            problem = Problem(message=message, path=f"topology.{key}")
         else:
-            self.problems.append(Problem(message=message, path=self._inner(key), file=self.file))
+            problem = Problem(message=message, path=self._inner(key), file=self.file)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def has(self, key: str) -> bool:
         """Tell whether ``key`` has a value; ``null`` counts as none."""
@@ -161,7 +163,7 @@ class Reader:
 
     def quantity(self, key: str, dimension: str, default: str | None = None, *, zero: bool = False) -> float:
         """Read a quantity with its unit, in the base unit; positive, or also zero when ``zero``."""
-        value = self._value(key, default, f"a {dimension} with its unit")
+        value = self._value(key, default, f"a value with its unit ({dimension})")
         if value is None:
             return 1.0
         try:

@@ -255,6 +255,6 @@ def _unreachable(devices: Sequence[str], router: ShortestPaths, transit: bool) -
     for target, name in enumerate(devices):
         lost = next((s for s in range(len(devices)) if not router.reaches(s, target)), None)
         if lost is not None:
-            hint = "" if transit else " without passing through another device"
+            hint = "" if transit else " without passing through another device (device_transit is false)"
             problems.append(Problem(message=f"device {name!r} is unreachable from {devices[lost]!r}{hint}"))
     return problems
