@@ -51,7 +51,7 @@ class Reader:
             self.problem("", f"expected a mapping, but found {document!r}")
 
     def problem(self, key: str, message: str) -> None:
-        """Note a problem with the value of ``key`` (or with the mapping itself when ``key`` is empty), once."""
+        """Note, once, a problem with the value of ``key``, or with the mapping when ``key`` is empty."""
         if key in self._overridden:
             problem = Problem(message=message, path=f"topology.{key}")
         else:

@@ -24,6 +24,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "rtx-pro-6000-node": {},
     "rtx-4090-node": {},
     "fat-tree": {"nodes": 13},
+    "fat-tree-16": {"name": "fat-tree"},
+    "fat-tree-16-thin": {"name": "fat-tree", "oversubscription": 4},
     "tpu-v5p": {"dims": [4, 8, 2]},
     "tpu-v6e": {"dims": [16, 5]},
 }
@@ -32,7 +34,8 @@ FORWARDING = ("tpu-v5p", "tpu-v6e")
 
 def fresh(name: str) -> Topology:
     overrides = SIZES[name]
-    document = yaml.safe_load(catalog.path_of("topologies", name).read_text(encoding="utf-8"))
+    file = catalog.path_of("topologies", overrides.get("name", name))
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
     device = catalog.path_of("topologies/devices", device_name(document, overrides))
     return build_topology(document, overrides, yaml.safe_load(device.read_text(encoding="utf-8")), where=name)
 
@@ -108,6 +111,27 @@ def test_links_and_graph_agree(name: str, data: st.DataObject) -> None:
     link = data.draw(st.integers(0, len(topology.link_ends) - 1))
     edge = topology.graph.edges[topology.link_ends[link]]
     assert (edge["link"], edge["capacity"]) == (link, topology.link_capacity[link])
+
+
+def busiest(topology: Topology, shift: int, bytes_per_s: float) -> float:
+    """Highest load of a link over its capacity when every device sends to the one ``shift`` further on."""
+    count = len(topology.devices)
+    load = [0.0] * len(topology.link_ends)
+    for source in range(count):
+        for link in topology.route(source, (source + shift) % count):
+            load[link] += bytes_per_s
+    return max(used / float(capacity) for used, capacity in zip(load, topology.link_capacity, strict=True))
+
+
+@given(st.integers(32, 96))
+def test_shift_never_blocks_a_full_fat_tree(shift: int) -> None:
+    # 16 nodes, 4 on a leaf of 32 ports, 8 spines: D-mod-k gives every spine 4 of a leaf's 32 flows.
+    assert busiest(shared("fat-tree-16"), shift, 50e9) == pytest.approx(1.0)
+
+
+@given(st.integers(32, 96))
+def test_shift_across_leaves_blocks_an_oversubscribed_fat_tree(shift: int) -> None:
+    assert busiest(shared("fat-tree-16-thin"), shift, 50e9) == pytest.approx(4.0)
 
 
 @given(
