@@ -101,8 +101,8 @@ def _defect_text(error: Exception) -> str:
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return (
         f"clustersim: {story}{where}\n"
-        "This is a defect of clustersim, not of your input. Please report it with the command and the scenario;\n"
-        "CLUSTERSIM_TRACEBACK=1 shows the whole story."
+        "This is a defect of clustersim, not of your input. Please report it with the command and the\n"
+        "scenario; CLUSTERSIM_TRACEBACK=1 shows the whole story."
     )
 
 

@@ -35,7 +35,8 @@ def topology(name: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
             "name": found.name,
             "devices": f"{facts['devices']} × {facts['device']}",
             "nodes": str(facts["nodes"]),
-            "memory": f"{format_bytes(facts['memory_bytes'])} each, {format_bandwidth(facts['memory_bytes_per_s'])}",
+            "memory": format_bytes(facts["memory_bytes"]),
+            "memory rate": format_bandwidth(facts["memory_bytes_per_s"]),
             "peak": ", ".join(
                 f"{dtype} {rate / 1e12:,.0f} TFLOP/s" for dtype, rate in facts["flops"].items()
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -37,6 +38,10 @@ def with_defaults(part: BaseModel, raw: Any, path: KeyPath = ()) -> dict[str, An
     return found
 
 
+# Line breaks of Unicode, byte order marks and control characters survive only as escapes in double quotes.
+_ESCAPED: Final = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
+
+
 class _Dumper(yaml.SafeDumper):
     """Quotes every text that plain would be read as something else, by YAML 1.2 as by 1.1."""
 
@@ -49,7 +54,8 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
         plain = isinstance(plain_scalar(text), str)
     except ValueError:
         plain = False
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+    style = '"' if _ESCAPED.search(text) else None if plain else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)
