@@ -71,9 +71,9 @@ class ConfigReader:
 
     def unused(self, harmless: Iterable[str]) -> tuple[str, ...]:
         """Return the sorted paths of the keys that were not read and are not ``harmless``."""
-        known = self._used | set(harmless)
-        inner = [self.path(key) for key in self.set_keys() if key not in known]
-        return tuple(sorted([*inner, *(key for key in self._outer if key not in known)]))
+        ignored = set(harmless)
+        inner = [self.path(key) for key in self.set_keys() if key not in self._used | ignored]
+        return tuple(sorted([*inner, *(key for key in self._outer if key not in ignored)]))
 
     def fail(self, key: str, message: str) -> None:
         """Record what is wrong with ``key``, once."""
