@@ -1,0 +1,164 @@
+"""What one step carries, and the numbers (*features*) that the graph's amounts are linear forms of.
+
+Features, each a number per SP rank:
+
+========================  ======================================================================
+``tokens``                new tokens (prefill segment + decode sequences)
+``prefill_tokens``        new prompt tokens of the rank's segments
+``decode_sequences``      sequences that decode on the rank
+``rows``                  sequences whose last token is on the rank (rows of the LM head)
+``pairs``                 attended (query, key) pairs of prefill
+``prefill_keys``          keys that prefill attention reads
+``decode_keys``           keys that decode attention reads, the new token included
+``stage_tokens``          tokens over all SP ranks; ``peak_tokens`` the most on one
+``segment_tokens``        most prefill tokens on one SP rank; ``all_prefill_tokens`` the sum
+``context_tokens``        tokens cached before this step, of the sequences in prefill
+``exposed_tokens``        context + new tokens of the sequences in prefill
+``sequences``             sequences in the batch
+``ring_tokens``           most tokens whose K/V one SP rank passes on in a ring step
+========================  ======================================================================
+
+Attention features take a suffix: ``@W`` for a sliding window of W, ``#j`` for the j-th step of a ring, ``*`` for
+all tokens of the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clustersim.graph.blueprint import StepKind
+from clustersim.plan.parallel import SequencePlan
+from clustersim.plan.segments import causal_pairs, segments
+
+Features = dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The part of a prompt that a step prefills: tokens [start, start + count); owned by an SP rank."""
+
+    request: int
+    start: int
+    count: int
+    owner: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """One micro-batch of one step.
+
+    Parameters
+    ----------
+    chunks : tuple of Chunk
+        Prompt chunks, one per sequence.
+    decode_sequences : tuple of int
+        Sequences that decode on each SP rank.
+    decode_keys : tuple of int
+        Sum over those of the keys that they attend to (context + the new token).
+    windowed_keys : dict
+        The same per sliding window: window → per SP rank.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    decode_sequences: tuple[int, ...] = (0,)
+    decode_keys: tuple[int, ...] = (0,)
+    windowed_keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> StepKind:
+        """``prefill``, ``decode`` or ``mixed``."""
+        if not self.chunks:
+            return "decode"
+        return "mixed" if any(self.decode_sequences) else "prefill"
+
+    @property
+    def prefill_tokens(self) -> int:
+        """New prompt tokens."""
+        return sum(chunk.count for chunk in self.chunks)
+
+    @property
+    def num_decodes(self) -> int:
+        """Sequences that decode."""
+        return sum(self.decode_sequences)
+
+
+def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = ()) -> Features:
+    """Return every feature of a batch, one value per SP rank.
+
+    Parameters
+    ----------
+    batch : StepBatch
+    sp : SequencePlan
+    windows : tuple of int
+        Sliding windows of the model.
+    """
+    degree = sp.degree
+    parts = [segments(chunk.count, degree, sp.partition or "contiguous") for chunk in batch.chunks]
+    prefill = [sum(b - a for part in parts for a, b in part[s]) for s in range(degree)]
+    decodes = batch.decode_sequences + (0,) * (degree - len(batch.decode_sequences))
+    keys = batch.decode_keys + (0,) * (degree - len(batch.decode_keys))
+    tokens = [p + d for p, d in zip(prefill, decodes, strict=True)]
+    last = degree - 1 if sp.partition == "contiguous" else 0
+    context = sum(chunk.start for chunk in batch.chunks)
+    new = sum(chunk.count for chunk in batch.chunks)
+
+    def everywhere(value: float) -> tuple[float, ...]:
+        return (float(value),) * degree
+
+    found: Features = {
+        "tokens": tuple(map(float, tokens)),
+        "prefill_tokens": tuple(map(float, prefill)),
+        "decode_sequences": tuple(map(float, decodes)),
+        "rows": tuple(float(decodes[s] + (len(batch.chunks) if s == last else 0)) for s in range(degree)),
+        "decode_keys": tuple(map(float, keys)),
+        "stage_tokens": everywhere(sum(tokens)),
+        "peak_tokens": everywhere(max(tokens)),
+        "segment_tokens": everywhere(max(prefill)),
+        "all_prefill_tokens": everywhere(new),
+        "context_tokens": everywhere(context),
+        "exposed_tokens": everywhere(context + new),
+        "ring_tokens": everywhere(max(prefill) + context),
+        "sequences": everywhere(sum(decodes) + len(batch.chunks)),
+    }
+    for window in windows:
+        windowed = batch.windowed_keys.get(window, batch.decode_keys)
+        found[f"decode_keys@{window}"] = tuple(map(float, windowed)) + (0.0,) * (degree - len(windowed))
+    if batch.chunks:
+        for window_or_none in (None, *windows):
+            found |= _prefill_features(batch.chunks, parts, degree, window_or_none)
+    return found
+
+
+def _prefill_features(
+    chunks: tuple[Chunk, ...], parts: list[list[tuple[tuple[int, int], ...]]], degree: int, window: int | None
+) -> Features:
+    suffix = "" if window is None else f"@{window}"
+    pairs = [[0] * degree for _ in range(degree)]  # [query rank][key rank]
+    reads = [[0] * degree for _ in range(degree)]
+    seen = [0] * degree
+    for chunk, part in zip(chunks, parts, strict=True):
+        start = chunk.start
+        for s in range(degree):
+            mine = [(start + a, start + b) for a, b in part[s] if b > a]
+            if not mine:
+                continue
+            top = max(b for _, b in mine)
+            floor = 0 if window is None else max(0, min(a for a, _ in mine) - window + 1)
+            seen[s] += top - floor
+            for source in range(degree):
+                theirs = [(start + a, start + b) for a, b in part[source] if b > a]
+                if source == chunk.owner and start > 0:
+                    theirs = [(0, start), *theirs]
+                pairs[s][source] += sum(causal_pairs(q, k, window) for q in mine for k in theirs)
+                reads[s][source] += sum(max(0, min(b, top) - max(a, floor)) for a, b in theirs)
+    found: Features = {
+        f"pairs{suffix}": tuple(float(sum(row)) for row in pairs),
+        f"prefill_keys{suffix}": tuple(map(float, seen)),
+        f"pairs{suffix}*": (float(sum(map(sum, pairs))),) * degree,
+        f"prefill_keys{suffix}*": (float(sum(chunk.start + chunk.count for chunk in chunks)),) * degree,
+    }
+    for step in range(degree):
+        source = [(s - step) % degree for s in range(degree)]
+        found[f"pairs{suffix}#{step}"] = tuple(float(pairs[s][source[s]]) for s in range(degree))
+        found[f"prefill_keys{suffix}#{step}"] = tuple(float(reads[s][source[s]]) for s in range(degree))
+    return found

@@ -1,0 +1,206 @@
+"""The step graph in SPMD form: every operator once per kind of layer, for all ranks of its axes at once.
+
+::
+
+    Blueprint ── stages ── units (module, layer) ── Body ── nodes and edges
+
+A :class:`Body` is the dataflow of one module (one attention, one FFN, …); identical layers share one body. A
+:class:`Unit` places a body at a layer. A :class:`Blueprint` is the units of each stage, in order. The passes, one
+per primitive, map blueprints to blueprints; ``clustersim.graph.stepgraph`` expands one into nodes per rank.
+
+An amount is a linear form of *features* of the batch (``tokens``, ``prefill_tokens``, ``pairs``, …; see
+``clustersim.graph.batch``), so that the shape of the graph does not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+Terms = tuple[tuple[str, float], ...]
+StepKind = Literal["prefill", "decode", "mixed"]
+STEP_KINDS: Final[tuple[StepKind, ...]] = ("prefill", "decode", "mixed")
+
+COMPUTE_OPS: Final = ("gemm", "grouped_gemm", "attention_prefill", "attention_decode", "memory")
+COLLECTIVE_OPS: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "ring_shift",
+)
+TRANSFER_OPS: Final = ("send", "recv")
+HOST_OPS: Final = ("schedule", "sample")
+STRUCTURAL_OPS: Final = ("kv_read", "boundary")
+OPS: Final = COMPUTE_OPS + COLLECTIVE_OPS + TRANSFER_OPS + HOST_OPS + STRUCTURAL_OPS
+
+STREAMS: Final = ("compute", "comm", "send", "recv", "host")
+
+EdgeKind = Literal["data", "kv", "sync", "order", "boundary"]
+EDGE_KINDS: Final[tuple[EdgeKind, ...]] = ("data", "kv", "sync", "order", "boundary")
+
+Axis = Literal["tp", "sp", "stage", "expert_tp"]
+INPUT: Final = -1
+"""As the source of an edge: the value that enters the unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator for all ranks of a stage, or one collective over an axis of the stage.
+
+    Parameters
+    ----------
+    name, op, module : str
+        Name within its body (``qkv_proj``), operator kind (one of :data:`OPS`), module (``attention``, …).
+    amount : Terms
+        GEMM rows, expert rows, bytes moved, or payload bytes, as a linear form of the batch's features.
+    n, k : int
+        Matrix dimensions on one rank.
+    heads, kv_heads, qk_dim, v_dim : int
+        Attention shape on one rank.
+    experts : int
+        Experts that one rank holds.
+    variant : str
+        Suffix of the attention features that this node reads (``@4096`` for a sliding window, ``#1`` for a ring).
+    rule : str
+        How TP splits it (see ``clustersim.graph.tensor``).
+    width : int
+        Elements per token of the whole (unsharded) output.
+    axis : str or None
+        The axis whose ranks a collective joins; ``None`` for work of one rank.
+    where : str
+        ``all`` SP ranks, or only ``s0`` (the others idle).
+    copies : int
+        Ranks that do the very same work; logical work is work / copies.
+    fused : bool
+        Whether engines run it inside a neighbour's kernel: it moves its bytes but has no launch of its own.
+    stream : str
+        The device stream that runs it.
+    """
+
+    name: str
+    op: str
+    module: str
+    amount: Terms = ()
+    n: int = 0
+    k: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    qk_dim: int = 0
+    v_dim: int = 0
+    shared_kv: bool = False
+    experts: int = 0
+    variant: str = ""
+    rule: str = "replicate"
+    width: int = 0
+    axis: Axis | None = None
+    where: Literal["all", "s0"] = "all"
+    copies: int = 1
+    fused: bool = False
+    stream: str = "compute"
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the node joins several ranks."""
+        return self.axis is not None
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether the node only orders others: it takes no time and has no span."""
+        return self.op in STRUCTURAL_OPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """``target`` needs what ``source`` made; nodes are positions in the body, :data:`INPUT` is the unit's input."""
+
+    source: int
+    target: int
+    kind: EdgeKind = "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The dataflow of one module.
+
+    ``nodes`` are in program order: each stream runs its nodes in this order, and every edge points forward.
+    ``exit`` is the node whose output leaves the unit, or :data:`INPUT` when its input passes through.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    exit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A body at a layer (−1 outside the layers)."""
+
+    body: Body
+    layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The units of each stage, for one kind of step.
+
+    Parameters
+    ----------
+    kind : str
+        ``prefill``, ``decode`` or ``mixed``.
+    stages : tuple of tuple of Unit
+        Units of each stage in order.
+    tp, sp, expert_tp, replicas : int
+        Sizes of the axes that the passes have introduced so far.
+    """
+
+    kind: StepKind
+    stages: tuple[tuple[Unit, ...], ...]
+    tp: int = 1
+    sp: int = 1
+    expert_tp: int = 1
+    replicas: int = 1
+
+    def map_bodies(self, change: Callable[[Body], Body]) -> Blueprint:
+        """Return the blueprint with every distinct body replaced by ``change(body)``."""
+        changed: dict[Body, Body] = {}
+        stages = []
+        for stage in self.stages:
+            units = []
+            for unit in stage:
+                body = changed.get(unit.body)
+                if body is None:
+                    body = changed[unit.body] = change(unit.body)
+                units.append(replace(unit, body=body))
+            stages.append(tuple(units))
+        return replace(self, stages=tuple(stages))
+
+
+class BodyBuilder:
+    """Builds a body node by node; ``add`` returns the node's position, to be named as a source later."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+
+    def add(self, node: Node, *sources: int, kind: EdgeKind = "data") -> int:
+        """Append ``node`` with edges of one kind from ``sources``."""
+        position = len(self.nodes)
+        self.nodes.append(node)
+        for source in sources:
+            self.edge(source, position, kind)
+        return position
+
+    def edge(self, source: int, target: int, kind: EdgeKind) -> None:
+        """Add an edge unless it is there already."""
+        edge = Edge(source=source, target=target, kind=kind)
+        if edge not in self.edges:
+            self.edges.append(edge)
+
+    def build(self, exit_node: int) -> Body:
+        """Return the finished body, whose output is that of ``exit_node``."""
+        return Body(name=self.name, nodes=tuple(self.nodes), edges=tuple(self.edges), exit=exit_node)

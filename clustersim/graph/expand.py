@@ -1,0 +1,28 @@
+"""From a model and a plan to the blueprint of a step: one pass per primitive."""
+
+from __future__ import annotations
+
+from clustersim.cost.precision import Precision
+from clustersim.graph.blueprint import Blueprint, StepKind
+from clustersim.graph.data import data_pass
+from clustersim.graph.expert import expert_pass
+from clustersim.graph.operators import single_device
+from clustersim.graph.pipeline import pipeline_pass
+from clustersim.graph.sequence import sequence_pass
+from clustersim.graph.tensor import tensor_pass
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+
+
+def blueprint_of(model: ModelSpec, plan: ParallelPlan, precision: Precision, kind: StepKind) -> Blueprint:
+    """Expand one kind of step of ``model`` under ``plan``.
+
+    The passes run from the single-device graph outwards: tensor, sequence, expert, pipeline, data. Each is the
+    identity at degree one.
+    """
+    blueprint = single_device(model, precision, kind)
+    blueprint = tensor_pass(blueprint, plan, precision)
+    blueprint = pipeline_pass(blueprint, plan, model, precision)
+    blueprint = sequence_pass(blueprint, plan, precision)
+    blueprint = expert_pass(blueprint, plan, precision)
+    return data_pass(blueprint, plan)

@@ -1,0 +1,223 @@
+"""A stage's part of a step as a program: instances in order, cost classes, and its duration in closed form.
+
+Ranks of one TP group do the same work at the same time, so the program has one *instance* per operator and SP
+coordinate (or per set of SP coordinates that a collective joins). Every instance has a *cost class*; identical
+layers share classes. With the duration of each class known, starts and ends follow from the longest path through
+in-order streams — and where the instances form a chain, the duration is a dot product of counts and durations.
+
+The contraction is exact because the ranks of a TP group enter a pass at one instant, have equal durations, and
+meet in every collective together; :attr:`StageProgram.even` says whether all groups of an operator cost the same
+on this placement, which is the one way in which that could fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from clustersim.graph.blueprint import INPUT, STREAMS, Blueprint, Body, Node
+from clustersim.graph.stepgraph import Placed, StepGraph, expand, place
+from clustersim.graph.template import PassTemplate
+from clustersim.plan.parallel import ParallelPlan
+
+CommKey = Callable[[str, tuple[int, ...]], int]
+"""(operator, local ranks of a group) → number that is equal for groups whose communication costs the same."""
+
+_BY_S: Final = frozenset(
+    ("tokens", "prefill_tokens", "decode_sequences", "rows", "pairs", "prefill_keys", "decode_keys")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostClass:
+    """Operators that take equally long: the same work at SP coordinate ``s`` over the same kind of group."""
+
+    node: Node
+    s: int
+    comm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One operator at its SP coordinates, in program order; ``after`` are earlier instances that it needs."""
+
+    cls: int
+    s: tuple[int, ...]
+    stream: int
+    after: tuple[int, ...]
+
+
+def _class_node(node: Node) -> Node:
+    """Strip a node of what does not bear on its cost."""
+    return replace(node, name="", module="", rule="", width=0, copies=1, where="all")
+
+
+def depends_on_s(node: Node) -> bool:
+    """Whether any number that prices the node differs between SP ranks."""
+    if node.op in ("attention_prefill", "attention_decode"):
+        return True
+    return any(feature in _BY_S for feature, _ in node.amount)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageProgram:
+    """What the ranks of one stage run for one kind of step.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+    plan : ParallelPlan
+    stage : int
+    template : PassTemplate
+        Instances, nodes and their order.
+    classes : tuple of CostClass
+        What the template's cost classes are.
+    even : bool
+        Whether the groups of every collective cost the same, so that the contraction to instances is exact.
+    """
+
+    blueprint: Blueprint
+    plan: ParallelPlan
+    stage: int
+    template: PassTemplate
+    classes: tuple[CostClass, ...]
+    even: bool
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """What tells this program from the others of a run."""
+        return self.template.variant, self.stage, self.blueprint.kind
+
+    @cached_property
+    def graph(self) -> StepGraph:
+        """The expanded graph of this stage."""
+        return expand(self.blueprint, self.plan, [self.stage])
+
+
+def build_program(
+    blueprint: Blueprint, plan: ParallelPlan, stage: int, comm_key: CommKey, variant: int = 0
+) -> StageProgram:
+    """Compile one stage of a blueprint.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+    plan : ParallelPlan
+    stage : int
+    comm_key : callable
+        Tells groups apart whose communication costs differ.
+    variant : int
+        Number of the placement that ``comm_key`` belongs to.
+    """
+    compiler = _Compiler(plan, comm_key)
+    units = blueprint.stages[stage]
+    for unit in units:
+        compiler.unit(unit.body, unit.layer)
+    return StageProgram(
+        blueprint=blueprint,
+        plan=plan,
+        stage=stage,
+        template=compiler.template(blueprint.kind, stage, variant, receives=units[0].body.name == "recv"),
+        classes=tuple(compiler.classes),
+        even=compiler.even,
+    )
+
+
+class _Compiler:
+    def __init__(self, plan: ParallelPlan, comm_key: CommKey) -> None:
+        self.plan = plan
+        self.comm_key = comm_key
+        self.classes: dict[CostClass, int] = {}
+        self.class_symbol: list[int] = []
+        self.symbols: dict[tuple[str, str, str], int] = {}
+        self.instances: list[Instance] = []
+        self.nodes: list[tuple[int, int, int]] = []
+        self.members: list[tuple[int, ...]] = []
+        self.leaving = [-1] * plan.sp.degree
+        self.send_classes: list[int] = []
+        self.even = True
+        self.tiles: dict[Body, list[tuple[Placed, int, int]]] = {}
+
+    def _tile(self, body: Body) -> list[tuple[Placed, int, int]]:
+        """Return the body's nodes on every rank with their symbol and cost class (−1: none)."""
+        if body not in self.tiles:
+            self.tiles[body] = [self._classified(placed) for placed in place(body, self.plan)]
+        return self.tiles[body]
+
+    def _classified(self, placed: Placed) -> tuple[Placed, int, int]:
+        node = placed.node
+        symbol = self.symbols.setdefault((node.name, node.op, node.module), len(self.symbols))
+        if node.is_structural or node.op == "recv":
+            return placed, symbol, -1
+        communicates = node.axis is not None or node.op == "send"
+        key = CostClass(
+            node=_class_node(node),
+            s=placed.s[0] if depends_on_s(node) else 0,
+            comm=self.comm_key(node.op, placed.members) if communicates else None,
+        )
+        if key not in self.classes:
+            self.classes[key] = len(self.classes)
+            self.class_symbol.append(symbol)
+        return placed, symbol, self.classes[key]
+
+    def unit(self, body: Body, layer: int) -> None:
+        """Append one unit's instances and nodes."""
+        here: dict[tuple[int, int], tuple[int, ...]] = {
+            (INPUT, s): ((last,) if last >= 0 else ()) for s, last in enumerate(self.leaving)
+        }
+        sources: dict[int, list[int]] = {}
+        for edge in body.edges:
+            sources.setdefault(edge.target, []).append(edge.source)
+        merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        for placed, symbol, cls in self._tile(body):
+            if placed.node.op == "send":
+                self.send_classes.append(cls)
+                continue
+            key = (placed.position, placed.s)
+            number = merged.get(key)
+            if number is None:
+                before = [here.get((x, s), ()) for x in sources.get(placed.position, ()) for s in placed.s]
+                after = tuple(sorted({instance for part in before for instance in part}))
+                if cls < 0:
+                    for s in placed.s:
+                        here[placed.position, s] = after
+                    continue
+                merged[key] = number = len(self.instances)
+                stream = STREAMS.index(placed.node.stream)
+                self.instances.append(Instance(cls=cls, s=placed.s, stream=stream, after=after))
+                for s in placed.s:
+                    here[placed.position, s] = (number,)
+            self.even = self.even and self.instances[number].cls == cls
+            self.nodes.append((number, symbol, layer))
+            self.members.append(placed.members)
+        if body.exit != INPUT:
+            for s in range(self.plan.sp.degree):
+                found = here.get((body.exit, s), ())
+                self.leaving[s] = found[-1] if found else self.leaving[s]
+
+    def template(self, kind: str, stage: int, variant: int, *, receives: bool) -> PassTemplate:
+        """Return what was compiled as plain arrays."""
+        node_instance, node_symbol, node_layer = np.array(self.nodes, np.int64).T
+        return PassTemplate(
+            kind=kind,
+            stage=stage,
+            variant=variant,
+            ranks=self.plan.stage_ranks,
+            symbols=tuple(self.symbols),
+            class_symbol=tuple(self.class_symbol),
+            instance_class=np.array([i.cls for i in self.instances], np.int64),
+            instance_stream=np.array([i.stream for i in self.instances], np.int64),
+            instance_s=tuple(i.s for i in self.instances),
+            after=tuple(i.after for i in self.instances),
+            exits=tuple(self.leaving),
+            node_instance=node_instance,
+            node_symbol=node_symbol,
+            node_layer=node_layer,
+            members=tuple(self.members),
+            send_classes=tuple(self.send_classes),
+            receives=receives,
+        )

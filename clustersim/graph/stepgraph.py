@@ -1,0 +1,283 @@
+"""The step graph with every rank and every layer: columns in numpy arrays, edges in CSR form.
+
+A node is one operator on one rank, one collective over a group of ranks, one send or receive, one K/V read or
+write, or a phase boundary. Nodes are in program order: each stream of each rank runs its nodes in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import EDGE_KINDS, INPUT, STREAMS, Axis, Blueprint, Body, Node
+from clustersim.plan.parallel import ParallelPlan
+
+NO_RANK: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One node of a body on the ranks of a stage: the SP coordinates and local ranks that it joins."""
+
+    node: Node
+    position: int
+    s: tuple[int, ...]
+    members: tuple[int, ...]
+
+
+def axis_groups(plan: ParallelPlan, axis: Axis, where: str) -> list[tuple[int, ...]]:
+    """Return the groups of local ranks (s·tp + t) that a collective over ``axis`` joins within one stage."""
+    sp, tp = plan.sp.degree, plan.tp
+    match axis:
+        case "tp":
+            return [tuple(range(s * tp, s * tp + tp)) for s in range(1 if where == "s0" else sp)]
+        case "sp":
+            return [tuple(s * tp + t for s in range(sp)) for t in range(tp)]
+        case "stage":
+            return [tuple(range(sp * tp))]
+        case "expert_tp":
+            size = plan.expert_tp
+            return [tuple(range(first, first + size)) for first in range(0, sp * tp, size)]
+
+
+def place(body: Body, plan: ParallelPlan) -> list[Placed]:
+    """Return the nodes of a body on every rank of a stage, in program order."""
+    sp, tp = plan.sp.degree, plan.tp
+    found = []
+    for position, node in enumerate(body.nodes):
+        if node.axis is not None:
+            groups = axis_groups(plan, node.axis, node.where)
+        else:
+            groups = [(rank,) for rank in range(tp if node.where == "s0" else sp * tp)]
+        for members in groups:
+            s = tuple(sorted({member // tp for member in members}))
+            found.append(Placed(node=node, position=position, s=s, members=members))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """One step of one replica (or of one stage of it), expanded.
+
+    Parameters
+    ----------
+    symbols : tuple of Node
+        What the nodes are, each once; column ``symbol`` points into it.
+    groups : tuple of tuple of int
+        Ranks that a node joins, each set once; column ``group`` points into it.
+    symbol, group, layer, stage, unit, stream : int arrays of shape (nodes,)
+        ``stream`` is an index into ``STREAMS``, −1 for structural nodes; ``layer`` −1 outside the layers.
+    source, target, kind : int arrays of shape (edges,)
+        Edges between node positions; ``kind`` is an index into ``EDGE_KINDS``.
+    """
+
+    symbols: tuple[Node, ...]
+    groups: tuple[tuple[int, ...], ...]
+    symbol: Int64Array
+    group: Int64Array
+    layer: Int64Array
+    stage: Int64Array
+    unit: Int64Array
+    stream: Int64Array
+    source: Int64Array
+    target: Int64Array
+    kind: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.symbol)
+
+    @cached_property
+    def in_edges(self) -> tuple[Int64Array, Int64Array]:
+        """CSR of incoming edges: (offsets of shape (nodes + 1,), source nodes)."""
+        order = np.argsort(self.target, kind="stable")
+        counts = np.bincount(self.target, minlength=len(self))
+        return np.concatenate(([0], np.cumsum(counts))), self.source[order]
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """Return the ranks (within the replica) that a node runs on."""
+        return self.groups[int(self.group[node])]
+
+    def stream_order(self) -> tuple[Int64Array, Int64Array]:
+        """Return (source, target) of the edges that say: a stream of a rank runs its nodes in program order."""
+        last: dict[tuple[int, int], int] = {}
+        sources, targets = [], []
+        for node in range(len(self)):
+            stream = int(self.stream[node])
+            if stream < 0:
+                continue
+            for rank in self.groups[int(self.group[node])]:
+                before = last.get((rank, stream))
+                if before is not None:
+                    sources.append(before)
+                    targets.append(node)
+                last[rank, stream] = node
+        return np.array(sources, np.int64), np.array(targets, np.int64)
+
+
+def expand(blueprint: Blueprint, plan: ParallelPlan, stages: Iterable[int] | None = None) -> StepGraph:
+    """Expand a blueprint over the ranks and layers of one replica.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+    plan : ParallelPlan
+    stages : iterable of int, optional
+        Only these stages; by default all, joined by rendezvous edges between sends and receives.
+    """
+    chosen = list(range(len(blueprint.stages)) if stages is None else stages)
+    grown = _Expansion(plan)
+    for stage in chosen:
+        grown.stage(blueprint, stage)
+    return grown.finish()
+
+
+class _Expansion:
+    def __init__(self, plan: ParallelPlan) -> None:
+        self.plan = plan
+        self.symbols: dict[Node, int] = {}
+        self.groups: dict[tuple[int, ...], int] = {}
+        self.columns: list[Int64Array] = []
+        self.edges: list[Int64Array] = []
+        self.bodies: dict[tuple[Body, int], _Tile] = {}
+        self.count = 0
+        self.sends: dict[int, int] = {}
+
+    def stage(self, blueprint: Blueprint, stage: int) -> None:
+        base = stage * self.plan.stage_ranks
+        leaving = np.full(self.plan.stage_ranks, NO_RANK, np.int64)
+        received = {rank + self.plan.stage_ranks: node for rank, node in self.sends.items()}
+        self.sends = {}
+        for index, unit in enumerate(blueprint.stages[stage]):
+            key = (unit.body, stage)
+            tile = self.bodies.get(key)
+            if tile is None:
+                tile = self.bodies[key] = _Tile(unit.body, self.plan, base, self.symbols, self.groups)
+            nodes = len(tile.symbol)
+            self.columns.append(
+                np.stack(
+                    [tile.symbol, tile.group, np.full(nodes, unit.layer), np.full(nodes, stage),
+                     np.full(nodes, index), tile.stream]
+                )
+            )  # fmt: skip
+            inner = tile.edges.copy()
+            inner[:2] += self.count
+            self.edges.append(inner)
+            entering = leaving[tile.entry_rank]
+            linked = entering != NO_RANK
+            joined = np.stack(
+                [entering[linked], tile.entry_node[linked] + self.count, tile.entry_kind[linked]]
+            )
+            self.edges.append(np.unique(joined, axis=1) if joined.size else joined)
+            for local, node in enumerate(tile.exit_node):
+                if node != NO_RANK:
+                    leaving[local] = node + self.count
+            self._rendezvous(unit.body, tile, base, received)
+            self.count += nodes
+
+    def _rendezvous(self, body: Body, tile: _Tile, base: int, received: dict[int, int]) -> None:
+        if body.name == "send":
+            self.sends = {base + local: int(n) + self.count for local, n in enumerate(tile.exit_node) if n >= 0}
+        elif body.name == "recv":
+            pairs = [
+                (received[base + local], int(node) + self.count)
+                for local, node in enumerate(tile.exit_node)
+                if base + local in received
+            ]
+            if pairs:
+                sync = EDGE_KINDS.index("sync")
+                self.edges.append(np.array([[a, b, sync] for a, b in pairs], np.int64).T)
+
+    def finish(self) -> StepGraph:
+        symbol, group, layer, stage, unit, stream = np.concatenate(self.columns, axis=1)
+        source, target, kind = np.concatenate(self.edges, axis=1)
+        return StepGraph(
+            symbols=tuple(self.symbols),
+            groups=tuple(self.groups),
+            symbol=symbol,
+            group=group,
+            layer=layer,
+            stage=stage,
+            unit=unit,
+            stream=stream,
+            source=source,
+            target=target,
+            kind=kind,
+        )
+
+
+class _Tile:
+    """One body on the ranks of one stage, numbered from zero, ready to be repeated per layer."""
+
+    def __init__(
+        self,
+        body: Body,
+        plan: ParallelPlan,
+        base: int,
+        symbols: dict[Node, int],
+        groups: dict[tuple[int, ...], int],
+    ) -> None:
+        placed = place(body, plan)
+        at: dict[tuple[int, int], int] = {}
+        for index, item in enumerate(placed):
+            for member in item.members:
+                at[item.position, member] = index
+        self.symbol = np.array([symbols.setdefault(item.node, len(symbols)) for item in placed], np.int64)
+        members = [tuple(base + m for m in item.members) for item in placed]
+        self.group = np.array([groups.setdefault(m, len(groups)) for m in members], np.int64)
+        self.stream = np.array(
+            [-1 if item.node.is_structural else STREAMS.index(item.node.stream) for item in placed], np.int64
+        )
+        edges: dict[tuple[int, int, int], None] = {}
+        entries: dict[tuple[int, int, int], None] = {}
+        for edge in body.edges:
+            kind = EDGE_KINDS.index(edge.kind)
+            for local in range(plan.stage_ranks):
+                target = at.get((edge.target, local))
+                if target is None:
+                    continue
+                if edge.source == INPUT:
+                    entries[local, target, kind] = None
+                    continue
+                source = at.get((edge.source, local))
+                if source is not None:
+                    edges[source, target, kind] = None
+        self.edges = np.array(list(edges), np.int64).reshape(-1, 3).T
+        entry = np.array(list(entries), np.int64).reshape(-1, 3).T
+        self.entry_rank, self.entry_node, self.entry_kind = entry
+        self.exit_node = np.array(
+            [at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64
+        )
+
+
+def is_acyclic(graph: StepGraph, extra: tuple[Int64Array, Int64Array] | None = None) -> bool:
+    """Tell whether the edges (and ``extra`` ones) leave no cycle (Kahn, 1962)."""
+    sources = graph.source if extra is None else np.concatenate((graph.source, extra[0]))
+    targets = graph.target if extra is None else np.concatenate((graph.target, extra[1]))
+    if np.all(sources < targets):
+        return True
+    pending = np.bincount(targets, minlength=len(graph))
+    order = np.argsort(sources, kind="stable")
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(sources, minlength=len(graph)))))
+    following = targets[order]
+    ready = list(np.flatnonzero(pending == 0))
+    done = 0
+    while ready:
+        node = ready.pop()
+        done += 1
+        for after in following[offsets[node] : offsets[node + 1]]:
+            pending[after] -= 1
+            if pending[after] == 0:
+                ready.append(after)
+    return done == len(graph)
+
+
+def runs(values: list[int]) -> list[tuple[int, int]]:
+    """Return (value, count) of each run of equal values."""
+    starts = [0] + [i + 1 for i, (a, b) in enumerate(pairwise(values)) if a != b] + [len(values)]
+    return [(values[a], b - a) for a, b in pairwise(starts) if b > a]

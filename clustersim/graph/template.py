@@ -1,0 +1,174 @@
+"""The shape of one stage's pass as plain arrays: who runs what, in which order, and when, given durations.
+
+An *instance* is one operator for all ranks that do the same work at the same time (see ``graph.program``); a *node*
+is one operator on one rank or one collective over its ranks. Starts and ends of instances are the longest path
+through dependencies and in-order streams; nodes take those of their instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PassTemplate:
+    """One stage's part of one kind of step.
+
+    Parameters
+    ----------
+    kind, stage, variant : str, int, int
+        Kind of step; stage; which of the (few) differing placements of replicas.
+    ranks : int
+        Ranks of the stage.
+    symbols : tuple of (name, op, module)
+        What nodes and cost classes can be.
+    class_symbol : tuple of int
+        A symbol that shows what a cost class is.
+    instance_class, instance_stream : int64 arrays of shape (instances,)
+    instance_s : tuple of tuple of int
+        SP coordinates of each instance.
+    after : tuple of tuple of int
+        Earlier instances that each instance needs.
+    exits : tuple of int
+        Per SP coordinate the instance whose end releases the stage's output; −1 where there is none.
+    node_instance, node_symbol, node_layer : int64 arrays of shape (nodes,)
+        Nodes with a span, sends and receives excluded.
+    members : tuple of tuple of int
+        Local ranks of each node.
+    send_classes : tuple of int
+        Cost class of each local rank's send; empty on the last stage.
+    receives : bool
+        Whether the stage receives its input from another one.
+    """
+
+    kind: str
+    stage: int
+    variant: int
+    ranks: int
+    symbols: tuple[tuple[str, str, str], ...]
+    class_symbol: tuple[int, ...]
+    instance_class: Int64Array
+    instance_stream: Int64Array
+    instance_s: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    exits: tuple[int, ...]
+    node_instance: Int64Array
+    node_symbol: Int64Array
+    node_layer: Int64Array
+    members: tuple[tuple[int, ...], ...]
+    send_classes: tuple[int, ...]
+    receives: bool
+
+    @property
+    def num_classes(self) -> int:
+        """Number of cost classes."""
+        return len(self.class_symbol)
+
+    @cached_property
+    def num_inner_spans(self) -> int:
+        """Spans of one pass, without its sends and receives."""
+        return sum(len(members) for members in self.members)
+
+    @cached_property
+    def counts(self) -> Int64Array:
+        """Instances per cost class, int64 of shape (classes,)."""
+        return np.bincount(self.instance_class, minlength=self.num_classes).astype(np.int64)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether every instance can start only when the one before it has ended, and the last one is the exit."""
+        single = all(s == self.instance_s[0] and len(s) == 1 for s in self.instance_s)
+        streams = self.instance_stream
+        linked = all(
+            index - 1 in after or streams[index] == streams[index - 1]
+            for index, after in enumerate(self.after)
+            if index > 0
+        )
+        last = len(self.after) - 1
+        return single and linked and all(e in (-1, last) for e in self.exits)
+
+    @cached_property
+    def _plain(self) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
+        return list(zip(self.instance_s, self.instance_stream.tolist(), self.after, strict=True))
+
+    def ends(self, by_instance: Int64Array) -> Int64Array:
+        """Return the end of every instance, in ns from the start of the pass.
+
+        Parameters
+        ----------
+        by_instance : int64 array of shape (instances,)
+            Duration of each instance.
+        """
+        if self.is_chain:
+            return np.cumsum(by_instance)
+        free: dict[tuple[int, int], int] = {}
+        found: list[int] = []
+        for (s_set, stream, after), duration in zip(self._plain, by_instance.tolist(), strict=True):
+            start = 0
+            for before in after:
+                start = max(start, found[before])
+            for s in s_set:
+                start = max(start, free.get((s, stream), 0))
+            end = start + duration
+            for s in s_set:
+                free[s, stream] = end
+            found.append(end)
+        return np.array(found, np.int64)
+
+    def pass_times(self, by_class: Int64Array) -> tuple[int, tuple[int, ...]]:
+        """Return how long the pass holds its stage, and when each SP coordinate's output leaves, in ns.
+
+        Parameters
+        ----------
+        by_class : int64 array of shape (classes,)
+        """
+        if self.is_chain:
+            total = int(self.counts @ by_class)
+            return total, tuple(total if e >= 0 else 0 for e in self.exits)
+        ends = self.ends(by_class[self.instance_class])
+        return int(ends.max()), tuple(int(ends[e]) if e >= 0 else 0 for e in self.exits)
+
+    def as_mapping(self) -> dict[str, object]:
+        """Return the template as plain lists, for a file."""
+        return {
+            "kind": self.kind,
+            "stage": self.stage,
+            "variant": self.variant,
+            "ranks": self.ranks,
+            "symbols": [list(symbol) for symbol in self.symbols],
+            "class_symbol": list(self.class_symbol),
+            "instance_class": self.instance_class.tolist(),
+            "instance_stream": self.instance_stream.tolist(),
+            "instance_s": [list(s) for s in self.instance_s],
+            "after": [list(a) for a in self.after],
+            "exits": list(self.exits),
+            "node_instance": self.node_instance.tolist(),
+            "node_symbol": self.node_symbol.tolist(),
+            "node_layer": self.node_layer.tolist(),
+            "members": [list(m) for m in self.members],
+            "send_classes": list(self.send_classes),
+            "receives": self.receives,
+        }
+
+
+def template_from(values: Mapping[str, object]) -> PassTemplate:
+    """Rebuild a template from :meth:`PassTemplate.as_mapping`."""
+    fields: dict[str, object] = dict(values)
+    for name in ("instance_class", "instance_stream", "node_instance", "node_symbol", "node_layer"):
+        fields[name] = np.array(fields[name], np.int64)
+    for name in ("symbols", "instance_s", "after", "members"):
+        fields[name] = _nested(fields[name])
+    for name in ("class_symbol", "exits", "send_classes"):
+        fields[name] = tuple(fields[name])  # type: ignore[arg-type]
+    return PassTemplate(**fields)  # type: ignore[arg-type]
+
+
+def _nested(rows: object) -> tuple[tuple[object, ...], ...]:
+    assert isinstance(rows, Sequence)
+    return tuple(tuple(row) for row in rows)

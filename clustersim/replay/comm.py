@@ -1,0 +1,72 @@
+"""Every communication of a run: its candidate plans, a number for each cost, and the links that it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cluster.topology import Topology
+from clustersim.collective.plan import CommPlan, choose
+
+Signature = tuple[tuple[str, float, float, float, float], ...]
+
+
+class CommTable:
+    """Plans of collectives and transfers on a topology, made once per (operator, group).
+
+    Parameters
+    ----------
+    topology : Topology
+    algorithms : mapping
+        Operator → algorithm, where the scenario names one; others are chosen by cost.
+    candidates : callable
+        ``(topology, kind, group, algorithm) → plans``.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        algorithms: Mapping[str, str],
+        candidates: Callable[[Topology, str, tuple[int, ...], str], tuple[CommPlan, ...]],
+    ) -> None:
+        self.topology = topology
+        self.algorithms = algorithms
+        self.candidates = candidates
+        self._plans: dict[tuple[str, tuple[int, ...]], tuple[CommPlan, ...]] = {}
+        self._numbers: dict[tuple[str, Signature], int] = {}
+        self._by_number: list[tuple[CommPlan, ...]] = []
+
+    def plans(self, op: str, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
+        """Return the candidate plans of ``op`` among ``devices``."""
+        key = (op, devices)
+        if key not in self._plans:
+            algorithm = self.algorithms.get(op, "auto")
+            self._plans[key] = self.candidates(self.topology, op, devices, algorithm)
+        return self._plans[key]
+
+    def number(self, op: str, devices: tuple[int, ...]) -> int:
+        """Return a number that is equal for groups whose communication costs the same."""
+        plans = self.plans(op, devices)
+        signature = tuple(
+            (plan.algorithm, plan.alpha_s, plan.ramp_s, plan.ramp_half_s, plan.seconds_per_byte) for plan in plans
+        )
+        number = self._numbers.setdefault((op, signature), len(self._by_number))
+        if number == len(self._by_number):
+            self._by_number.append(plans)
+        return number
+
+    def seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
+        """Return uncontended seconds by communication number, of the cheapest candidate."""
+        plans = self._by_number[comm]
+        return choose(plans, payload_bytes)[1] if plans else np.zeros_like(payload_bytes)
+
+    def chosen(self, op: str, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
+        """Return the plan that a payload takes, or None where nothing has to move."""
+        plans = self.plans(op, devices)
+        return plans[int(choose(plans, payload_bytes)[0])] if plans else None
+
+    def links(self, op: str, devices: tuple[int, ...]) -> frozenset[int]:
+        """Return every link that any candidate uses."""
+        return frozenset(int(link) for plan in self.plans(op, devices) for link in plan.links)

@@ -1,0 +1,243 @@
+"""A stage's pass as events: every operator starts when its stream is free and all that it needs has ended.
+
+This is the definition of a pass; the closed form of ``graph.template`` must give the same times wherever no flow of
+the pass meets another one. Operators are callbacks on SimPy events, not processes: a process per operator costs ten
+times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from simpy import Environment, Event
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import STRUCTURAL_OPS
+from clustersim.graph.program import StageProgram
+from clustersim.replay.instant import COMPLETION
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EventProgram:
+    """A pass as a dependency graph whose edges include the order of streams.
+
+    Parameters
+    ----------
+    indegree : list of int
+    successors : list of tuple of int
+    cls : list of int
+        Cost class of each operator.
+    members : list of tuple of int or None
+        Local ranks of a communication; None for work of one rank.
+    exits : dict
+        Operator → local ranks whose output leaves the stage with its end.
+    node_of : int64 array of shape (template nodes,)
+        The operator that stands for each node of the template.
+    """
+
+    indegree: list[int]
+    successors: list[tuple[int, ...]]
+    cls: list[int]
+    members: list[tuple[int, ...] | None]
+    exits: dict[int, tuple[int, ...]]
+    node_of: Int64Array
+
+
+def expanded_program(program: StageProgram) -> EventProgram:
+    """Return the pass with one operator per node: what ``full`` runs."""
+    template, graph = program.template, program.graph
+    skipped = {i for i, node in enumerate(graph.symbols) if node.op in (*STRUCTURAL_OPS, "send", "recv")}
+    kept = np.array([symbol not in skipped for symbol in graph.symbol.tolist()])
+    number = np.where(kept, np.cumsum(kept) - 1, -1)
+    before: list[dict[int, None]] = [{} for _ in range(len(graph))]
+    order_sources, order_targets = graph.stream_order()
+    for source, target in zip(
+        np.concatenate((graph.source, order_sources)).tolist(),
+        np.concatenate((graph.target, order_targets)).tolist(),
+        strict=True,
+    ):
+        before[target][source] = None
+    resolved: list[tuple[int, ...]] = []
+    for node in range(len(graph)):
+        found: dict[int, None] = {}
+        for source in before[node]:
+            if kept[source]:
+                found[int(number[source])] = None
+            else:
+                found |= dict.fromkeys(resolved[source])
+        resolved.append(tuple(found))
+    operators = np.flatnonzero(kept).tolist()
+    base = program.stage * program.plan.stage_ranks
+    classes = template.instance_class[template.node_instance].tolist()
+    members: list[tuple[int, ...] | None] = [
+        tuple(rank - base for rank in graph.ranks_of(node))
+        if graph.symbols[int(graph.symbol[node])].is_collective
+        else None
+        for node in operators
+    ]
+    tp = program.plan.tp
+    exits: dict[int, list[int]] = {}
+    for s, instance in enumerate(template.exits):
+        for rank in range(s * tp, s * tp + tp):
+            if instance < 0:
+                continue
+            node = next(
+                n
+                for n in np.flatnonzero(template.node_instance == instance).tolist()
+                if rank in template.members[n]
+            )
+            exits.setdefault(node, []).append(rank)
+    return _linked(
+        [resolved[node] for node in operators],
+        classes,
+        members,
+        {node: tuple(ranks) for node, ranks in exits.items()},
+        np.arange(len(operators)),
+    )
+
+
+def contracted_program(program: StageProgram) -> EventProgram:
+    """Return the pass with one operator per instance; exact where ranks of a TP group share every collective."""
+    template, plan = program.template, program.plan
+    first_node = {}
+    for node, instance in enumerate(template.node_instance.tolist()):
+        first_node.setdefault(instance, node)
+    last: dict[tuple[int, int], int] = {}
+    before: list[tuple[int, ...]] = []
+    members: list[tuple[int, ...] | None] = []
+    for index, (after, s_set) in enumerate(zip(template.after, template.instance_s, strict=True)):
+        stream = int(template.instance_stream[index])
+        order = {last[s, stream]: None for s in s_set if (s, stream) in last}
+        before.append(tuple(dict.fromkeys(after) | order))
+        last |= {(s, stream): index for s in s_set}
+        cls = program.classes[int(template.instance_class[index])]
+        members.append(template.members[first_node[index]] if cls.comm is not None else None)
+    exits: dict[int, tuple[int, ...]] = {}
+    for s, instance in enumerate(template.exits):
+        if instance >= 0:
+            exits[instance] = exits.get(instance, ()) + tuple(range(s * plan.tp, s * plan.tp + plan.tp))
+    return _linked(before, template.instance_class.tolist(), members, exits, template.node_instance)
+
+
+def contraction_is_exact(program: StageProgram) -> bool:
+    """Whether ranks that share an instance share every collective too, so that contention treats them alike."""
+    plan = program.plan
+    return program.even and plan.sp.degree == 1 and plan.expert_tp in (1, plan.tp)
+
+
+def _linked(
+    before: list[tuple[int, ...]],
+    classes: list[int],
+    members: list[tuple[int, ...] | None],
+    exits: dict[int, tuple[int, ...]],
+    node_of: Int64Array,
+) -> EventProgram:
+    successors: list[list[int]] = [[] for _ in before]
+    for target, sources in enumerate(before):
+        for source in sources:
+            successors[source].append(target)
+    return EventProgram(
+        indegree=[len(sources) for sources in before],
+        successors=[tuple(targets) for targets in successors],
+        cls=classes,
+        members=members,
+        exits=exits,
+        node_of=node_of,
+    )
+
+
+Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None]], None]
+"""(operator, cost class, local ranks, duration in ns, done) starts a communication; it calls ``done(operator)``."""
+
+
+class EventPass:
+    """One execution of an :class:`EventProgram`.
+
+    Parameters
+    ----------
+    env : simpy.Environment
+    program : EventProgram
+    durations : list of int
+        Nanoseconds by class.
+    communicate : callable
+        Starts a collective.
+    on_exit : callable
+        Called with the local ranks whose output has left the stage.
+    on_end : callable
+        Called when every operator has ended.
+    """
+
+    __slots__ = (
+        "communicate", "durations", "ends", "env", "left", "on_end", "on_exit", "pending", "program", "starts",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        env: Environment,
+        program: EventProgram,
+        durations: list[int],
+        communicate: Communicate,
+        on_exit: Callable[[tuple[int, ...]], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.env = env
+        self.program = program
+        self.durations = [durations[cls] for cls in program.cls]
+        self.communicate = communicate
+        self.on_exit = on_exit
+        self.on_end = on_end
+        self.pending = program.indegree.copy()
+        self.left = len(self.pending)
+        self.starts = [0] * self.left
+        self.ends = [0] * self.left
+
+    def begin(self) -> None:
+        """Start every operator that waits for nothing."""
+        for operator, waits in enumerate(self.program.indegree):
+            if waits == 0:
+                self._start(operator)
+
+    def _start(self, operator: int) -> None:
+        env = self.env
+        self.starts[operator] = env._now  # type: ignore[assignment]
+        members = self.program.members[operator]
+        if members is None:
+            event = Event(env)
+            event._ok = True
+            event._value = operator
+            event.callbacks = [self._ended]
+            env.schedule(event, COMPLETION, self.durations[operator])  # type: ignore[arg-type]
+        else:
+            self.communicate(
+                operator, self.program.cls[operator], members, self.durations[operator], self._finish
+            )
+
+    def _ended(self, event: Event) -> None:
+        self._finish(event._value)
+
+    def _finish(self, operator: int) -> None:
+        self.ends[operator] = self.env._now  # type: ignore[assignment]
+        pending = self.pending
+        for after in self.program.successors[operator]:
+            waits = pending[after] - 1
+            pending[after] = waits
+            if waits == 0:
+                self._start(after)
+        exits = self.program.exits.get(operator)
+        if exits is not None:
+            self.on_exit(exits)
+        self.left -= 1
+        if self.left == 0:
+            self.on_end()
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """Return (operator, unfinished predecessors) of what has not started, for a stall's story."""
+        return [(operator, waits) for operator, waits in enumerate(self.pending) if waits > 0]
+
+    def node_times(self) -> tuple[Int64Array, Int64Array]:
+        """Return start and end of every node of the template."""
+        node_of = self.program.node_of
+        return np.array(self.starts, np.int64)[node_of], np.array(self.ends, np.int64)[node_of]

@@ -1,0 +1,29 @@
+"""What happens in which order at one instant: completions, network, arrivals, scheduling, the end; then serial numbers.
+
+SimPy orders events by (time, priority, serial number). Completions of one instant commute: they only count down,
+set flags and record. What does not commute (shares of links, routing, scheduling) has a phase of its own, and goes
+through its participants in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from simpy import Environment, Event
+
+COMPLETION: Final = 0
+NETWORK: Final = 1
+ARRIVAL: Final = 2
+SCHEDULING: Final = 3
+END: Final = 4
+
+
+def at(env: Environment, delay: int, phase: int, action: Callable[[Event], Any], value: Any = None) -> Event:
+    """Call ``action(event)`` after ``delay`` ns, in the given phase of that instant; ``event.value`` is ``value``."""
+    event = Event(env)
+    event._ok = True
+    event._value = value
+    event.callbacks = [action]
+    env.schedule(event, phase, delay)  # type: ignore[arg-type]
+    return event

@@ -1,0 +1,267 @@
+"""The stages of one replica: passes in order, transfers between stages, each in closed form or as events.
+
+A pass starts on all ranks of its stage at one instant, when the stage is free and its input has arrived on every
+rank. Sends of a rank queue on its send stream; a stage is free again when its own work is done, while its sends go
+on. In ``folded`` a pass that nothing can disturb is one event; every other one, and every pass in ``full``, runs
+operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from simpy import Environment, Event
+
+from clustersim.clock import Int64Array
+from clustersim.graph.batch import Features
+from clustersim.graph.blueprint import StepKind
+from clustersim.graph.pricing import payload_bytes
+from clustersim.graph.program import StageProgram
+from clustersim.replay.comm import CommTable
+from clustersim.replay.events import (
+    EventPass,
+    EventProgram,
+    contracted_program,
+    contraction_is_exact,
+    expanded_program,
+)
+from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.network import Network
+from clustersim.serving.decision import Decision
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One step of one replica on its way through the stages, and what is recorded of it."""
+
+    step: int
+    kind: StepKind
+    decision: Decision
+    features: Features
+    durations: list[Int64Array]
+    started_at: int
+    starts: list[int] = field(default_factory=list)
+    passes: list[EventPass | None] = field(default_factory=list)
+    send_starts: list[Int64Array] = field(default_factory=list)
+    send_ends: list[Int64Array] = field(default_factory=list)
+    unsent: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageWiring:
+    """What a stage of a replica needs to know: its programs, its devices, and how each pass is executed."""
+
+    programs: dict[StepKind, StageProgram]
+    devices: tuple[int, ...]
+    as_events: bool
+    send_as_events: bool
+    full: bool
+    event_programs: dict[tuple[int, int, str, bool], EventProgram]
+
+    def event_program(self, kind: StepKind) -> EventProgram:
+        """Return the pass as events: contracted where that is exact and not everything is asked for."""
+        program = self.programs[kind]
+        contract = not self.full and contraction_is_exact(program)
+        key = (*program.key, contract)
+        if key not in self.event_programs:
+            self.event_programs[key] = contracted_program(program) if contract else expanded_program(program)
+        return self.event_programs[key]
+
+
+class Pipeline:
+    """Moves micro-batches of one replica through its stages.
+
+    Parameters
+    ----------
+    env, network, comm : Environment, Network, CommTable
+    replica : int
+    stages : list of StageWiring
+    on_free : callable
+        Called when the first stage can take another micro-batch.
+    on_step : callable
+        Called with a micro-batch that left the last stage.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network,
+        comm: CommTable,
+        replica: int,
+        stages: list[StageWiring],
+        on_free: Callable[[], None],
+        on_step: Callable[[MicroBatch], None],
+    ) -> None:
+        self.env = env
+        self.network = network
+        self.comm = comm
+        self.replica = replica
+        self.stages = stages
+        self.on_free = on_free
+        self.on_step = on_step
+        self.busy: list[MicroBatch | None] = [None] * len(stages)
+        self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
+        ranks = len(stages[0].devices)
+        self.lane_free = [[0] * ranks for _ in stages]
+        self.lane_queues: list[list[deque[MicroBatch]]] = [[deque() for _ in range(ranks)] for _ in stages]
+
+    @property
+    def free(self) -> bool:
+        """Whether the first stage can start a micro-batch now."""
+        return self.busy[0] is None and not self.queues[0]
+
+    def launch(self, micro: MicroBatch) -> None:
+        """Start a micro-batch on the first stage, which must be free."""
+        ranks = len(self.stages[0].devices)
+        for _ in self.stages[:-1]:
+            micro.send_starts.append(np.zeros(ranks, np.int64))
+            micro.send_ends.append(np.zeros(ranks, np.int64))
+        micro.unsent = [ranks] * (len(self.stages) - 1)
+        self._start(0, micro)
+
+    def _start(self, stage: int, micro: MicroBatch) -> None:
+        env, wiring = self.env, self.stages[stage]
+        self.busy[stage] = micro
+        micro.starts.append(int(env.now))
+        durations = micro.durations[stage]
+        if not wiring.as_events:
+            micro.passes.append(None)
+            total, exits = wiring.programs[micro.kind].template.pass_times(durations)
+            at(env, total, COMPLETION, self._pass_ended, (stage, micro))
+            if stage + 1 < len(self.stages):
+                tp = len(wiring.devices) // len(exits)
+                self._send_closed(stage, micro, [int(env.now) + exits[r // tp] for r in range(len(wiring.devices))])
+            return
+        run = EventPass(
+            env,
+            wiring.event_program(micro.kind),
+            durations.tolist(),
+            self._communicator(stage, micro),
+            lambda ranks: self._left(stage, micro, ranks),
+            lambda: self._free(stage, micro),
+        )
+        micro.passes.append(run)
+        run.begin()
+
+    def _communicator(self, stage: int, micro: MicroBatch) -> Any:
+        wiring = self.stages[stage]
+        program = wiring.programs[micro.kind]
+
+        def communicate(operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any) -> None:
+            payload = payload_bytes(program, micro.features, cls)
+            devices = tuple(wiring.devices[m] for m in members)
+            plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
+            key = (self.replica, stage, micro.step, 0, operator, members[0])
+            self.network.begin(key, plan, payload, ns, done, operator)
+
+        return communicate
+
+    def _pass_ended(self, event: Event) -> None:
+        self._free(*event.value)
+
+    def _free(self, stage: int, micro: MicroBatch) -> None:
+        self.busy[stage] = None
+        if stage + 1 == len(self.stages):
+            self.on_step(micro)
+        if stage == 0:
+            self.on_free()
+        elif self.queues[stage]:
+            self._start(stage, self.queues[stage].popleft())
+
+    def _send_closed(self, stage: int, micro: MicroBatch, ready: list[int]) -> None:
+        """Queue the sends of all ranks, whose outputs leave at the instants ``ready``."""
+        wiring = self.stages[stage]
+        if wiring.send_as_events:
+            for rank, instant in enumerate(ready):
+                at(self.env, instant - int(self.env.now), COMPLETION, self._lane_joined, (stage, rank, micro))
+            return
+        for rank, instant in enumerate(ready):
+            self._send_undisturbed(stage, micro, rank, instant)
+
+    def _send_undisturbed(self, stage: int, micro: MicroBatch, rank: int, ready: int) -> None:
+        lanes = self.lane_free[stage]
+        program = self.stages[stage].programs[micro.kind]
+        start = max(lanes[rank], ready)
+        end = start + int(micro.durations[stage][program.template.send_classes[rank]])
+        lanes[rank] = end
+        micro.send_starts[stage][rank], micro.send_ends[stage][rank] = start, end
+        micro.unsent[stage] -= 1
+        if micro.unsent[stage] == 0:
+            last = int(micro.send_ends[stage].max())
+            at(self.env, last - int(self.env.now), COMPLETION, self._arrived, (stage + 1, micro))
+
+    def _left(self, stage: int, micro: MicroBatch, ranks: tuple[int, ...]) -> None:
+        """Take the outputs of ``ranks`` that leave now."""
+        if stage + 1 == len(self.stages):
+            return
+        for rank in ranks:
+            if self.stages[stage].send_as_events:
+                self._queue_send(stage, rank, micro)
+            else:
+                self._send_undisturbed(stage, micro, rank, int(self.env.now))
+
+    def _lane_joined(self, event: Event) -> None:
+        self._queue_send(*event.value)
+
+    def _queue_send(self, stage: int, rank: int, micro: MicroBatch) -> None:
+        lane = self.lane_queues[stage][rank]
+        lane.append(micro)
+        if len(lane) == 1:
+            self._begin_send(stage, rank)
+
+    def _begin_send(self, stage: int, rank: int) -> None:
+        micro = self.lane_queues[stage][rank][0]
+        wiring = self.stages[stage]
+        program = wiring.programs[micro.kind]
+        cls = program.template.send_classes[rank]
+        payload = payload_bytes(program, micro.features, cls)
+        pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
+        micro.send_starts[stage][rank] = self.env.now
+        self.network.begin(
+            (self.replica, stage, micro.step, 1, rank, 0),
+            self.comm.chosen("send", pair, payload),
+            payload,
+            int(micro.durations[stage][cls]),
+            self._sent,
+            (stage, rank),
+        )
+
+    def _sent(self, value: Any) -> None:
+        stage, rank = value
+        lane = self.lane_queues[stage][rank]
+        micro = lane.popleft()
+        micro.send_ends[stage][rank] = self.env.now
+        micro.unsent[stage] -= 1
+        if lane:
+            self._begin_send(stage, rank)
+        if micro.unsent[stage] == 0:
+            self._receive(stage + 1, micro)
+
+    def _arrived(self, event: Event) -> None:
+        self._receive(*event.value)
+
+    def _receive(self, stage: int, micro: MicroBatch) -> None:
+        if self.busy[stage] is None and not self.queues[stage]:
+            self._start(stage, micro)
+        else:
+            self.queues[stage].append(micro)
+
+    def story(self) -> list[str]:
+        """Return who waits for whom, a sentence each."""
+        found = []
+        for stage, micro in enumerate(self.busy):
+            if micro is None:
+                continue
+            run = micro.passes[stage]
+            waiting = run.waiting() if run is not None else []
+            detail = f"; {len(waiting)} operators wait, the first for {waiting[0][1]} others" if waiting else ""
+            found.append(f"replica {self.replica} stage {stage} is inside step {micro.step}{detail}")
+        for stage, queue in enumerate(self.queues):
+            if queue:
+                steps = ", ".join(str(m.step) for m in queue)
+                found.append(f"replica {self.replica} stage {stage} has steps {steps} queued")
+        return found

@@ -1,0 +1,364 @@
+"""The replay: arrivals, router and replicas on one SimPy clock, until every request is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import simpy
+
+from clustersim.clock import Int64Array
+from clustersim.cluster.topology import Topology
+from clustersim.errors import StallError
+from clustersim.graph.blueprint import STEP_KINDS, Blueprint, Body, StepKind
+from clustersim.graph.pricing import Pricer
+from clustersim.graph.program import StageProgram, build_program
+from clustersim.graph.stepgraph import Placed, place
+from clustersim.plan.mesh import Mesh
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.comm import CommTable
+from clustersim.replay.contention import Contention, find_contention
+from clustersim.replay.events import EventProgram
+from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at
+from clustersim.replay.network import Network
+from clustersim.replay.pipeline import Pipeline, StageWiring
+from clustersim.replay.replica import Replica
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.decision import ARRIVED, REJECTED
+from clustersim.serving.router import ROUTERS
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.timeline.record import Recorder
+from clustersim.timeline.timeline import Timeline, timeline_of
+from clustersim.workload.requests import Requests
+
+Mode = Literal["full", "folded"]
+Progress = Callable[[int, int, int], None]
+"""(now in ns, requests accounted for, requests)"""
+
+UNREACHED: Final = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReplayInput:
+    """Everything that a replay is a function of.
+
+    Parameters
+    ----------
+    topology : Topology
+    plan : ParallelPlan
+    blueprints : dict
+        Kind of step → its blueprint.
+    pricer : Pricer
+    comm : CommTable
+        The one that the pricer prices with.
+    serving : ServingConfig
+    kv_blocks : int
+        Blocks of each owner's pool.
+    requests : Requests
+    mode : str
+        ``full`` or ``folded``.
+    horizon_ns : int or None
+        Nothing after this instant is simulated.
+    """
+
+    topology: Topology
+    plan: ParallelPlan
+    blueprints: dict[StepKind, Blueprint]
+    pricer: Pricer
+    comm: CommTable
+    serving: ServingConfig
+    kv_blocks: int
+    requests: Requests
+    mode: Mode = "folded"
+    horizon_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReplayResult:
+    """What a replay brought.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    replica : int64 array of shape (requests,)
+        Where each request went; −1 for those that did not arrive.
+    reasons : dict
+        Request → why it was rejected.
+    arrived_ns : int64 array of shape (requests,)
+        −1 for those that did not arrive before the horizon.
+    preemptions : int64 array of shape (requests,)
+    contention : Contention
+    """
+
+    timeline: Timeline
+    replica: Int64Array
+    reasons: dict[int, str]
+    arrived_ns: Int64Array
+    preemptions: Int64Array
+    contention: Contention
+
+
+def replay(given: ReplayInput, progress: Progress | None = None) -> ReplayResult:
+    """Simulate until every request has finished or been rejected, or until the horizon.
+
+    Parameters
+    ----------
+    given : ReplayInput
+    progress : callable, optional
+        Called when requests end.
+
+    Raises
+    ------
+    StallError
+        When nothing can happen any more although requests are unfinished.
+    """
+    return _Replay(given, progress).run()
+
+
+class _Replay:
+    def __init__(self, given: ReplayInput, progress: Progress | None) -> None:
+        self.given = given
+        self.progress = progress
+        self.env = simpy.Environment(initial_time=0)
+        self.mesh = Mesh(plan=given.plan)
+        count = len(given.requests.prompt_tokens)
+        self.total = count
+        self.ended = 0
+        self.next_request = 0
+        self.replica_of = np.full(count, UNREACHED, np.int64)
+        self.arrived_ns = np.full(count, UNREACHED, np.int64)
+        self.preemptions = np.zeros(count, np.int64)
+        self.reasons: dict[int, str] = {}
+        self.finished = simpy.Event(self.env)
+        self.awake: dict[int, None] = {}
+        self.places: dict[Body, list[Placed]] = {}
+        self.router = ROUTERS[given.serving.router]
+        programs = self._programs()
+        self.contention = find_contention(self.mesh, {at: list(p.values()) for at, p in programs.items()}, given.comm)
+        distinct = {p.key: p for found in programs.values() for p in found.values()}
+        numbers = {key: number for number, key in enumerate(distinct)}
+        self.recorder = Recorder([p.template for p in distinct.values()])
+        self.network = Network(self.env, given.topology.link_capacity)
+        shared_events: dict[tuple[int, int, str, bool], EventProgram] = {}
+        self.replicas = [self._replica(index, programs, numbers, shared_events) for index in range(given.plan.dp)]
+
+    def _programs(self) -> dict[tuple[int, int], dict[StepKind, StageProgram]]:
+        """Compile the programs of every replica's stages; replicas placed alike share them."""
+        given, found = self.given, {}
+        variants: dict[tuple[Any, ...], int] = {}
+        compiled: dict[tuple[int, int, StepKind], StageProgram] = {}
+        for replica in range(given.plan.dp):
+            for stage in range(given.plan.pp):
+                devices = self.mesh.stage_devices(replica, stage)
+                after = self.mesh.stage_devices(replica, stage + 1) if stage + 1 < given.plan.pp else ()
+
+                def number(
+                    op: str,
+                    members: tuple[int, ...],
+                    devices: tuple[int, ...] = devices,
+                    after: tuple[int, ...] = after,
+                ) -> int:
+                    if op == "send":
+                        return given.comm.number(op, (devices[members[0]], after[members[0]]))
+                    return given.comm.number(op, tuple(devices[m] for m in members))
+
+                signature = (stage, *self._costs(stage, number))
+                variant = variants.setdefault(signature, len(variants))
+                for kind in STEP_KINDS:
+                    key = (variant, stage, kind)
+                    if key not in compiled:
+                        compiled[key] = build_program(given.blueprints[kind], given.plan, stage, number, variant)
+                found[replica, stage] = {kind: compiled[variant, stage, kind] for kind in STEP_KINDS}
+        return found
+
+    def _costs(self, stage: int, number: Callable[[str, tuple[int, ...]], int]) -> list[int]:
+        """Return the communication numbers of every group of a stage, in a fixed order."""
+        groups: dict[tuple[str, tuple[int, ...]], None] = {}
+        for blueprint in self.given.blueprints.values():
+            for body in dict.fromkeys(unit.body for unit in blueprint.stages[stage]):
+                for placed in self._placed(body):
+                    if placed.node.axis is not None or placed.node.op == "send":
+                        groups[placed.node.op, placed.members] = None
+        return [number(op, members) for op, members in groups]
+
+    def _placed(self, body: Body) -> list[Placed]:
+        if body not in self.places:
+            self.places[body] = place(body, self.given.plan)
+        return self.places[body]
+
+    def _replica(
+        self,
+        index: int,
+        programs: dict[tuple[int, int], dict[StepKind, StageProgram]],
+        numbers: dict[tuple[int, int, str], int],
+        shared_events: dict[tuple[int, int, str, bool], EventProgram],
+    ) -> Replica:
+        given, plan = self.given, self.given.plan
+        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        pool = BlockPool(blocks=given.kv_blocks, block_tokens=given.serving.kv_block_tokens, owners=owners)
+        overlap = plan.decode_overlap == "per_sequence"
+        scheduler = Scheduler(given.serving, pool, stages=plan.pp, decode_overlap=overlap)
+        full = given.mode == "full"
+        wirings = []
+        for stage in range(plan.pp):
+            here = programs[index, stage]
+            uneven = not all(program.even for program in here.values())
+            wirings.append(
+                StageWiring(
+                    programs=here,
+                    devices=self.mesh.stage_devices(index, stage),
+                    as_events=full or uneven or (index, stage) in self.contention.stages,
+                    send_as_events=full or (index, stage) in self.contention.boundaries,
+                    full=full,
+                    event_programs=shared_events,
+                )
+            )
+        replica = Replica(
+            self.env,
+            index,
+            scheduler,
+            given.pricer,
+            self.recorder,
+            numbers,
+            jumps=plan.pp == 1 and not wirings[0].as_events,
+            on_done=self._done,
+            wake=self._wake,
+        )
+        replica.attach(
+            Pipeline(
+                self.env, self.network, given.comm, index, wirings,
+                on_free=lambda: self._wake(index), on_step=replica.step_ended,
+            )
+        )  # fmt: skip
+        return replica
+
+    def run(self) -> ReplayResult:
+        horizon = self.given.horizon_ns
+        if self.total == 0:
+            return self._result()
+        if self.given.requests.concurrency is not None:
+            at(self.env, 0, ARRIVAL, lambda _: self._release(self.given.requests.concurrency or 0))
+        else:
+            self.env.process(self._arrivals())
+        if horizon is not None:
+            at(self.env, horizon, END, lambda _: self._stop())
+        try:
+            self.env.run(until=self.finished)
+        except RuntimeError as error:
+            if self.finished.triggered:
+                raise
+            raise StallError(self._story()) from error
+        return self._result()
+
+    def _stop(self) -> None:
+        for replica in self.replicas:
+            replica.stop(int(self.env.now))
+        if not self.finished.triggered:
+            self.finished.succeed()
+
+    def _arrivals(self) -> Generator[simpy.Event, Any, None]:
+        """The process that lets recorded or drawn requests arrive."""
+        times = self.given.requests.arrived_at_ns.tolist()
+        index = 0
+        while index < self.total:
+            event = simpy.Event(self.env)
+            event._ok, event._value = True, None
+            self.env.schedule(event, ARRIVAL, times[index] - int(self.env.now))  # type: ignore[arg-type]
+            yield event
+            while index < self.total and times[index] == self.env.now:
+                self._arrive(index)
+                index += 1
+
+    def _release(self, count: int) -> None:
+        """Let the next ``count`` requests of a closed loop arrive."""
+        for _ in range(count):
+            if self.next_request < self.total:
+                self.next_request += 1
+                self._arrive(self.next_request - 1)
+
+    def _arrive(self, request: int) -> None:
+        now = int(self.env.now)
+        given = self.given.requests
+        sequence = Sequence(
+            request=request,
+            prompt_tokens=int(given.prompt_tokens[request]),
+            output_tokens=int(given.output_tokens[request]),
+        )
+        index = self.router(request, [replica.outstanding for replica in self.replicas])
+        replica = self.replicas[index]
+        self.replica_of[request], self.arrived_ns[request] = index, now
+        reason = replica.scheduler.refusal(sequence)
+        kind = ARRIVED if reason is None else REJECTED
+        self.recorder.arrival(now, kind, request, index, sequence.prompt_tokens)
+        if reason is None:
+            replica.add(sequence)
+            return
+        self.reasons[request] = reason
+        self._end(1)
+
+    def _done(self, replica: int, sequences: tuple[Sequence, ...]) -> None:
+        del replica
+        for sequence in sequences:
+            self.preemptions[sequence.request] = sequence.preemptions
+        self._end(len(sequences))
+
+    def _end(self, count: int) -> None:
+        self.ended += count
+        if self.progress is not None:
+            self.progress(int(self.env.now), self.ended, self.total)
+        if self.given.requests.concurrency is not None and self.next_request < self.total:
+            at(self.env, 0, ARRIVAL, lambda _: self._release(count))
+        if self.ended == self.total and not self.finished.triggered:
+            self.finished.succeed()
+
+    def _wake(self, index: int) -> None:
+        if not self.awake:
+            at(self.env, 0, SCHEDULING, self._schedule)
+        self.awake[index] = None
+
+    def _schedule(self, event: simpy.Event) -> None:
+        del event
+        awake, self.awake = sorted(self.awake), {}
+        for index in awake:
+            self.replicas[index].schedule()
+
+    def _story(self) -> str:
+        lines = [f"nothing can happen after {self.env.now} ns, but {self.total - self.ended} requests are unfinished"]
+        for replica in self.replicas:
+            scheduler = replica.scheduler
+            if scheduler.waiting or scheduler.running:
+                lines.append(
+                    f"replica {replica.index}: {len(scheduler.waiting)} waiting, {len(scheduler.running)} running, "
+                    f"{sum(scheduler.pool.free)} of {scheduler.pool.total} K/V blocks free"
+                )
+                if scheduler.waiting:
+                    head = scheduler.waiting[0]
+                    lines.append(
+                        f"request {head.request} waits for {scheduler.pool.needed(head.to_compute)} K/V blocks "
+                        f"and a place in the batch"
+                    )
+            if replica.pipeline is not None:
+                lines.extend(replica.pipeline.story())
+        return "\n  ".join(lines)
+
+    def _result(self) -> ReplayResult:
+        for replica in self.replicas:
+            replica.flush()
+            for sequence in (*replica.scheduler.running, *replica.scheduler.waiting):
+                self.preemptions[sequence.request] = sequence.preemptions
+        plan = self.given.plan
+        return ReplayResult(
+            timeline=timeline_of(self.recorder, sp=plan.sp.degree, tp=plan.tp, stages=plan.pp),
+            replica=self.replica_of,
+            reasons=self.reasons,
+            arrived_ns=self.arrived_ns,
+            preemptions=self.preemptions,
+            contention=self.contention,
+        )
+
+
+__all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

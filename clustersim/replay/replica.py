@@ -1,0 +1,265 @@
+"""One replica: its scheduler decides, its pipeline executes, and what happened is recorded when a step ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from simpy import Environment, Event
+
+from clustersim.clock import Int64Array
+from clustersim.graph.batch import StepBatch, features_of
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.pricing import Pricer, decode_keys
+from clustersim.graph.program import StageProgram
+from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.pipeline import MicroBatch, Pipeline
+from clustersim.serving.decision import Decision, batch_of
+from clustersim.serving.scheduler import Outcome, Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.timeline.record import Durations, Recorder
+
+MAX_RUN = 4096
+"""Most steps of one jump, so that progress shows and arrays stay small."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """A jump over steps of one unchanging decode batch, not yet accounted for."""
+
+    decision: Decision
+    batch: StepBatch
+    row: Int64Array
+    columns: tuple[int, ...]
+    varying: Int64Array
+    starts: Int64Array
+    ends: Int64Array
+    version: int = 0
+
+
+class Replica:
+    """Scheduler, pipeline and record of one replica.
+
+    Parameters
+    ----------
+    env : simpy.Environment
+    index : int
+    scheduler : Scheduler
+    pricer : Pricer
+    recorder : Recorder
+    template_numbers : dict
+        ``StageProgram.key`` → number of its template.
+    jumps : bool
+        Whether runs of decode steps may be one event.
+    on_done : callable
+        Called with (replica, sequences that finished).
+    wake : callable
+        Asks for a scheduling decision at this instant.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        index: int,
+        scheduler: Scheduler,
+        pricer: Pricer,
+        recorder: Recorder,
+        template_numbers: dict[tuple[int, int, str], int],
+        jumps: bool,
+        on_done: Callable[[int, tuple[Sequence, ...]], None],
+        wake: Callable[[int], None],
+    ) -> None:
+        self.env = env
+        self.index = index
+        self.scheduler = scheduler
+        self.pricer = pricer
+        self.recorder = recorder
+        self.template_numbers = template_numbers
+        self.jumps = jumps
+        self.on_done = on_done
+        self.wake = wake
+        self.pipeline: Pipeline | None = None
+        self.in_flight = 0
+        self.steps = 0
+        self.outstanding = 0
+        self.run: Run | None = None
+        self.rows: deque[tuple[int, ...]] = deque()
+
+    def attach(self, pipeline: Pipeline) -> None:
+        """Give the replica its pipeline."""
+        self.pipeline = pipeline
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        assert self.pipeline is not None
+        return self.pipeline
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        blocked = bool(self.scheduler.waiting)
+        self.scheduler.add(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if self.run is not None and not blocked:
+            self._cut(int(self.env.now))
+        self.wake(self.index)
+
+    def schedule(self) -> None:
+        """Start steps while the first stage is free and there is something to run."""
+        pipeline = self._pipeline
+        while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
+            decision = self.scheduler.schedule(int(self.env.now))
+            if decision is None:
+                return
+            batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
+            if self.jumps and decision.steady:
+                self._jump(decision, batch)
+            else:
+                self._step(decision, batch)
+
+    def _programs(self, kind: str) -> list[StageProgram]:
+        return [wiring.programs[kind] for wiring in self._pipeline.stages]  # type: ignore[index]
+
+    def _step(self, decision: Decision, batch: StepBatch) -> None:
+        programs = self._programs(batch.kind)
+        micro = MicroBatch(
+            step=self.steps,
+            kind=batch.kind,
+            decision=decision,
+            features=features_of(batch, self.pricer.sp, self.pricer.windows),
+            durations=[self.pricer.durations(program, batch) for program in programs],
+            started_at=int(self.env.now),
+        )
+        self._account(decision, batch)
+        self.steps += 1
+        self.in_flight += 1
+        self._pipeline.launch(micro)
+
+    def _account(self, decision: Decision, batch: StepBatch) -> None:
+        """Remember what the step row needs and what will have changed when the step ends."""
+        pool = self.scheduler.pool
+        context = sum(chunk.start for chunk in batch.chunks) + sum(batch.decode_keys)
+        self.rows.append(
+            (
+                len(decision.decodes) + len(decision.prefills), batch.prefill_tokens, batch.num_decodes, context,
+                len(self.scheduler.waiting), len(self.scheduler.running), pool.used, pool.total,
+            )
+        )  # fmt: skip
+
+    def _jump(self, decision: Decision, batch: StepBatch) -> None:
+        steps = min(self.scheduler.horizon(decision), MAX_RUN)
+        (program,) = self._programs("decode")
+        grown = np.arange(steps, dtype=np.int64)
+        keys: dict[tuple[int, int | None], Int64Array] = {}
+        for (s, window), count in decode_keys(batch).items():
+            if window is None:
+                keys[s, None] = count + batch.decode_sequences[s] * grown
+            else:
+                owned = np.array([q.computed + 1 for q in decision.decodes if q.owner == s], np.int64)
+                keys[s, window] = np.minimum(owned[:, None] + grown[None, :], window).sum(axis=0)
+        row, columns, varying = self.pricer.decode_run(program, batch.decode_sequences, keys)
+        template = program.template
+        if template.is_chain:
+            totals = int(template.counts @ row) + varying @ template.counts[list(columns)]
+        else:
+            table = Durations(row=row, columns=columns, varying=varying).table()
+            totals = np.array([template.pass_times(one)[0] for one in table], np.int64)
+        ends = int(self.env.now) + np.cumsum(totals)
+        starts = np.concatenate(([int(self.env.now)], ends[:-1]))
+        self._account(decision, batch)
+        self.run = Run(
+            decision=decision, batch=batch, row=row, columns=columns, varying=varying, starts=starts, ends=ends
+        )
+        self.in_flight += 1
+        self._arm()
+
+    def _arm(self) -> None:
+        run = self.run
+        assert run is not None
+        run.version += 1
+        at(self.env, int(run.ends[-1]) - int(self.env.now), COMPLETION, self._landed, (run, run.version))
+
+    def _cut(self, now: int) -> None:
+        """End the run with the first step that ends at ``now`` or later."""
+        run = self.run
+        assert run is not None
+        steps = int(np.searchsorted(run.ends, now, side="left")) + 1
+        if steps < len(run.ends):
+            run.starts, run.ends, run.varying = run.starts[:steps], run.ends[:steps], run.varying[:steps]
+            self._arm()
+
+    def _landed(self, event: Event) -> None:
+        run, version = event.value
+        if version != run.version:
+            return
+        self.run = None
+        self.in_flight -= 1
+        self.scheduler.advance(run.decision, run.starts)
+        outcome = self.scheduler.complete(int(self.env.now), run.decision)
+        self._record_run(run, len(run.ends), self.rows.popleft())
+        self._settle(outcome)
+
+    def _record_run(self, run: Run, steps: int, row: tuple[int, ...]) -> None:
+        (program,) = self._programs("decode")
+        durations = Durations(row=run.row, columns=run.columns, varying=run.varying[:steps])
+        template = self.template_numbers[program.key]
+        self.recorder.run(self.index, 0, template, self.steps, run.starts[:steps], durations)
+        requests = np.array([sequence.request for sequence in run.decision.decodes], np.int64)
+        self.recorder.tokens(self.index, requests, run.ends[:steps])
+        self.recorder.step(
+            self.index, self.steps, steps, STEP_KINDS.index("decode"), int(run.starts[0]), int(run.ends[steps - 1]), *row
+        )
+        self.steps += steps
+
+    def stop(self, now: int) -> None:
+        """At the horizon: account for the steps of a run that have ended, and for the start of the next one."""
+        run = self.run
+        if run is None:
+            return
+        ended = int(np.searchsorted(run.ends, now, side="right"))
+        self.scheduler.advance(run.decision, run.starts[: ended + 1])
+        if ended:
+            self._record_run(run, ended, self.rows.popleft())
+        self.flush()
+
+    def step_ended(self, micro: MicroBatch) -> None:
+        """Account for and record a step that left the last stage."""
+        self.in_flight -= 1
+        now = int(self.env.now)
+        outcome = self.scheduler.complete(now, micro.decision)
+        row = self.rows.popleft()
+        for stage, program in enumerate(self._programs(micro.kind)):
+            template = self.template_numbers[program.key]
+            run, start = micro.passes[stage], micro.starts[stage]
+            if run is None:
+                one = Durations.of_one(micro.durations[stage])
+                self.recorder.run(self.index, stage, template, micro.step, np.array([start]), one)
+            else:
+                times = run.node_times()
+                self.recorder.nodes(
+                    self.index, stage, template, micro.step, start, micro.durations[stage], *times
+                )
+            if stage < len(micro.send_starts):
+                self.recorder.transfer(
+                    self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage]
+                )
+        requests = np.array([sequence.request for sequence in outcome.sampled], np.int64)
+        self.recorder.tokens(self.index, requests, np.array([now], np.int64))
+        kind = STEP_KINDS.index(micro.kind)
+        self.recorder.step(self.index, micro.step, 1, kind, micro.started_at, now, *row)
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        for sequence in outcome.finished:
+            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self.flush()
+        if outcome.finished:
+            self.on_done(self.index, outcome.finished)
+        self.wake(self.index)
+
+    def flush(self) -> None:
+        """Hand the scheduler's facts to the recorder."""
+        if self.scheduler.facts:
+            self.recorder.replica_facts(self.index, self.scheduler.facts)
+            self.scheduler.facts = []

@@ -1,0 +1,195 @@
+"""One scenario, start to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.collective.algorithms import plan_collective
+from clustersim.cost.protocol import CostModel
+from clustersim.cost.roofline import RooflineCost
+from clustersim.errors import InputError
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.pricing import Pricer
+from clustersim.plan.memory import kv_pool_blocks, stage_memory
+from clustersim.replay.comm import CommTable
+from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
+from clustersim.scenario.scenario import Scenario
+from clustersim.serving.decision import FACT_KINDS
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.workload.requests import Requests
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunResult:
+    """What simulating a scenario brought.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : mapping of arrays
+        The columns of ``requests.parquet``.
+    token_gaps : (values, weights)
+        Times between consecutive tokens, ns.
+    replayed : ReplayResult
+    kv_blocks : int
+        Blocks of each pool.
+    simulate_s : float
+        Wall seconds that the replay took.
+    """
+
+    scenario: Scenario
+    requests: Mapping[str, Any]
+    token_gaps: tuple[Int64Array, Int64Array]
+    replayed: ReplayResult
+    kv_blocks: int
+    simulate_s: float
+
+    @property
+    def timeline(self) -> Timeline:
+        """The folded timeline."""
+        return self.replayed.timeline
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
+    """Simulate a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    progress : callable, optional
+        Called with (now in ns, requests accounted for, requests).
+
+    Raises
+    ------
+    InputError
+        When the trace is broken, or the model does not fit into the devices.
+    StallError
+        When the simulation cannot go on.
+    """
+    requests = scenario.requests()
+    given = replay_input(scenario, requests)
+    started = time.perf_counter()
+    replayed = replay(given, progress)
+    took = time.perf_counter() - started
+    times = token_times(replayed.timeline, len(requests.prompt_tokens))
+    return RunResult(
+        scenario=scenario,
+        requests=_request_columns(requests, replayed, times),
+        token_gaps=times.gaps,
+        replayed=replayed,
+        kv_blocks=given.kv_blocks,
+        simulate_s=took,
+    )
+
+
+def cost_model(scenario: Scenario) -> CostModel:
+    """Return what prices operators: the roofline, or the scenario's table of measured points before it."""
+    roofline = RooflineCost(scenario.topology.device, scenario.precision)
+    if scenario.cost_table is None:
+        return roofline
+    from clustersim.cost.table import TableCost, read_points
+
+    return TableCost(read_points(scenario.cost_table), roofline)
+
+
+def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
+    """Resolve a scenario into what a replay is a function of."""
+    plan, model = scenario.plan, scenario.model
+    windows = dict.fromkeys(
+        layer.attention.sliding_window for layer in model.layers if layer.attention.sliding_window is not None
+    )
+    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
+    return ReplayInput(
+        topology=scenario.topology,
+        plan=plan,
+        blueprints={kind: blueprint_of(model, plan, scenario.precision, kind) for kind in STEP_KINDS},
+        pricer=Pricer(
+            cost=cost_model(scenario), engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)
+        ),
+        comm=comm,
+        serving=scenario.serving,
+        kv_blocks=kv_blocks(scenario),
+        requests=requests,
+        mode=scenario.run.replay,
+        horizon_ns=scenario.run.horizon_ns,
+    )
+
+
+def kv_blocks(scenario: Scenario) -> int:
+    """Return the blocks of each K/V pool: as given, or what device memory leaves.
+
+    Raises
+    ------
+    InputError
+        When weights and buffers leave no room for one block.
+    """
+    serving = scenario.serving
+    if serving.kv_blocks is not None:
+        return serving.kv_blocks
+    memory = stage_memory(
+        scenario.model,
+        scenario.plan,
+        weight_bytes=scenario.precision.weight_bytes,
+        activation_bytes=scenario.precision.activation_bytes,
+        kv_bytes=scenario.precision.kv_bytes,
+        max_batch_tokens=serving.max_batch_tokens,
+    )
+    device = scenario.topology.device
+    blocks = kv_pool_blocks(
+        memory,
+        device_bytes=device.memory_bytes,
+        utilization=serving.memory_utilization,
+        block_tokens=serving.kv_block_tokens,
+    )
+    if blocks < 1:
+        worst = max(memory, key=lambda rank: rank.weights_bytes + rank.buffers_bytes)
+        message = (
+            f"weights ({worst.weights_bytes / 2**30:.1f} GiB) and buffers ({worst.buffers_bytes / 2**30:.1f} GiB) of "
+            f"one rank leave no room for K/V in {serving.memory_utilization:.0%} of {device.name}'s "
+            f"{device.memory_bytes / 2**30:.1f} GiB; raise plan.tp or plan.pp, or use a smaller weight format"
+        )
+        raise InputError(scenario.problem("plan", message))
+    return blocks
+
+
+def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTimes) -> dict[str, Any]:
+    count = len(requests.prompt_tokens)
+    arrived = replayed.arrived_ns >= 0
+    chosen = np.flatnonzero(arrived)
+    admitted = np.full(count, -1, np.int64)
+    finished = np.full(count, -1, np.int64)
+    facts = replayed.timeline.facts
+    for kind, column, first in (("admitted", admitted, True), ("finished", finished, False)):
+        rows = np.flatnonzero(facts["kind"] == FACT_KINDS.index(kind))
+        if first:
+            rows = rows[::-1]
+        column[facts["request"][rows]] = facts["time_ns"][rows]
+    rejected = np.zeros(count, bool)
+    rejected[list(replayed.reasons)] = True
+    outcome = np.where(finished >= 0, "finished", np.where(rejected, "rejected", "unfinished"))
+    return {
+        "request": chosen,
+        "replica": replayed.replica[chosen].astype(np.int32),
+        "arrived_ns": replayed.arrived_ns[chosen],
+        "admitted_ns": _nullable(admitted[chosen]),
+        "first_token_ns": _nullable(times.first_ns[chosen]),
+        "finished_ns": _nullable(finished[chosen]),
+        "prompt_tokens": requests.prompt_tokens[chosen],
+        "output_tokens": requests.output_tokens[chosen],
+        "generated_tokens": times.count[chosen],
+        "preemptions": replayed.preemptions[chosen].astype(np.int32),
+        "outcome": outcome[chosen],
+        "reason": np.array([replayed.reasons.get(int(request)) for request in chosen], object),
+    }
+
+
+def _nullable(times: Int64Array) -> np.ma.MaskedArray[Any, Any]:
+    return np.ma.masked_less(times, 0)

@@ -1,0 +1,68 @@
+"""What a scheduler decides for one step, as a value, and the facts that go with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.serving.sequence import Sequence
+
+FACT_KINDS: Final = ("arrived", "rejected", "admitted", "blocks", "preempted", "finished")
+ARRIVED, REJECTED, ADMITTED, BLOCKS, PREEMPTED, FINISHED = range(len(FACT_KINDS))
+
+Fact = tuple[int, int, int, int]
+"""(time in ns, kind, request, value); the value of ``blocks`` is taken − given, of others a count of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The sequences of one step.
+
+    Parameters
+    ----------
+    decodes : tuple of Sequence
+        One new token each.
+    prefills : tuple of (Sequence, int)
+        Sequences in prefill and how many tokens of each.
+    steady : bool
+        Whether the same decision would be taken again until a sequence finishes, a block is missing or one arrives.
+    """
+
+    decodes: tuple[Sequence, ...]
+    prefills: tuple[tuple[Sequence, int], ...]
+    steady: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of the step."""
+        return len(self.decodes) + sum(count for _, count in self.prefills)
+
+
+def batch_of(decision: Decision, owners: int, windows: tuple[int, ...]) -> StepBatch:
+    """Return the numbers of a decision that the step graph is a function of.
+
+    Parameters
+    ----------
+    decision : Decision
+    owners : int
+        SP coordinates that keep sequences.
+    windows : tuple of int
+        Sliding windows of the model.
+    """
+    counts, keys = [0] * owners, [0] * owners
+    windowed = {window: [0] * owners for window in windows}
+    for sequence in decision.decodes:
+        attended = sequence.computed + 1
+        counts[sequence.owner] += 1
+        keys[sequence.owner] += attended
+        for window, sums in windowed.items():
+            sums[sequence.owner] += min(attended, window)
+    return StepBatch(
+        chunks=tuple(
+            Chunk(request=s.request, start=s.computed, count=count, owner=s.owner) for s, count in decision.prefills
+        ),
+        decode_sequences=tuple(counts),
+        decode_keys=tuple(keys),
+        windowed_keys={window: tuple(sums) for window, sums in windowed.items()},
+    )

@@ -1,0 +1,260 @@
+"""Which sequences the next step carries: continuous batching and chunked prefill, first come first served.
+
+Both know one notion: computed tokens catch up with known ones. A scheduler has no clock; the replay calls it with
+``now``.
+
+- ``continuous``: prefill first, whole prompts (Yu et al., "Orca", OSDI 2022; vLLM before v1). A prompt longer than
+  the token budget is prefilled alone, in chunks of the budget.
+- ``chunked_prefill``: decode first, then the rest of the token budget with prompt chunks (Agrawal et al.,
+  "Sarathi-Serve", OSDI 2024; vLLM v1).
+
+When the K/V pool is empty, the sequence that came last is preempted: it gives its blocks back and later computes
+its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from clustersim.clock import Int64Array
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.decision import ADMITTED, BLOCKS, FINISHED, PREEMPTED, Decision, Fact
+from clustersim.serving.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a step brought: the sequences that got a token, and those that ended with it."""
+
+    sampled: tuple[Sequence, ...]
+    finished: tuple[Sequence, ...]
+
+
+class Scheduler:
+    """Queues, running sequences and K/V blocks of one replica.
+
+    Parameters
+    ----------
+    config : ServingConfig
+    pool : BlockPool
+    stages : int
+        Micro-batches that may be in flight (pp).
+    decode_overlap : bool
+        Whether decode steps of disjoint micro-batches may be in flight together.
+    """
+
+    def __init__(
+        self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.stages = stages
+        self.decode_overlap = decode_overlap
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.facts: list[Fact] = []
+        self.decodes_in_flight = 0
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Return why a request can never run here, or None."""
+        if sequence.prompt_tokens == 0:
+            return "the prompt is empty"
+        tokens = sequence.prompt_tokens + max(0, sequence.output_tokens - 1)
+        needed = self.pool.needed(tokens)
+        if needed > self.pool.blocks:
+            return f"needs {needed} K/V blocks for {tokens} tokens, but the pool has {self.pool.blocks}"
+        return None
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        self.waiting.append(sequence)
+
+    def schedule(self, now: int) -> Decision | None:
+        """Decide the next step from what is not in flight; None when there is nothing to run."""
+        if self.config.scheduler == "continuous":
+            decision = self._admit(now, self.config.max_batch_tokens, whole=True)
+            if decision is None:
+                decision = self._decode_then(now, chunks=False)
+        else:
+            decision = self._decode_then(now, chunks=True)
+        if decision is not None:
+            for sequence in decision.decodes:
+                sequence.in_flight = True
+            for sequence, _ in decision.prefills:
+                sequence.in_flight = True
+            self.decodes_in_flight += bool(decision.decodes)
+        return decision
+
+    def _decode_then(self, now: int, *, chunks: bool) -> Decision | None:
+        """Take decodes first; with ``chunks`` fill the rest of the budget with prompts."""
+        budget = self.config.max_batch_tokens
+        decodes: list[Sequence] = []
+        preempted = False
+        if self.decode_overlap or self.decodes_in_flight == 0:
+            ready = [s for s in self.running if s.decodes and not s.in_flight]
+            share = -(-sum(1 for s in self.running if s.decodes) // self.stages)
+            for sequence in ready[: min(share, budget)]:
+                if sequence.blocks == 0:
+                    continue  # preempted by a sequence before it
+                fits, evicted = self._grow(now, sequence, sequence.computed + 1, chosen=decodes)
+                preempted = preempted or evicted
+                if fits:
+                    decodes.append(sequence)
+        if not chunks:
+            return self._decision(decodes, (), preempted) if decodes else None
+        budget -= len(decodes)
+        rest = None if preempted else self._admit(now, budget, whole=False)
+        prefills = rest.prefills if rest is not None else ()
+        return self._decision(decodes, prefills, preempted) if decodes or prefills else None
+
+    def _decision(
+        self, decodes: list[Sequence], prefills: tuple[tuple[Sequence, int], ...], preempted: bool
+    ) -> Decision:
+        steady = not prefills and not preempted and len(decodes) == len(self.running)
+        return Decision(decodes=tuple(decodes), prefills=prefills, steady=steady and self.stages == 1)
+
+    def _admit(self, now: int, budget: int, *, whole: bool) -> Decision | None:
+        """Fill ``budget`` with prompts: those already begun, then waiting ones in order of arrival."""
+        prefills: list[tuple[Sequence, int]] = []
+        for sequence in self.running:
+            if budget <= 0:
+                break
+            if sequence.decodes or sequence.in_flight or sequence.blocks == 0:
+                continue
+            count = min(sequence.to_compute, budget)
+            if self._take(now, sequence, sequence.computed + count):
+                prefills.append((sequence, count))
+                budget -= count
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_batch_requests:
+            sequence = self.waiting[0]
+            count = min(sequence.to_compute, budget)
+            alone = sequence.to_compute > self.config.max_batch_tokens and not prefills
+            if whole and count < sequence.to_compute and not alone:
+                break
+            sequence.owner = self.pool.emptiest()
+            if not self._take(now, sequence, count):
+                break
+            self.waiting.popleft()
+            self.running.append(sequence)
+            self.facts.append((now, ADMITTED, sequence.request, sequence.known))
+            prefills.append((sequence, count))
+            budget -= count
+        return Decision(decodes=(), prefills=tuple(prefills)) if prefills else None
+
+    def _take(self, now: int, sequence: Sequence, tokens: int) -> bool:
+        """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
+        missing = self.pool.needed(tokens) - sequence.blocks
+        if missing > self.pool.free[sequence.owner]:
+            return False
+        if missing > 0:
+            self.pool.take(sequence.owner, missing)
+            sequence.blocks += missing
+            self.facts.append((now, BLOCKS, sequence.request, missing))
+        return True
+
+    def _grow(self, now: int, sequence: Sequence, tokens: int, *, chosen: list[Sequence]) -> tuple[bool, bool]:
+        """Take blocks for a decode, preempting later arrivals; return (whether it has them, whether any was)."""
+        preempted = False
+        while not self._take(now, sequence, tokens):
+            victim = next(
+                (
+                    s
+                    for s in reversed(self.running)
+                    if s.owner == sequence.owner and not s.in_flight and s.blocks > 0 and s not in chosen
+                ),
+                None,
+            )
+            if victim is None:
+                return False, preempted
+            self._preempt(now, victim)
+            preempted = True
+            if victim is sequence:
+                return False, True
+        return True, preempted
+
+    def _preempt(self, now: int, sequence: Sequence) -> None:
+        self._release(now, sequence)
+        self.running.remove(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.waiting.appendleft(sequence)
+        self.facts.append((now, PREEMPTED, sequence.request, sequence.generated))
+
+    def _release(self, now: int, sequence: Sequence) -> None:
+        self.pool.give(sequence.owner, sequence.blocks)
+        self.facts.append((now, BLOCKS, sequence.request, -sequence.blocks))
+        sequence.blocks = 0
+
+    def complete(self, now: int, decision: Decision) -> Outcome:
+        """Account for a step that ended at ``now``."""
+        sampled = []
+        self.decodes_in_flight -= bool(decision.decodes)
+        for sequence in decision.decodes:
+            sequence.in_flight = False
+            sequence.computed += 1
+            sequence.generated += 1
+            sampled.append(sequence)
+        done = [s for s in sampled if s.generated >= s.output_tokens]
+        for sequence, count in decision.prefills:
+            sequence.in_flight = False
+            sequence.computed += count
+            if sequence.to_compute == 0:
+                if sequence.generated < sequence.output_tokens:
+                    sequence.generated += 1
+                    sampled.append(sequence)
+                if sequence.generated >= sequence.output_tokens:
+                    done.append(sequence)
+        for sequence in done:
+            self._release(now, sequence)
+            self.facts.append((now, FINISHED, sequence.request, sequence.generated))
+            self.running.remove(sequence)
+        return Outcome(sampled=tuple(sampled), finished=tuple(done))
+
+    def horizon(self, decision: Decision) -> int:
+        """Return for how many steps a steady decision would be taken again, if nothing arrives meanwhile.
+
+        The run ends with the step in which the first sequence finishes, or before the one that lacks a block: the
+        sequences grow by one token a step, each takes a block when it enters one, and nothing gives blocks back.
+        Waiting sequences stay where they are, since what kept them out only gets scarcer.
+        """
+        if not decision.steady:
+            return 1
+        steps = min(s.output_tokens - s.generated for s in decision.decodes)
+        size = self.pool.block_tokens
+        entries: list[list[int]] = [[] for _ in self.pool.free]
+        for sequence in decision.decodes:
+            first = -sequence.computed % size
+            entries[sequence.owner].extend(range(first or size, steps, size))
+        for free, steps_with_entry in zip(self.pool.free, entries, strict=True):
+            if len(steps_with_entry) > free:
+                steps = min(steps, sorted(steps_with_entry)[free])
+        return steps
+
+    def advance(self, decision: Decision, starts: Int64Array) -> None:
+        """Account for all steps of a steady run but the last, which :meth:`complete` accounts for.
+
+        Parameters
+        ----------
+        decision : Decision
+        starts : int64 array of shape (steps,)
+            Start of each step in ns.
+        """
+        steps = len(starts)
+        if steps == 1:
+            return
+        size = self.pool.block_tokens
+        taken = [
+            (step, place)
+            for place, sequence in enumerate(decision.decodes)
+            for step in range(-sequence.computed % size or size, steps, size)
+        ]
+        for step, place in sorted(taken):
+            sequence = decision.decodes[place]
+            self.pool.take(sequence.owner, 1)
+            sequence.blocks += 1
+            self.facts.append((int(starts[step]), BLOCKS, sequence.request, 1))
+        for sequence in decision.decodes:
+            sequence.computed += steps - 1
+            sequence.generated += steps - 1

@@ -1,0 +1,59 @@
+"""One request on its way through a replica: computed tokens catch up with known ones.
+
+::
+
+    prompt tokens ─┬─ generated tokens
+    [==== computed ====|---- to compute ----]     a step computes some of what is left
+                                                  when nothing is left, it samples the next token
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """Progress of one request; its owner is the SP coordinate that keeps its K/V.
+
+    Parameters
+    ----------
+    request : int
+    prompt_tokens, output_tokens : int
+        Tokens of the prompt, and tokens to generate.
+    computed : int
+        Tokens whose K/V is cached.
+    generated : int
+        Tokens sampled so far.
+    blocks : int
+        K/V blocks held.
+    owner : int
+    in_flight : bool
+        Whether a micro-batch carries it now.
+    preemptions : int
+    """
+
+    request: int
+    prompt_tokens: int
+    output_tokens: int
+    computed: int = 0
+    generated: int = 0
+    blocks: int = 0
+    owner: int = 0
+    in_flight: bool = False
+    preemptions: int = 0
+
+    @property
+    def known(self) -> int:
+        """Tokens that exist: prompt and generated."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def to_compute(self) -> int:
+        """Known tokens without K/V: 1 in decode, more in prefill."""
+        return self.prompt_tokens + self.generated - self.computed
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the next step of this sequence is a decode step."""
+        return self.generated > 0 and self.prompt_tokens + self.generated - self.computed == 1

@@ -1,0 +1,112 @@
+"""The folded timeline on disk: Parquet tables and the templates as JSON, in a folder ``timeline/``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem
+from clustersim.graph.template import template_from
+from clustersim.timeline.timeline import Timeline
+
+_TABLES = ("passes", "transfers", "steps", "facts", "token_runs")
+_VECTORS = ("starts", "varying", "transfer_times", "token_ids", "token_ends")
+_FORMAT = 1
+
+
+def save_timeline(timeline: Timeline, folder: Path) -> None:
+    """Write a timeline into an existing folder."""
+    for name in _TABLES:
+        write_table(folder / f"{name}.parquet", getattr(timeline, name))
+    for name in _VECTORS:
+        write_table(folder / f"{name}.parquet", {name: getattr(timeline, name)})
+    sizes = np.array([len(row) for row in timeline.rows], np.int64)
+    flat = np.concatenate(timeline.rows) if timeline.rows else np.empty(0, np.int64)
+    write_table(folder / "durations.parquet", {"duration_ns": flat})
+    irregular = [np.concatenate(times) for times in timeline.irregular]
+    flat = np.concatenate(irregular).astype(np.int64) if irregular else np.empty(0, np.int64)
+    write_table(folder / "irregular.parquet", {"time_ns": flat})
+    head = {
+        "format": _FORMAT,
+        "templates": [template.as_mapping() for template in timeline.templates],
+        "sp_tp": list(timeline.sp_tp),
+        "stages": timeline.stages,
+        "row_sizes": sizes.tolist(),
+        "row_columns": [list(columns) for columns in timeline.row_columns],
+        "irregular_sizes": [len(times) // 2 for times in irregular],
+        "digest": timeline.digest,
+        "num_spans": timeline.num_spans,
+        "num_steps": timeline.num_steps,
+    }
+    (folder / "templates.json").write_text(json.dumps(head), encoding="utf-8")
+
+
+def load_timeline(run_dir: Path) -> Timeline:
+    """Read the timeline of a run directory.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no readable timeline.
+    """
+    folder = run_dir / "timeline"
+    try:
+        head = json.loads((folder / "templates.json").read_text(encoding="utf-8"))
+        tables: dict[str, Any] = {name: read_table(folder / f"{name}.parquet") for name in _TABLES}
+        vectors = {name: read_table(folder / f"{name}.parquet")[name] for name in _VECTORS}
+        durations = read_table(folder / "durations.parquet")["duration_ns"]
+        irregular = read_table(folder / "irregular.parquet")["time_ns"]
+    except (OSError, ValueError, KeyError) as error:
+        message = f"holds no readable timeline ({error}); expected a run directory that `clustersim run` wrote"
+        raise InputError(Problem(file=str(run_dir), message=message)) from None
+    if head.get("format") != _FORMAT:
+        message = f"was written in format {head.get('format')}, this version reads {_FORMAT}; run the scenario again"
+        raise InputError(Problem(file=str(folder / "templates.json"), message=message))
+    return Timeline(
+        templates=tuple(template_from(values) for values in head["templates"]),
+        sp_tp=tuple(head["sp_tp"]),
+        stages=head["stages"],
+        rows=tuple(_split(durations, head["row_sizes"])),
+        row_columns=tuple(tuple(columns) for columns in head["row_columns"]),
+        irregular=tuple(
+            (part[: len(part) // 2], part[len(part) // 2 :])
+            for part in _split(irregular, [2 * size for size in head["irregular_sizes"]])
+        ),
+        digest=head["digest"],
+        num_spans=head["num_spans"],
+        num_steps=head["num_steps"],
+        **tables,
+        **vectors,
+    )
+
+
+def _split(flat: Int64Array, sizes: list[int]) -> list[Int64Array]:
+    return np.split(flat, np.cumsum(sizes)[:-1]) if sizes else []
+
+
+def write_table(path: Path, columns: Any) -> None:
+    """Write named arrays as Parquet (zstd); null where an object array holds None."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=[name for name in columns if name not in integers],
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED") or None,
+    )
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a Parquet file as named numpy arrays; nulls become NaN in numbers and None in text."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}

@@ -1,0 +1,67 @@
+"""Unfolded spans: what ran where and when, one row per operator and rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import STREAMS
+
+__all__ = ["SPAN_COLUMNS", "STREAMS", "Spans", "sorted_spans"]
+
+SPAN_COLUMNS = ("start_ns", "end_ns", "rank", "stream", "name", "op", "layer", "step", "replica", "stage")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spans:
+    """Columns of spans, sorted by (start, rank, stream).
+
+    Parameters
+    ----------
+    start_ns, end_ns : int64 arrays
+        Half-open interval.
+    rank : int32 array
+        Global rank.
+    stream : int8 array
+        Index into ``STREAMS``.
+    name, op : int32 arrays
+        Indices into ``names`` and ``ops``.
+    layer : int32 array
+        −1 outside the layers.
+    step : int64 array
+        Number of the step within its replica.
+    replica, stage : int32 arrays
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    rank: Int64Array
+    stream: Int64Array
+    name: Int64Array
+    op: Int64Array
+    layer: Int64Array
+    step: Int64Array
+    replica: Int64Array
+    stage: Int64Array
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+_TYPES = {"rank": "int32", "stream": "int8", "name": "int32", "op": "int32", "layer": "int32", "replica": "int32",
+          "stage": "int32"}  # fmt: skip
+
+
+def sorted_spans(parts: list[Int64Array], names: tuple[str, ...], ops: tuple[str, ...]) -> Spans:
+    """Join blocks of shape (columns, rows) into :class:`Spans`."""
+    table = np.concatenate(parts, axis=1) if parts else np.empty((len(SPAN_COLUMNS), 0), np.int64)
+    order = np.lexsort((table[3], table[2], table[0]))
+    columns = {
+        column: values[order].astype(_TYPES.get(column, "int64"))
+        for column, values in zip(SPAN_COLUMNS, table, strict=True)
+    }
+    return Spans(**columns, names=names, ops=ops)
