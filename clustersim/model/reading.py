@@ -18,6 +18,10 @@ SHARED: Final = ("model_type", "tie_word_embeddings", "dtype", "torch_dtype", "q
 """Keys that a nested language model inherits from the level above when it lacks them."""
 
 
+MOST: Final = 10**9
+"""A larger size is taken for a mistake (assumed: a thousand times beyond any published one)."""
+
+
 class ConfigReader:
     """One pass over a Hugging Face ``config.json``.
 
@@ -43,12 +47,12 @@ class ConfigReader:
         self._take("", {key: config[key] for key in SHARED if key in config})
         self._home = f"{inner}."
         self._take(self._home, nested)
-        self._outer = tuple(key for key in config if key != inner and key not in SHARED)
+        self._outer = tuple(str(key) for key in config if key != inner and key not in SHARED)
 
     def _take(self, prefix: str, values: Mapping[str, object]) -> None:
         for key, value in values.items():
-            self._values[key] = value
-            self._prefix[key] = prefix
+            self._values[str(key)] = value
+            self._prefix[str(key)] = prefix
 
     def path(self, key: str) -> str:
         """Return the dotted path of ``key`` in the file, where it is or where it would have to be."""
@@ -159,10 +163,12 @@ class ConfigReader:
         return list(found)
 
     def _checked(self, key: str, found: object, least: int, most: int | None) -> int | None:
-        wanted = f"a whole number of at least {least}" if most is None else f"a whole number from 1 to {most}"
-        if isinstance(found, int) and not isinstance(found, bool) and least <= found <= (most or found):
-            return found
-        self.fail(key, f"expected {wanted}, but found {found!r}")
+        number = found if isinstance(found, int) and not isinstance(found, bool) else None
+        if number is not None and least <= number <= (most or MOST):
+            return number
+        too_many = number is not None and number > least
+        wanted = f"from {least} to {most or MOST}" if too_many else f"of at least {least}"
+        self.fail(key, f"expected a whole number {wanted}, but found {found!r}")
         return None
 
     def _missing(self, keys: Sequence[str], wanted: str) -> None:

@@ -64,10 +64,5 @@ def _compressed(config: Mapping[str, object]) -> str | None:
     weights = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(weights, Mapping):
         return None
-    known: dict[tuple[object, object], str] = {
-        ("float", 8): "fp8",
-        ("int", 8): "int8",
-        ("float", 4): "fp4",
-        ("int", 4): "int4",
-    }
-    return known.get((weights.get("type"), weights.get("num_bits")))
+    kind, bits = weights.get("type"), weights.get("num_bits")
+    return {"float 8": "fp8", "int 8": "int8", "float 4": "fp4", "int 4": "int4"}.get(f"{kind} {bits}")

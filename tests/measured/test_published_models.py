@@ -1,8 +1,8 @@
 """The shipped architectures against what their authors published.
 
 A figure without a unit is a count: it must be met exactly. One such as ``46.7 B`` is rounded or cut off by
-its author, so it must be met within one unit of its last digit. What the figures are from stands beside them in
-``scenarios/models``; those that carry most weight are repeated here, so that no file can vouch for itself.
+its author, so it must be met within one unit of its last digit. What the figures are from stands beside them
+in ``scenarios/models``; those that carry most weight are repeated here: no file can vouch for itself.
 """
 
 from __future__ import annotations
