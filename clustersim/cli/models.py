@@ -66,7 +66,7 @@ def summary(model: ModelSpec) -> dict[str, Any]:
         "layers": len(model.layers),
         "hidden": model.hidden,
         "vocab": model.vocab,
-        "attention": attention_words(model.layers[0]),
+        "attention": _attention_of_all(model),
         "ffn": ffn_words(model.layers[-1]),
         "parameters": parameters,
         "active_parameters": active_parameters(model),
@@ -96,6 +96,14 @@ def attention_words(layer: Layer) -> str:
         latent = f"{attention.kv_lora_rank}+{attention.qk_rope_head_dim}"
         return f"mla {attention.num_heads} heads, latent {latent}{window}"
     return f"{attention.kind} {attention.num_heads}/{attention.num_kv_heads} × {attention.head_dim}{window}"
+
+
+def _attention_of_all(model: ModelSpec) -> str:
+    """Say what most is in common: the first layer's attention, and on how many layers it has a window."""
+    first = model.layers[0]
+    windowed = sum(layer.attention.sliding_window is not None for layer in model.layers)
+    mixed = 0 < windowed < len(model.layers)
+    return attention_words(first) + (f" on {windowed} of {len(model.layers)}" if mixed else "")
 
 
 def ffn_words(layer: Layer) -> str:

@@ -71,6 +71,7 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     file = file / "config.json" if file.is_dir() else file
     read = read_mapping(file)
     bare = "config" not in read.data
+    _known_keys(read, (), None if bare else _MODEL_KEYS)
     base = read.data if bare else read.data["config"]
     _expect_mapping(read, () if bare else ("config",), base)
     changes = written.get("config") or {}

@@ -80,8 +80,9 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
 
 def trace_file(document: Document, path: KeyPath, text: str) -> Path:
     """Return the absolute path of a trace that the document names."""
+    written = path if path in document.marks else path[:-1]
     found = find_file(
-        text, kind="trace", mark=document.mark(path), path=dotted(path), base=Path(document.file).parent
+        text, kind="trace", mark=document.mark(path), path=dotted(written), base=Path(document.file).parent
     )
     return found.resolve()
 
