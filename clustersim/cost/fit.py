@@ -32,8 +32,9 @@ _SIZES: Final[Mapping[str, str]] = {
     "attention_decode": "keys",
     "memory": "bytes",
 }
-_START_AT: Final = {"key_s": 1e-9, "cache_bytes": 3e7}
+_START_AT: Final = {"key_s": 1e-9, "cache_bytes": 3e7, "quantise_bytes": 3.0}
 _NEVER_ZERO: Final = ("compute", "memory", "cached", "latency_k")
+_AT_MOST: Final = {"compute": 1.0, "memory": 1.0, "latency_k": 65536.0}
 _FEWEST_POINTS: Final = 12
 
 
@@ -101,19 +102,19 @@ def fit_device(device: PricedDevice, measured: Sequence[MeasuredPoints]) -> tupl
 def fit_points(device: PricedDevice, points: MeasuredPoints) -> FamilyFit:
     """Fit the constants of one group to its measurements; see :func:`fit_device`."""
     family = _family(points)
-    names = list(kernels.ASSUMED[family])
+    names = [name for name in kernels.ASSUMED[family] if name != "quantise_bytes" or _narrow(points)]
     start = np.log([kernels.ASSUMED[family][name] or _START_AT[name] for name in names])
     measured, weight = np.log(points.seconds), octave_weights(points)
 
     def loss(logs: FloatArray) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
-            predicted = predict(device, points, dict(zip(names, np.exp(logs), strict=True)))
+            predicted = predict(device, points, _named(names, logs))
             scaled = (np.log(predicted) - measured) / 0.1
-            value = float(np.sum(weight * (np.sqrt(1.0 + scaled * scaled) - 1.0)))
+            value = float(np.sum(weight * (np.sqrt(1.0 + scaled * scaled) - 1.0))) + _excess(names, logs)
         return value if np.isfinite(value) else float("inf")
 
     best = minimise(loss, start)
-    constants = _without_idle(dict(zip(names, np.exp(best), strict=True)), loss)
+    constants = _without_idle(_named(names, best), loss)
     error = np.abs(predict(device, points, constants) / points.seconds - 1.0)
     return FamilyFit(
         group=group_of(points),
@@ -126,6 +127,7 @@ def fit_points(device: PricedDevice, points: MeasuredPoints) -> FamilyFit:
 
 def predict(device: PricedDevice, points: MeasuredPoints, constants: kernels.Constants) -> FloatArray:
     """Return the seconds that the formulas give for the points, with these constants on this device."""
+    constants = {**kernels.ASSUMED[_family(points)], **constants}
     bandwidth, shape = float(device.memory_bytes_per_s), dict(points.shape)
     if points.op == "memory":
         return np.asarray(kernels.memory(constants, bandwidth, **shape))
@@ -204,6 +206,21 @@ def _simplex(loss: Callable[[FloatArray], float], start: FloatArray, step: float
         corners[-1], values[-1] = point, value
     lowest = min(range(size + 1), key=lambda i: values[i])
     return corners[lowest], values[lowest]
+
+
+def _narrow(points: MeasuredPoints) -> bool:
+    return dtype_bytes(points.dtype or "bf16") < 2.0
+
+
+def _excess(names: Sequence[str], logs: FloatArray) -> float:
+    """Return by how much constants exceed what is possible, to draw the search back from there."""
+    limits = [np.log(_AT_MOST.get(name, np.inf)) for name in names]
+    return float(np.sum(np.maximum(0.0, logs - np.array(limits))))
+
+
+def _named(names: Sequence[str], logs: FloatArray) -> dict[str, float]:
+    values = zip(names, np.exp(logs), strict=True)
+    return {name: min(float(value), _AT_MOST.get(name, float("inf"))) for name, value in values}
 
 
 def _without_idle(constants: dict[str, float], loss: Callable[[FloatArray], float]) -> dict[str, float]:

@@ -33,6 +33,7 @@ ASSUMED: Final[Mapping[str, Constants]] = {
         "ramp_k": 100.0,  # filling and draining the pipeline costs as much as this much more k
         "latency_s": 4e-6,  # time to walk along a long k; half of it at k = latency_k
         "latency_k": 3000.0,
+        "quantise_bytes": 0.0,  # moved per activation to bring it into the narrower format, in bytes
     },
     "grouped_gemm": {
         "compute": 0.5,
@@ -85,7 +86,9 @@ def gemm(
     compute = 2.0 * m * n * (k + c["ramp_k"]) / (peak * c["compute"])
     moved = k * n * weight_bytes + m * k * operand_bytes + m * n * result_bytes
     latency = c["floor_s"] + c["latency_s"] * k / (k + c["latency_k"])
-    return _where_positive(m, latency + hypotenuse(compute, moved / (bandwidth * c["memory"])))
+    quantise = m * k * c["quantise_bytes"] / bandwidth
+    busy = hypotenuse(compute, moved / (bandwidth * c["memory"]))
+    return _where_positive(m, latency + quantise + busy)
 
 
 def grouped_gemm(
@@ -132,7 +135,7 @@ def attention_decode(
     """Return seconds of attention of one new token per sequence over ``keys`` cached tokens in all.
 
     A function of the batch and the sum of keys only, smooth and increasing in both; 0 where batch is 0.
-    Kernels split long contexts over the device (flash decoding): how keys spread over sequences matters little.
+    Kernels split long contexts over the device (flash decoding): how keys spread over sequences matters less.
     """
     kv_bytes, operand_bytes = widths
     compute = 2.0 * keys * heads * (qk_dim + v_dim) / (peak * c["compute"])

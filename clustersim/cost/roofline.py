@@ -1,8 +1,8 @@
 """The roofline cost model: a formula per operator family with constants fitted per device and number format.
 
-The constants are in the section ``kernels:`` of the device's file, in groups named ``<family>_<format>``: the
-format in which weights are multiplied for ``gemm`` and ``grouped_gemm``, that of the K/V cache for attention. A
-format without a group takes the one of bf16 (constants are shares of that format's own peak), and a family
+The constants are in the section ``kernels:`` of the device's file, in groups named ``<family>_<format>``:
+the format in which weights are multiplied for ``gemm`` and ``grouped_gemm``, that of the K/V cache for
+attention. A format without a group takes the one of bf16 (constants are shares of that format's own peak), and a family
 without any is assumed (:data:`clustersim.cost.kernels.ASSUMED`).
 
 Promise: the same bytes on any machine, however many values are asked for at once; see
@@ -52,8 +52,8 @@ class RooflineCost:
     Raises
     ------
     InputError
-        When the device has no peak for the format in which it must multiply, or a group of ``kernels`` holds an
-        unknown or impossible constant.
+        When the device has no peak for the format in which it must multiply, or a group of ``kernels`` holds
+        an unknown or impossible constant.
     """
 
     def __init__(self, device: PricedDevice, precision: Precision) -> None:
@@ -136,7 +136,7 @@ def constants_of(device: PricedDevice, family: str, dtype: str) -> kernels.Const
 
 
 def check_kernels(device: PricedDevice) -> None:
-    """Raise an InputError with every unknown group or constant, and every impossible value, of ``kernels``."""
+    """Raise an InputError with all unknown groups and constants, and impossible values, of ``kernels``."""
     problems = []
     for group, constants in device.kernels.items():
         family = next(

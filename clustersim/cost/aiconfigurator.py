@@ -1,0 +1,187 @@
+"""Reads kernel tables of the shape that ai-dynamo/aiconfigurator publishes (``systems/data``, ``*_perf.parquet``).
+
+The tables are not shipped; a user who wants to refit names a path. Latencies are in ms there. What is left out,
+and why, is said at each reader; attention with a sliding window is not read.
+
+Benchmarks run a kernel over and over on the same buffers: what fits the cache is read from it. In serving it is
+not, since other layers come in between. ``cache_bytes`` is the size of that cache: points whose K/V or weights
+could have been cached are dropped, except those too small for it to matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.fit import MOE
+from clustersim.cost.points import MeasuredPoints
+from clustersim.cost.precision import dtype_bytes
+from clustersim.errors import InputError, Problem, did_you_mean
+
+Columns = Mapping[str, Any]
+
+FORMATS: Final[Mapping[str, str]] = {
+    "bfloat16": "bf16",
+    "float16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "nvfp4": "fp4",
+}
+"""Names of formats in the tables, and here."""
+
+_ROTATED: Final = 5  # weight buffers over which the tables' GEMM benchmark rotates
+_CACHE_MARGIN: Final = 1.6  # K/V must exceed the cache by this much before all of it comes from memory
+_SMALL_S: Final = 1.5e-6  # reading this little is hidden in the floor
+
+
+def read_aiconfigurator(
+    path: Path, *, table_format: str, cache_bytes: float, bandwidth: float, gated: bool = True
+) -> MeasuredPoints:
+    """Read one table; its kind is its file name (``gemm_perf.parquet``, ``moe_perf.parquet``, …).
+
+    Parameters
+    ----------
+    path : Path
+        The table.
+    table_format : str
+        Rows of this format only, as the table names it (``bfloat16``, ``fp8``, ``fp8_block``, ``nvfp4``): the
+        format of the weights, or for attention that of the K/V cache (multiplied in 16 bit).
+    cache_bytes, bandwidth : float
+        Last-level cache in bytes and memory bandwidth in bytes/s of the device that was measured.
+    gated : bool
+        Whether the MoE rows wanted are those of gated experts (the table does not say which are).
+
+    Raises
+    ------
+    InputError
+        When the kind of table or the format is unknown, or nothing is left.
+    """
+    problems = []
+    if path.stem not in _READERS:
+        message = f"unknown kind of table {path.stem!r}{did_you_mean(path.stem, list(_READERS))}"
+        problems.append(Problem(message=message, file=str(path)))
+    if table_format not in FORMATS:
+        message = f"unknown format {table_format!r}{did_you_mean(table_format, list(FORMATS))}"
+        problems.append(Problem(message=message, file=str(path)))
+    if problems:
+        raise InputError(problems)
+    columns = _columns(path)
+    op, shape, seconds, chosen = _READERS[path.stem](columns, table_format, cache_bytes, bandwidth)
+    if op == MOE and gated:
+        # Nemotron (2,688 × 1,856) and the models with top 22 have plain experts: one product less.
+        chosen &= ~((shape["hidden"] == 2688) | (columns["topk"] == 22))
+    if not np.any(chosen):
+        raise InputError(Problem(message=f"has no usable rows of format {table_format!r}", file=str(path)))
+    points = MeasuredPoints(op=op, dtype=FORMATS[table_format], shape=shape, seconds=seconds)
+    return points.where(chosen)
+
+
+_Read = tuple[str, dict[str, FloatArray], FloatArray, Any]
+
+
+def _columns(path: Path) -> Columns:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise InputError(Problem(message=f"cannot be read: {error}", file=str(path))) from error
+    return {name: np.asarray(table.column(name).to_pylist()) for name in table.column_names}
+
+
+def _floats(columns: Columns, *names: str) -> list[FloatArray]:
+    return [columns[name].astype(np.float64) for name in names]
+
+
+def _gemm(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
+    """Read products; n or k below 128 and m above 16,384 occur in no model's step and are left out."""
+    m, n, k, ms = _floats(columns, "m", "n", "k", "latency")
+    weights = n * k * dtype_bytes(FORMATS[table_format])
+    cached = (_ROTATED * weights < cache_bytes) & (weights > bandwidth * _SMALL_S)
+    chosen = (columns["gemm_dtype"] == table_format) & (n >= 128) & (k >= 128) & (m <= 16384) & ~cached
+    return "gemm", {"m": m, "n": n, "k": k}, ms * 1e-3, chosen
+
+
+def _moe(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
+    """Read MoE modules without expert parallelism (the others permute all tokens all the same).
+
+    Routing is balanced; or there is one token (its experts are as many as it has), or 64 rows per expert (all
+    experts are active).
+    """
+    tokens, hidden, inter, top_k, experts, tp, ep, ms = _floats(
+        columns, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
+        "latency",
+    )  # fmt: skip
+    rows = tokens * top_k
+    shape = {
+        "rows": rows,
+        "experts": experts,
+        "active": np.minimum(rows, experts),
+        "hidden": hidden,
+        "intermediate": inter / tp,
+    }
+    weights = 3.0 * np.minimum(rows, experts) * hidden * inter / tp * dtype_bytes(FORMATS[table_format])
+    known = (columns["distribution"] == "balanced") | (tokens == 1) | (rows >= 64.0 * experts)
+    chosen = (columns["moe_dtype"] == table_format) & known & (ep == 1)
+    chosen &= (tp <= 8) & (tokens <= 32768) & (weights > cache_bytes)
+    return MOE, shape, ms * 1e-3, chosen
+
+
+def _context_attention(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
+    """Read prompts of equal length, of at least 64 tokens (padding dominates below) and 65,536 in all."""
+    batch, length, heads, dim, ms = _floats(columns, "batch_size", "isl", "num_heads", "head_dim", "latency")
+    shape = _prompts(batch, length) | _heads(columns, heads, dim)
+    chosen = (columns["kv_cache_dtype"] == table_format) & (columns["attn_dtype"] == "bfloat16")
+    chosen &= (length >= 64) & (batch * length <= 65536) & (dim >= 64) & (dim <= 128) & _full(columns)
+    return "attention_prefill", shape, ms * 1e-3, chosen
+
+
+def _generation_attention(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
+    """Read decoding steps of at most 512 sequences; A100's plain multi-head rows do not split keys: left out."""
+    batch, step, heads, dim, ms = _floats(columns, "batch_size", "step", "num_heads", "head_dim", "latency")
+    shape = {"batch": batch, "keys": batch * (step + 1.0)} | _heads(columns, heads, dim)
+    cached_bytes = shape["keys"] * shape["kv_heads"] * 2.0 * dim * dtype_bytes(FORMATS[table_format])
+    chosen = (columns["kv_cache_dtype"] == table_format) & (dim == 128) & (batch <= 512) & _full(columns)
+    chosen &= (step < 16) | (cached_bytes > _CACHE_MARGIN * cache_bytes)
+    chosen &= ~((heads == shape["kv_heads"]) & (columns["kernel_source"] == "vllm_flash_attn"))
+    return "attention_decode", shape, ms * 1e-3, chosen
+
+
+def _generation_mla(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
+    """Read decoding steps over a shared latent of 512 + 64 (DeepSeek-V3); at least 8 heads a rank."""
+    batch, step, heads, ms = _floats(columns, "batch_size", "step", "num_heads", "latency")
+    keys, one = batch * (step + 1.0), np.ones(len(batch))
+    shape = {"batch": batch, "keys": keys, "heads": heads, "kv_heads": one}
+    shape |= {"qk_dim": 576.0 * one, "v_dim": 512.0 * one, "shared_kv": one}
+    chosen = (columns["kv_cache_dtype"] == table_format) & (batch <= 512) & (heads >= 8)
+    chosen &= (step < 16) | (keys * 576.0 * dtype_bytes(FORMATS[table_format]) > _CACHE_MARGIN * cache_bytes)
+    return "attention_decode", shape, ms * 1e-3, chosen
+
+
+def _prompts(batch: FloatArray, length: FloatArray) -> dict[str, FloatArray]:
+    tokens = batch * length
+    return {"pairs": tokens * (length + 1.0) / 2.0, "queries": tokens, "keys": tokens}
+
+
+def _heads(columns: Columns, heads: FloatArray, dim: FloatArray) -> dict[str, FloatArray]:
+    kv_heads = columns["num_key_value_heads"].astype(np.float64)
+    kv_heads = np.where(kv_heads == 0.0, heads, kv_heads)
+    return {"heads": heads, "kv_heads": kv_heads, "qk_dim": dim, "v_dim": dim, "shared_kv": 0.0 * dim}
+
+
+def _full(columns: Columns) -> Any:
+    return columns["window_size"] == 0 if "window_size" in columns else np.array(True)
+
+
+_READERS: Final[Mapping[str, Callable[[Columns, str, float, float], _Read]]] = {
+    "gemm_perf": _gemm,
+    "moe_perf": _moe,
+    "context_attention_perf": _context_attention,
+    "generation_attention_perf": _generation_attention,
+    "generation_mla_perf": _generation_mla,
+}
