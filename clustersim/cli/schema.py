@@ -13,6 +13,6 @@ def schema() -> None:
     """Print the JSON schema of scenarios.
 
     An editor uses it when the first line of a scenario is
-    `# yaml-language-server: $schema=./clustersim.schema.json`.
+    `# yaml-language-server: $schema=schema.json`.
     """
     print_json(json_schema())

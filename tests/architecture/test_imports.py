@@ -18,6 +18,7 @@ import clustersim
 ROOT: Final = Path(clustersim.__file__).parent
 
 LAYERS: Final = (
+    ("__main__",),
     ("cli",),
     ("report",),
     ("run",),
