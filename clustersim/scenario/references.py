@@ -31,7 +31,8 @@ def name_in(document: Document, path: KeyPath, example: str) -> str:
     name = mapping_at(document, path).get("name")
     if not isinstance(name, str) or not name:
         found = "it is missing" if name is None else f"found {kind_of(name)}"
-        raise InputError(document.problem((*path, "name"), f"expected a name such as {example}, but {found}"))
+        where = (*path, "name") if (*path, "name") in document.marks else path
+        raise InputError(document.problem(where, f"expected a name such as {example}, but {found}"))
     return name
 
 

@@ -13,19 +13,8 @@ from pydantic import BeforeValidator, Field
 
 from clustersim.plan.parallel import Cut
 from clustersim.scenario.document import KeyPath
-from clustersim.scenario.fields import (
-    MOST,
-    Count,
-    Duration,
-    DurationOrZero,
-    Index,
-    Part,
-    Positive,
-    Rate,
-    refuse,
-    short_for,
-)
-from clustersim.workload.limits import MAX_TOKENS
+from clustersim.scenario.fields import MOST, Count, Duration, Index, Part, refuse, short_for
+from clustersim.scenario.workload_schema import WorkloadPart
 
 SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("topology",): "name",
@@ -153,74 +142,6 @@ class ServingPart(Part):
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
     router: Literal["round_robin", "least_outstanding"] = "round_robin"
     engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["vllm-0.19"])
-
-
-class TracePart(Part):
-    """A recorded trace, a part of it, and how much faster to play it."""
-
-    path: str = Field(examples=["traces/azure-conv-sample.csv"])
-    format: str | None = None
-    requests: Count | None = None
-    window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
-    rate_scale: Positive = 1.0
-
-
-class ArrivalsPart(Part):
-    """When drawn requests arrive."""
-
-    process: Literal["poisson", "gamma", "constant", "all_at_once", "closed_loop"] = Field(
-        examples=["poisson"]
-    )
-    rate: Rate | None = None
-    cv: Positive | None = None
-    rescale: bool = False
-    concurrency: Count | None = None
-
-
-class UniformPart(Part):
-    """Whole numbers from low to high, both included, all equally likely."""
-
-    low: Count = Field(examples=[128])
-    high: Count = Field(examples=[1024])
-
-
-class LognormalPart(Part):
-    """A log-normal length by mean and cv, or by median and σ of the logarithm; clipped to min … max."""
-
-    mean: Positive | None = None
-    cv: Positive | None = None
-    median: Positive | None = None
-    sigma: Positive | None = None
-    min: Count = 1
-    max: Count = MAX_TOKENS
-
-
-class EmpiricalPart(Part):
-    """One of the values, in proportion to the weights; or the lengths of a recorded trace."""
-
-    values: Annotated[list[Count], Field(min_length=1)] | None = None
-    weights: list[Annotated[float, Field(ge=0)]] | None = None
-    trace: str | None = None
-    format: str | None = None
-
-
-class LengthsPart(Part):
-    """How lengths in tokens are drawn: exactly one of these."""
-
-    fixed: Count | None = None
-    uniform: UniformPart | None = None
-    lognormal: LognormalPart | None = None
-    empirical: EmpiricalPart | None = None
-
-
-class WorkloadPart(Part):
-    """The requests: recorded (``trace``), or drawn (all the other keys)."""
-
-    trace: Annotated[TracePart, short_for("path", str | TracePart)] | None = None
-    arrivals: Annotated[ArrivalsPart, short_for("process", str | ArrivalsPart)] | None = None
-    prompt_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
-    output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
-    requests: Count | None = None
 
 
 class RunPart(Part):

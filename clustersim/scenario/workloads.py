@@ -11,7 +11,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath, dotted
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.scenario import TraceWorkload
-from clustersim.scenario.schema import ArrivalsPart, LengthsPart, TracePart, WorkloadPart
+from clustersim.scenario.workload_schema import ArrivalsPart, LengthsPart, TracePart, WorkloadPart
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform, empirical_from_trace
