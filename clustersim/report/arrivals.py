@@ -1,0 +1,130 @@
+"""The figure of requests over time: how long each waited for its first token, and how many came and went."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.report.bins import time_edges
+from clustersim.report.metrics import Columns, ttft_ns
+from clustersim.report.series import TIME_TITLE
+from clustersim.report.style import BLUE, GREEN, ORANGE, TARGET, faded, held, stacked
+
+PER_BIN: Final = 20
+"""Requests in a bin of a rate, on average: fewer would show chance rather than change."""
+
+_MARKED: Final = ((50, BLUE), (90, GREEN), (99, ORANGE))
+
+
+def requests_figure(
+    requests: Columns, target_ttft_ns: float | None, bins: int, max_points: int, height: int
+) -> go.Figure:
+    """Draw TTFT by arrival (each request, or percentiles per bin of time) and requests per second."""
+    figure = go.Figure(layout=stacked(["TTFT (s)", "requests per second"], TIME_TITLE, height))
+    arrived, waited = requests["arrived_ns"].astype(np.int64), ttft_ns(requests)
+    known = ~np.isnan(waited)
+    ends = np.concatenate([arrived, _present(requests["finished_ns"])])
+    last = int(ends.max()) if len(ends) else 1
+    figure.update_layout(hovermode="closest", xaxis={"range": [0, 1.005 * last / NS_PER_S]})
+    if int(known.sum()) <= max_points:
+        _add_points(figure, requests, known, waited)
+    else:
+        _add_percentiles(figure, arrived[known], waited[known], time_edges(0, last, bins))
+    if target_ttft_ns is not None:
+        seconds = target_ttft_ns / NS_PER_S
+        line = {"color": TARGET, "width": 1.4, "dash": "dash"}
+        figure.add_shape(type="line", xref="paper", x0=0, x1=1, yref="y", y0=seconds, y1=seconds, line=line)
+        figure.add_annotation(
+            xref="paper", x=1, xanchor="right", yref="y", y=seconds, yanchor="bottom", text="target",
+            showarrow=False, font={"size": 10, "color": TARGET},
+        )  # fmt: skip
+    edges = time_edges(0, last, min(bins, max(10, len(arrived) // PER_BIN)))
+    _add_rate(figure, "arrived", arrived, edges, ORANGE)
+    _add_rate(figure, "finished", _present(requests["finished_ns"]), edges, BLUE)
+    rejected = arrived[np.asarray(requests["outcome"]) == "rejected"]
+    if len(rejected):
+        _add_rate(figure, "rejected (by arrival)", rejected, edges, TARGET)
+    return figure
+
+
+def binned_percentiles(
+    bin_of: npt.NDArray[Any], values: FloatArray, bins: int, percents: tuple[int, ...]
+) -> FloatArray:
+    """Return percentiles (numpy's linear method) of the values in each bin; NaN where a bin has none.
+
+    Returns
+    -------
+    float array, shape (len(percents), bins)
+    """
+    order = np.lexsort((values, bin_of))
+    ordered = values[order]
+    count = np.bincount(bin_of, minlength=bins)
+    first = np.cumsum(count) - count
+    result = np.full((len(percents), bins), np.nan)
+    some = count > 0
+    for row, percent in enumerate(percents):
+        position = (count[some] - 1) * (percent / 100)
+        below = np.floor(position).astype(np.int64)
+        low = ordered[first[some] + below]
+        high = ordered[first[some] + np.minimum(below + 1, count[some] - 1)]
+        result[row, some] = low + (high - low) * (position - below)
+    return result
+
+
+def _add_points(
+    figure: go.Figure, requests: Columns, known: npt.NDArray[np.bool_], waited: FloatArray
+) -> None:
+    names = ("request", "prompt_tokens", "output_tokens")
+    sizes = np.stack([requests[name][known] for name in names], axis=1)
+    figure.add_trace(
+        go.Scatter(
+            x=(requests["arrived_ns"][known] / NS_PER_S).astype(np.float32),
+            y=(waited[known] / NS_PER_S).astype(np.float32),
+            mode="markers",
+            name="TTFT of a request",
+            marker={"size": 5, "color": faded(BLUE, 0.55)},
+            customdata=sizes.astype(np.int32),
+            hovertemplate="request %{customdata[0]}: %{customdata[1]:,} prompt tokens, "
+            "%{customdata[2]:,} asked<br>arrived at %{x:.3f} s, first token after %{y:.4~g} s<extra></extra>",
+        )
+    )
+
+
+def _add_percentiles(figure: go.Figure, arrived: Int64Array, waited: FloatArray, edges: Int64Array) -> None:
+    bin_of = np.clip(np.searchsorted(edges, arrived, side="right") - 1, 0, len(edges) - 2)
+    marks = binned_percentiles(bin_of, waited, len(edges) - 1, tuple(percent for percent, _ in _MARKED))
+    for (percent, colour), values in zip(_MARKED, marks, strict=True):
+        figure.add_trace(
+            go.Scatter(
+                x=(edges / NS_PER_S).astype(np.float32),
+                y=held(values / NS_PER_S),
+                mode="lines",
+                name=f"TTFT p{percent}",
+                line={"shape": "hv", "width": 1.5, "color": colour},
+                hovertemplate=f"arrived from %{{x:.3f}} s: p{percent} %{{y:.4~g}} s<extra></extra>",
+            )
+        )
+
+
+def _add_rate(figure: go.Figure, name: str, at_ns: Int64Array, edges: Int64Array, colour: str) -> None:
+    counts, _ = np.histogram(at_ns, edges)
+    figure.add_trace(
+        go.Scatter(
+            x=(edges / NS_PER_S).astype(np.float32),
+            y=held(counts / (np.diff(edges) / NS_PER_S)),
+            yaxis="y2",
+            mode="lines",
+            name=f"{name} per second",
+            line={"shape": "hv", "width": 1.5, "color": colour},
+            hovertemplate=f"%{{y:.3~g}} {name} per second from %{{x:.3f}} s<extra></extra>",
+        )
+    )
+
+
+def _present(column: npt.NDArray[Any]) -> Int64Array:
+    values = column.astype(np.float64)
+    return values[~np.isnan(values)].astype(np.int64)

@@ -1,0 +1,93 @@
+"""Long series made short: what a step function or a table of intervals was in each bin of time.
+
+A figure has some 1,000 pixels; a long run has millions of steps. Each bin keeps minimum, time-weighted mean
+and maximum, so nothing that happened disappears: a spike of one step stays visible as the maximum of its bin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import FloatArray, Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFunction:
+    """A value over time: ``value[i]`` holds from ``start_ns[i]`` to the next one, the last to ``end_ns``."""
+
+    start_ns: Int64Array
+    value: FloatArray
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binned:
+    """Minimum, mean and maximum per bin; ``edges_ns`` has one element more. NaN where a bin has no value."""
+
+    edges_ns: Int64Array
+    low: FloatArray
+    mean: FloatArray
+    high: FloatArray
+
+
+def time_edges(start_ns: int, end_ns: int, bins: int) -> Int64Array:
+    """Return up to ``bins + 1`` increasing edges from ``start_ns`` to ``end_ns`` (at least 1 ns apart)."""
+    bins = int(max(1, min(bins, end_ns - start_ns)))
+    end_ns = max(end_ns, start_ns + 1)
+    return start_ns + (np.arange(bins + 1, dtype=np.int64) * (end_ns - start_ns)) // bins
+
+
+def bin_intervals(
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    value: npt.NDArray[Any],
+    edges_ns: Int64Array,
+    weight_per_ns: FloatArray | None = None,
+) -> Binned:
+    """Bin values that hold over intervals, which may overlap each other and span several bins.
+
+    Parameters
+    ----------
+    start_ns, end_ns : int64 arrays
+        The intervals ``[start, end)``; empty ones count for minimum and maximum only.
+    value : array
+        One value per interval.
+    edges_ns : int64 array
+        Increasing edges of the bins; what lies outside is left out.
+    weight_per_ns : float array, optional
+        Weight in the mean of a nanosecond of each interval; 1 by default (the mean over time).
+    """
+    bins = len(edges_ns) - 1
+    inside = (end_ns > edges_ns[0]) & (start_ns < edges_ns[-1])
+    starts, ends = start_ns[inside], end_ns[inside]
+    values = np.asarray(value)[inside].astype(np.float64)
+    first = np.clip(np.searchsorted(edges_ns, starts, side="right") - 1, 0, bins - 1)
+    last = np.clip(np.searchsorted(edges_ns, ends, side="left") - 1, first, bins - 1)
+    count = last - first + 1
+    row = np.repeat(np.arange(len(starts)), count)  # a pair for every bin that an interval touches
+    bin_of = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
+    overlap = np.minimum(ends[row], edges_ns[bin_of + 1]) - np.maximum(starts[row], edges_ns[bin_of])
+    weight = np.maximum(overlap, 0).astype(np.float64)
+    if weight_per_ns is not None:
+        weight *= np.asarray(weight_per_ns)[inside][row]
+    low = np.full(bins, np.inf)
+    high = np.full(bins, -np.inf)
+    np.minimum.at(low, bin_of, values[row])
+    np.maximum.at(high, bin_of, values[row])
+    total = np.bincount(bin_of, weight, bins)
+    weighted = np.bincount(bin_of, weight * values[row], bins)
+    mean = np.divide(weighted, total, out=np.full(bins, np.nan), where=total > 0)
+    empty = np.isinf(low)
+    low[empty] = high[empty] = np.nan
+    return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high)
+
+
+def bin_function(function: StepFunction, edges_ns: Int64Array) -> Binned:
+    """Bin a step function; before its first and after its last instant it has no value."""
+    ends = np.append(function.start_ns[1:], function.end_ns)
+    lasting = ends > function.start_ns
+    return bin_intervals(function.start_ns[lasting], ends[lasting], function.value[lasting], edges_ns)

@@ -1,0 +1,137 @@
+"""One HTML file that shows a run: opens from disk, asks no host for anything, the same for the same run.
+
+The page forbids itself every connection (a Content-Security-Policy of ``default-src 'none'``), so that
+neither plotly.js nor a text inside the data could make one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import plotly.io
+from plotly.offline import get_plotlyjs
+
+from clustersim.report.files import written_whole
+from clustersim.report.layout import Layout, Panel, read_layout
+from clustersim.report.metrics import Columns, Weighted, latencies_ns, targets_ns
+from clustersim.report.panels import PANELS, Drawn, Run
+from clustersim.report.spans import SpansLike
+from clustersim.report.style import CONFIG
+from clustersim.report.words import setup_words
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "font-src data:; base-uri 'none'; form-action 'none'"
+)
+
+
+def dashboard_html(
+    summary: Mapping[str, Any],
+    requests: Columns,
+    steps: Columns,
+    spans: SpansLike | None,
+    layout: Mapping[str, Any],
+    *,
+    token_gaps: Weighted | None = None,
+) -> str:
+    """Return the dashboard of a run as one HTML page.
+
+    Parameters
+    ----------
+    summary : mapping
+        The object of ``summary.json``.
+    requests, steps : Columns
+        The tables ``requests.parquet`` and ``steps.parquet`` as arrays; a null is NaN.
+    spans : SpansLike or None
+        The spans of the window that ``device_lanes`` shows (see :func:`clustersim.report.lanes.busy_window`);
+        None when there are none to show.
+    layout : mapping
+        A parsed dashboard file, such as ``dashboards/overview.yaml``.
+    token_gaps : (values in ns, weights), optional
+        Gaps between tokens and how often each occurs; without them the ITL chart is left out.
+
+    Raises
+    ------
+    InputError
+        For an unknown figure or option, or a target that can't be read.
+    """
+    checked = read_layout(layout)
+    run = Run(
+        summary=summary,
+        requests=requests,
+        steps=steps,
+        spans=spans,
+        latencies=latencies_ns(requests, token_gaps),
+        limits_ns=targets_ns(summary.get("targets")),
+    )
+    sections = [
+        _section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
+        for index, panel in enumerate(checked.panels)
+    ]
+    return _page(checked, summary, "\n".join(sections))
+
+
+def write_dashboard(path: Path, html: str) -> None:
+    """Write a dashboard to ``path``; the file is complete or absent."""
+    with written_whole(path) as beside:
+        beside.write_text(html, encoding="utf-8")
+
+
+def _section(panel: Panel, drawn: Drawn, identity: str) -> str:
+    if drawn.bare:
+        return f'<section class="bare">{drawn.html}</section>'
+    plot = ""
+    if drawn.figure is not None:
+        figure = plotly.io.to_json(drawn.figure, engine="json")
+        config = json.dumps(CONFIG)
+        plot = (
+            f'<div id="{identity}" style="height:{drawn.figure.layout.height}px"></div>\n<script>'
+            f'Plotly.newPlot("{identity}", Object.assign({figure}, {{config: {config}}})){drawn.then};'
+            "</script>"
+        )
+    return (
+        f'<section class="{panel.width}"><h2>{escape(panel.title or drawn.title)}</h2>'
+        f'<p class="caption">{escape(panel.caption or drawn.caption)}</p>{drawn.html}{plot}</section>'
+    )
+
+
+def _page(layout: Layout, summary: Mapping[str, Any], sections: str) -> str:
+    name = escape(str(summary.get("name") or "run"))
+    style, script = _asset("page.css"), _asset("lanes.js") if layout.first("device_lanes") else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name} · clustersim</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+<script>{get_plotlyjs()}</script>
+<script>
+{script}</script>
+</head>
+<body>
+<header><h1>{name}{_badge(summary.get("legal"))}</h1><p>{escape(setup_words(summary))}</p></header>
+<main>
+{sections}
+</main>
+<footer>{escape(layout.title)} · clustersim. Drag in a figure to zoom in, double-click to zoom out.</footer>
+</body>
+</html>
+"""
+
+
+def _badge(legal: bool | None) -> str:
+    word = {True: "legal", False: "illegal"}.get(legal) if legal is not None else None
+    return f'<span class="badge {word}">{word}</span>' if word else ""
+
+
+def _asset(name: str) -> str:
+    return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")

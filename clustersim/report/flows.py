@@ -1,0 +1,53 @@
+"""Which send hands over to which receive: the arrows of a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import STREAMS
+from clustersim.report.spans import SpansLike
+
+
+def send_pairs(spans: SpansLike) -> tuple[Int64Array, Int64Array]:
+    """Pair the sends of a pipeline stage with the receives of the next one.
+
+    Every rank of a stage sends to the rank with the same coordinates in the next stage, so within a step of a
+    replica senders and receivers pair up in the order of their ranks. Where their numbers differ, because the
+    window cuts a transfer in two, none of that step and stage is paired.
+
+    Returns
+    -------
+    (sends, receives) : int64 arrays
+        Indices of spans, pair by pair; no span is in two pairs.
+    """
+    sends = np.flatnonzero(spans.stream == STREAMS.index("send"))
+    receives = np.flatnonzero(spans.stream == STREAMS.index("recv"))
+    sends = _by_transfer(spans, sends)
+    receives = _by_transfer(spans, receives)
+    keys = np.concatenate([_transfers(spans, sends, 0), _transfers(spans, receives, -1)])
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    of_sends, of_receives = group[: len(sends)], group[len(sends) :]
+    groups = int(group.max(initial=-1)) + 1
+    balanced = np.bincount(of_sends, minlength=groups) == np.bincount(of_receives, minlength=groups)
+    return sends[balanced[of_sends]], receives[balanced[of_receives]]
+
+
+def _by_transfer(spans: SpansLike, index: Int64Array) -> Int64Array:
+    order = np.lexsort(
+        (
+            spans.start_ns[index],
+            spans.rank[index],
+            spans.stage[index],
+            spans.step[index],
+            spans.replica[index],
+        )
+    )
+    return index[order]
+
+
+def _transfers(spans: SpansLike, index: Int64Array, offset: int) -> Int64Array:
+    """Return (replica, step, sending stage) of each span, shape (n, 3)."""
+    columns = (spans.replica[index], spans.step[index], spans.stage[index] + offset)
+    return np.stack([np.asarray(column, np.int64) for column in columns], axis=1)

@@ -1,0 +1,253 @@
+"""Latencies, throughput and targets of a run, from its requests: each metric is defined once, here.
+
+Tables are mappings of column name → numpy array, as a run directory has them; a null is NaN (so a column with
+nulls is float64, exact to 2⁵³ ns = 104 days). Percentiles are numpy's ``linear`` method everywhere, the one
+that ``vllm bench serve`` uses [1]_, so figures can be laid side by side.
+
+.. [1] vLLM, ``vllm/benchmarks/serve.py`` (commit 009e6d4): TPOT, percentiles over completed requests,
+goodput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.units import UnitError, parse
+
+Columns = Mapping[str, npt.NDArray[Any]]
+"""A table: column name → array, all of one length."""
+
+Weighted = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Values and how often each occurs."""
+
+PERCENTILES: Final = (50, 90, 95, 99)
+LATENCIES: Final = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "inter-token latency",
+    "e2e": "end-to-end latency",
+}
+"""Name → what it stands for, in the order in which they are shown."""
+
+
+def ttft_ns(requests: Columns) -> FloatArray:
+    """Time to first token of each request, ns: first token − arrival, so it includes the wait in the queue.
+
+    NaN for a request that never got a token.
+    """
+    return _float(requests["first_token_ns"]) - _float(requests["arrived_ns"])
+
+
+def e2e_ns(requests: Columns) -> FloatArray:
+    """End-to-end latency of each request, ns: last token − arrival. NaN for a request that did not finish."""
+    return _float(requests["finished_ns"]) - _float(requests["arrived_ns"])
+
+
+def tpot_ns(requests: Columns) -> FloatArray:
+    """Time per output token of each request, ns: (last token − first token) / (n − 1) for n generated tokens.
+
+    It leaves out the first token, whose time is TTFT; so it is undefined (NaN) for one token, and for a
+    request that did not finish.
+    """
+    gaps = _float(requests["generated_tokens"]) - 1.0
+    time = _float(requests["finished_ns"]) - _float(requests["first_token_ns"])
+    per_token: FloatArray = np.full(len(time), np.nan)
+    np.divide(time, gaps, out=per_token, where=gaps > 0)
+    return per_token
+
+
+def is_finished(requests: Columns) -> npt.NDArray[np.bool_]:
+    """Return which requests delivered all their tokens."""
+    return ~np.isnan(_float(requests["finished_ns"]))
+
+
+def latencies_ns(requests: Columns, token_gaps: Weighted | None = None) -> dict[str, Weighted]:
+    """Return the values of every latency that the run defines, by name, with their weights.
+
+    Parameters
+    ----------
+    requests : Columns
+        The table of requests. Only finished ones count, for every metric.
+    token_gaps : (values, weights) or None
+        Inter-token latency (ITL): the time from each token of a request to its next one, ns, pooled over
+        requests, and how often each gap occurs. ``None`` when it was not recorded; then ITL is absent.
+
+    Returns
+    -------
+    dict
+        Keys of :data:`LATENCIES` in their order; a metric that no request defines is absent.
+    """
+    done = is_finished(requests)
+    found: dict[str, Weighted] = {}
+    for name, per_request in (("ttft", ttft_ns), ("tpot", tpot_ns), ("itl", None), ("e2e", e2e_ns)):
+        if per_request is not None:
+            values = per_request(requests)[done]
+            values = values[~np.isnan(values)]
+            found[name] = (values, np.ones(len(values), np.int64))
+        elif token_gaps is not None:
+            found[name] = token_gaps
+    return {name: weighted for name, weighted in found.items() if weighted[1].sum() > 0}
+
+
+def weighted_percentile(
+    values: npt.NDArray[Any], weights: npt.NDArray[Any], percents: npt.ArrayLike
+) -> FloatArray:
+    """Return percentiles of values that occur several times each, without expanding them.
+
+    Equal, bit for bit, to ``np.percentile(np.repeat(values, weights), percents)``.
+
+    Parameters
+    ----------
+    values : ndarray
+        The values, in any order.
+    weights : ndarray of int
+        How often each occurs (0 or more).
+    percents : array_like
+        Percentages, 0 to 100.
+
+    Raises
+    ------
+    ValueError
+        When the weights sum to zero: nothing has no percentile.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = np.asarray(values)[order].astype(np.float64)
+    last = np.cumsum(
+        np.asarray(weights, np.int64)[order]
+    )  # last[i]: how many expanded values are ≤ ordered[i]
+    if not len(last) or last[-1] == 0:
+        raise ValueError("percentile of no values")
+    position = (last[-1] - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)
+    below = np.floor(position)
+    fraction = position - below
+    low = ordered[np.searchsorted(last, below, side="right")]
+    high = ordered[np.searchsorted(last, np.minimum(below + 1, last[-1] - 1), side="right")]
+    # numpy interpolates from the nearer end, so that the ends are exact
+    return np.asarray(
+        np.where(fraction >= 0.5, high - (high - low) * (1 - fraction), low + (high - low) * fraction)
+    )
+
+
+def latency_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> dict[str, float]:
+    """Return mean, p50, p90, p95, p99 and max of weighted values, in their unit."""
+    percentiles = weighted_percentile(values, weights, PERCENTILES)
+    mean = float(np.dot(np.asarray(values, np.float64), weights) / weights.sum())
+    named = {f"p{percent}": float(value) for percent, value in zip(PERCENTILES, percentiles, strict=True)}
+    return {"mean": mean, **named, "max": float(values[weights > 0].max())}
+
+
+def makespan_ns(requests: Columns) -> float | None:
+    """Time from the first arrival to the last token of the last request to finish, ns; None if none did."""
+    done = is_finished(requests)
+    if not done.any():
+        return None
+    return float(_float(requests["finished_ns"])[done].max() - _float(requests["arrived_ns"]).min())
+
+
+def throughput(requests: Columns) -> dict[str, float | None]:
+    """Return what finished requests got per second of the makespan.
+
+    ``output_tokens_per_s`` counts generated tokens, ``total_tokens_per_s`` prompt tokens too,
+    ``requests_per_s`` requests. Tokens of requests that did not finish are not counted. None where the
+    makespan is none or zero.
+    """
+    done = is_finished(requests)
+    output = int(requests["generated_tokens"][done].sum())
+    total = output + int(requests["prompt_tokens"][done].sum())
+    span = makespan_ns(requests)
+    return {
+        "output_tokens_per_s": output * NS_PER_S / span if span else None,
+        "total_tokens_per_s": total * NS_PER_S / span if span else None,
+        "requests_per_s": int(done.sum()) * NS_PER_S / span if span else None,
+    }
+
+
+def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str, Any]:
+    """Return what of ``summary.json`` follows from the requests: counts, latencies in ms, throughput.
+
+    A latency that is undefined (no finished request, or TPOT of one token each) is None.
+    """
+    outcome = np.asarray(requests["outcome"]).astype(str)
+    found = latencies_ns(requests, token_gaps)
+    in_ms = {
+        f"{name}_ms": {key: value / NS_PER_MS for key, value in latency_summary(*found[name]).items()}
+        if name in found
+        else None
+        for name in LATENCIES
+    }
+    counts = {key: int((outcome == key).sum()) for key in ("finished", "rejected", "unfinished")}
+    span = makespan_ns(requests)
+    return {
+        "requests": {"arrived": len(outcome), **counts},
+        **in_ms,
+        "throughput": throughput(requests),
+        "makespan_s": None if span is None else span / NS_PER_S,
+    }
+
+
+def targets_ns(targets: Mapping[str, Any] | None) -> dict[str, float]:
+    """Read a scenario's targets, such as ``{"ttft": "1 s", "tpot": "50 ms"}``, as ns by latency name.
+
+    Raises
+    ------
+    InputError
+        For an unknown latency, or a target that is no time with its unit.
+    """
+    found: dict[str, float] = {}
+    problems: list[Problem] = []
+    for name, text in (targets or {}).items():
+        if text is None:
+            continue
+        if name not in LATENCIES:
+            guess = did_you_mean(name, list(LATENCIES))
+            problems.append(Problem(path=f"targets.{name}", message=f"unknown latency {name!r}{guess}"))
+            continue
+        try:
+            found[name] = parse(text, "time") * NS_PER_S
+        except UnitError as error:
+            problems.append(Problem(path=f"targets.{name}", message=str(error)))
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def target_met(latency_ms: Mapping[str, float], limit_ns: float) -> bool:
+    """Say whether a target is met: when the 99th percentile is at most the target."""
+    return latency_ms["p99"] * NS_PER_MS <= limit_ns
+
+
+def attainment(values: npt.NDArray[Any], weights: npt.NDArray[Any], target_ns: float) -> float:
+    """Return the share, 0 to 1, of weighted values that are at most the target."""
+    return float(weights[values <= target_ns].sum() / weights.sum())
+
+
+def goodput_per_s(requests: Columns, limits_ns: Mapping[str, float]) -> float | None:
+    """Requests per second of the makespan that finished within every per-request target (TTFT, TPOT, E2E).
+
+    A one-token request has no TPOT and so can't miss it; ITL is no property of one request and is not
+    counted. None where the makespan is none or zero.
+    """
+    good = is_finished(requests)
+    for name, per_request in (("ttft", ttft_ns), ("tpot", tpot_ns), ("e2e", e2e_ns)):
+        if name in limits_ns:
+            good &= ~(per_request(requests) > limits_ns[name])
+    span = makespan_ns(requests)
+    return int(good.sum()) * NS_PER_S / span if span else None
+
+
+def kv_peak(steps: Columns) -> float | None:
+    """Return the largest share, 0 to 1, of a replica's K/V blocks in use in any step; None without blocks."""
+    some = steps["kv_blocks_total"] > 0
+    if not some.any():
+        return None
+    return float((steps["kv_blocks_used"][some] / steps["kv_blocks_total"][some]).max())
+
+
+def _float(column: npt.NDArray[Any]) -> FloatArray:
+    return np.asarray(column).astype(np.float64)

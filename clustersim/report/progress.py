@@ -1,0 +1,81 @@
+"""A progress bar for a run: on standard error, only where that is a terminal, at most ten times a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TextIO
+
+from clustersim.clock import NS_PER_S
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_SECONDS_BETWEEN: Final = 0.1
+
+
+class ProgressBar:
+    """Shows how many requests are finished, and the simulated time.
+
+    Use it as a context, and call it from the simulation; a call that comes too soon only looks at the clock.
+    What it shows never enters a result.
+
+    Parameters
+    ----------
+    file : text file, optional
+        Where to draw; standard error by default. Nothing is drawn when it is no terminal.
+    clock : callable, optional
+        Seconds of real time.
+
+    Examples
+    --------
+    >>> with ProgressBar() as progress:
+    ...     progress(now_ns=0, finished=0, total=10)
+    """
+
+    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = sys.stderr if file is None else file
+        self._clock = clock
+        self._next = float("-inf")
+        self._bar: Progress | None = None
+        self._row: TaskID | None = None
+        self.updates = 0
+
+    def __enter__(self) -> ProgressBar:
+        if self._file.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("requests"),
+                console=Console(file=self._file),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._row = self._bar.add_task("simulating", total=None)
+            self._bar.start()
+        return self
+
+    def __call__(self, now_ns: int, finished: int, total: int) -> None:
+        """Show that at ``now_ns`` of simulated time ``finished`` of ``total`` requests are done."""
+        if self._bar is None or self._row is None:
+            return
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _SECONDS_BETWEEN
+        self.updates += 1
+        description = f"simulating, {now_ns / NS_PER_S:,.1f} s"
+        self._bar.update(self._row, completed=finished, total=total, description=description, refresh=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._row = None

@@ -1,0 +1,181 @@
+"""A run on disk: resolved scenario, summary, tables, folded timeline, verdict, dashboard.
+
+A run directory is complete or absent: it is written beside its place and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.report.dashboard import dashboard_html, write_dashboard
+from clustersim.report.lanes import busy_window
+from clustersim.report.layout import read_layout
+from clustersim.report.metrics import Columns
+from clustersim.report.summary import plain_columns
+from clustersim.run.simulate import RunResult
+from clustersim.scenario.resolve import to_yaml
+from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import token_times
+
+FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunDirectory:
+    """What a run directory holds, read again."""
+
+    path: Path
+    summary: Mapping[str, Any]
+    requests: Columns
+    steps: Columns
+    timeline: Timeline
+    token_gaps: tuple[Int64Array, Int64Array]
+
+
+def check_writable(target: Path) -> None:
+    """Refuse, before anything is simulated, a place where a run directory cannot be written.
+
+    Raises
+    ------
+    InputError
+        When the place is a file, holds something that is not a run, or cannot be written.
+    """
+    message = _objection(target)
+    if message is not None:
+        raise InputError(Problem(path="--out", message=f"{target}: {message}"))
+
+
+def _objection(target: Path) -> str | None:
+    if target.exists() and not target.is_dir():
+        return "is a file; expected a folder for the run directory, or a new name"
+    if target.is_dir() and any(target.iterdir()) and not (target / "summary.json").is_file():
+        return "is not empty and holds no run, so nothing in it is overwritten; name a new folder"
+    parent = target.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{target.name}."):
+            pass
+    except OSError as error:
+        return f"cannot be written ({error.strerror or error}); name a folder that can"
+    return None
+
+
+def write_run(
+    target: Path,
+    result: RunResult,
+    summary: Mapping[str, Any],
+    verdict: Mapping[str, Any],
+    layout: Mapping[str, Any],
+) -> None:
+    """Write a run directory; an earlier run in the same place is replaced as a whole.
+
+    Parameters
+    ----------
+    target : Path
+    result : RunResult
+    summary, verdict : mapping
+        The objects of ``summary.json`` and ``verdict.json``.
+    layout : mapping
+        The parsed dashboard file.
+    """
+    with _whole_folder(target) as folder:
+        (folder / "scenario.yaml").write_text(to_yaml(result.scenario.document), encoding="utf-8")
+        _write_json(folder / "summary.json", summary)
+        _write_json(folder / "verdict.json", verdict)
+        write_table(folder / "requests.parquet", result.requests)
+        steps = step_columns(result.timeline)
+        write_table(folder / "steps.parquet", steps)
+        (folder / "timeline").mkdir()
+        save_timeline(result.timeline, folder / "timeline")
+        html = dashboard_of(
+            summary, plain_columns(result.requests), steps, result.timeline, result.token_gaps, layout
+        )
+        write_dashboard(folder / "dashboard.html", html)
+
+
+def step_columns(timeline: Timeline) -> dict[str, Any]:
+    """Return the columns of ``steps.parquet``."""
+    kinds = np.array(STEP_KINDS, object)
+    columns: dict[str, Any] = {}
+    for name, values in timeline.steps.items():
+        columns[name] = kinds[values] if name == "kind" else values
+    columns["replica"] = columns["replica"].astype(np.int32)
+    return columns
+
+
+def dashboard_of(
+    summary: Mapping[str, Any],
+    requests: Columns,
+    steps: Columns,
+    timeline: Timeline,
+    token_gaps: tuple[Int64Array, Int64Array],
+    layout: Mapping[str, Any],
+) -> str:
+    """Return the dashboard page of a run."""
+    lanes = read_layout(layout).first("device_lanes")
+    spans = None
+    if lanes is not None and len(steps["start_ns"]):
+        spans = timeline.unfold(*busy_window(steps, lanes.options["steps"]))
+    return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps)
+
+
+def read_run(path: Path) -> RunDirectory:
+    """Read a run directory.
+
+    Raises
+    ------
+    InputError
+        When a file is missing or cannot be read.
+    """
+    missing = [name for name in FILES if not (path / name).is_file()]
+    if missing:
+        message = f"is no run directory: {', '.join(missing)} missing; expected what `clustersim run` wrote"
+        raise InputError(Problem(file=str(path), message=message))
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        requests = read_table(path / "requests.parquet")
+        steps = read_table(path / "steps.parquet")
+    except (OSError, ValueError) as error:
+        raise InputError(Problem(file=str(path), message=f"cannot be read: {error}")) from None
+    timeline = load_timeline(path)
+    highest = int(requests["request"].max()) + 1 if len(requests["request"]) else 0
+    gaps = token_times(timeline, highest).gaps
+    return RunDirectory(
+        path=path, summary=summary, requests=requests, steps=steps, timeline=timeline, token_gaps=gaps
+    )
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _whole_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder to write into: it becomes ``target`` when the block ends, and vanishes when it raises."""
+    parent = target.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=parent))
+    replaced = beside.with_suffix(".old")
+    try:
+        yield beside
+        beside.chmod(0o755)
+        if target.exists():
+            os.replace(target, replaced)
+        os.replace(beside, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""Figures over time: the batch, the queue and the K/V cache, binned to the width of a screen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from clustersim.clock import NS_PER_S, Int64Array
+from clustersim.report.bins import Binned, bin_function, bin_intervals, time_edges
+from clustersim.report.gauges import gauge
+from clustersim.report.metrics import Columns
+from clustersim.report.style import BLUE, GREEN, ORANGE, PINK, axis_name, faded, held, stacked
+
+TIME_TITLE: Final = "time since the start of the run (s)"
+
+
+def batch_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.Figure:
+    """Draw how many requests run and wait, and how many tokens a step prefills and decodes."""
+    edges = _edges(steps, bins)
+    titles = ["requests", "prefill tokens<br>per step", "decode tokens<br>per step"]
+    figure = go.Figure(layout=stacked(titles, TIME_TITLE, height))
+    for name, colour in (("running", BLUE), ("waiting", ORANGE)):
+        _add(
+            figure, bin_function(gauge(steps, requests, name), edges), name, row=0, colour=colour, form=",.1f"
+        )
+    for row, (kind, colour) in enumerate((("prefill", GREEN), ("decode", PINK)), start=1):
+        series = tokens_per_step(steps, f"{kind}_tokens", edges)
+        _add(figure, series, f"{kind} tokens", row=row, colour=colour, form=",.0f")
+    return figure
+
+
+def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned:
+    """Bin what a step carries: the mean weighs every step alike, however long it takes."""
+    length = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
+    steps_per_ns = np.divide(steps["count"], length, out=np.zeros(len(length)), where=length > 0)
+    return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps_per_ns)
+
+
+def kv_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.Figure:
+    """Draw the share of all K/V cache blocks that is in use, over all replicas."""
+    share = kv_share(steps, requests, _edges(steps, bins))
+    figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
+    _add(figure, share, "in use", row=0, colour=BLUE, form=".1%", fill=True)
+    highest = float(np.nan_to_num(share.high).max())
+    top = 1.02 if highest > 0.35 else max(1.2 * highest, 0.01)
+    figure.update_layout(showlegend=False, yaxis={"tickformat": ".0%", "range": [0, top]})
+    return figure
+
+
+def kv_share(steps: Columns, requests: Columns, edges_ns: Int64Array) -> Binned:
+    """Bin the share, 0 to 1, of the K/V blocks of all replicas that is in use."""
+    replica = steps["replica"]
+    total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
+    used = bin_function(gauge(steps, requests, "kv_blocks_used"), edges_ns)
+    scale = 1 / total if total else 0.0
+    return Binned(edges_ns=edges_ns, low=used.low * scale, mean=used.mean * scale, high=used.high * scale)
+
+
+def _edges(steps: Columns, bins: int) -> Int64Array:
+    end = int(steps["end_ns"].max()) if len(steps["end_ns"]) else 1
+    return time_edges(0, end, bins)
+
+
+def _add(
+    figure: go.Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False
+) -> None:
+    """Add a series: its mean as a line, and the range from minimum to maximum as a band behind it.
+
+    Where no step ran the value is zero: nothing was there, and a band needs a value.
+    """
+    x = (series.edges_ns / NS_PER_S).astype(np.float32)
+    low, mean, high = (held(np.nan_to_num(values)) for values in (series.low, series.mean, series.high))
+    shared: dict[str, Any] = {
+        "x": x,
+        "yaxis": axis_name("y", row),
+        "mode": "lines",
+        "legendgroup": name,
+    }
+    edge = {"width": 0, "shape": "hv", "color": colour}
+    band = {**shared, "hoverinfo": "skip", "showlegend": False, "line": edge}
+    if not np.array_equal(low, high):
+        figure.add_trace(go.Scatter(y=low, **band))
+        figure.add_trace(go.Scatter(y=high, fill="tonexty", fillcolor=faded(colour, 0.22), **band))
+    figure.add_trace(
+        go.Scatter(
+            y=mean,
+            name=name,
+            line={"width": 1.6, "shape": "hv", "color": colour},
+            fill="tozeroy" if fill else None,
+            fillcolor=faded(colour, 0.12) if fill else None,
+            customdata=np.stack([low, high], axis=1),
+            hovertemplate=f"%{{y:{form}}} (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})",
+            **shared,
+        )
+    )

@@ -1,0 +1,57 @@
+"""``summary.json``: what a run found, as one object of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.plan.mesh import Mesh
+from clustersim.report.metrics import Columns, summarise
+from clustersim.run.simulate import RunResult
+
+
+def plain_columns(columns: Mapping[str, Any]) -> Columns:
+    """Return request columns with NaN where a masked value is absent."""
+    return {
+        name: np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
+        if isinstance(values, np.ma.MaskedArray)
+        else values
+        for name, values in columns.items()
+    }
+
+
+def summary_of(result: RunResult, *, legal: bool) -> dict[str, Any]:
+    """Return the object of the contract; without wall times, so that it is the same on every machine.
+
+    Parameters
+    ----------
+    result : RunResult
+    legal : bool
+        The verdict of the legality rules.
+    """
+    scenario, timeline = result.scenario, result.timeline
+    found = summarise(plain_columns(result.requests), result.token_gaps)
+    mesh = Mesh(plan=scenario.plan)
+    return {
+        "name": scenario.name,
+        "digest": scenario.digest,
+        "seed": scenario.seed,
+        "requests": found["requests"],
+        "ttft_ms": found["ttft_ms"],
+        "tpot_ms": found["tpot_ms"],
+        "itl_ms": found["itl_ms"],
+        "e2e_ms": found["e2e_ms"],
+        "throughput": found["throughput"],
+        "makespan_s": found["makespan_s"],
+        "steps": timeline.num_steps,
+        "spans": timeline.num_spans,
+        "timeline_digest": timeline.digest,
+        "legal": legal,
+        "preemptions": int(result.requests["preemptions"].sum()),
+        "kv_blocks": result.kv_blocks,
+        "targets": dict(scenario.targets),
+        "scenario": dict(scenario.document),
+        "devices": [scenario.topology.devices[mesh.device(rank)] for rank in range(scenario.plan.world)],
+    }

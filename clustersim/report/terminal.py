@@ -1,0 +1,111 @@
+"""What a run prints: the latencies, the rates, the verdict, and where the files are.
+
+On a terminal it has colours; into a file or a pipe it is plain text of the same words. Numbers are those of
+``summary.json``; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from clustersim.report.metrics import LATENCIES
+from clustersim.report.words import milliseconds, number, setup_words, target_lines
+from clustersim.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
+_PLAIN_WIDTH: Final = 110
+
+
+def print_summary(
+    summary: Mapping[str, Any],
+    *,
+    remarks: Sequence[str] = (),
+    run_dir: Path | None = None,
+    dashboard: Path | None = None,
+    kv_peak: float | None = None,
+    file: IO[str] | None = None,
+) -> None:
+    """Print what a run found.
+
+    Parameters
+    ----------
+    summary : mapping
+        The object of ``summary.json``.
+    remarks : sequence of str
+        What to be warned of (see :func:`clustersim.report.words.remarks`).
+    run_dir, dashboard : Path, optional
+        Where the run was written, and its HTML page.
+    kv_peak : float, optional
+        Largest share, 0 to 1, of a replica's K/V blocks in use; not printed when it is not known.
+    file : text file, optional
+        Where to print; standard output by default.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(file=file, highlight=False, soft_wrap=True, no_color=True, width=_PLAIN_WIDTH)
+    line = Text()
+    line.append(str(summary.get("name") or "run"), style="bold")
+    line.append(f"  {setup_words(summary)}", style="dim")
+    console.print(line)
+    console.print(_latencies(summary))
+    for what, value in _facts(summary, kv_peak):
+        console.print(Text.assemble((f"{what:<12}", "dim"), value))
+    for name, met, sentence in target_lines(summary):
+        word, style = ("met", "green") if met else ("missed", "bold red")
+        console.print(
+            Text.assemble((f"{'target':<12}", "dim"), (word, style), f"  {name.upper()}: {sentence}")
+        )
+    console.print(Text.assemble((f"{'legality':<12}", "dim"), _verdict(summary.get("legal"))))
+    for remark in remarks:
+        console.print(Text.assemble((f"{'note':<12}", "yellow"), remark))
+    for what, path in (("run", run_dir), ("dashboard", dashboard)):
+        if path is not None:
+            console.print(Text.assemble((f"{what:<12}", "dim"), str(path)))
+
+
+def _latencies(summary: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("latency (ms)", min_width=10)
+    for statistic in _STATISTICS:
+        table.add_column(statistic, justify="right", min_width=8)
+    for name in LATENCIES:
+        latency = summary.get(f"{name}_ms") or {}
+        table.add_row(name.upper(), *(milliseconds(latency.get(key)) for key in _STATISTICS))
+    return table
+
+
+def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str, str]]:
+    counts, rates = summary["requests"], summary["throughput"]
+    makespan = summary.get("makespan_s")
+    output, total, each = (
+        number(rates[key]) for key in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+    )
+    lasted = f" in {format_seconds(makespan)}" if makespan is not None else ""
+    facts = [
+        ("requests", f"{counts['finished']:,} of {counts['arrived']:,} finished{lasted}"),
+        ("throughput", f"{output} output tokens/s, {total} with prompts, {each} requests/s"),
+    ]
+    if kv_peak is not None:
+        facts.append(("K/V cache", f"{kv_peak:.0%} of a replica's blocks at most"))
+    size = f"{summary['steps']:,} steps, {summary['spans']:,} operators"
+    wall = (summary.get("wall_s") or {}).get("total")
+    facts.append(
+        ("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else ""))
+    )
+    return facts
+
+
+def _verdict(legal: bool | None) -> tuple[str, str]:
+    if legal is None:
+        return "not checked", "yellow"
+    return ("legal", "green") if legal else ("illegal: see verdict.json", "bold red")

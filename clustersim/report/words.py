@@ -1,0 +1,163 @@
+"""A run in words, for people: its configuration, its numbers with units, and what to be warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_MS
+from clustersim.report.bins import bin_function, time_edges
+from clustersim.report.gauges import gauge
+from clustersim.report.metrics import LATENCIES, Columns, target_met, targets_ns
+from clustersim.units import format_seconds
+
+_FEW: Final = 100
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Write a number with that many significant digits and thousands separated; a dash for None.
+
+    Examples
+    --------
+    >>> number(12345.678), number(1.23456), number(None)
+    ('12,346', '1.235', '–')
+    """
+    if value is None:
+        return "–"
+    whole = len(str(int(abs(value))))
+    return f"{value:,.{max(0, digits - whole)}f}" if abs(value) >= 1 else f"{value:.{digits}g}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Write milliseconds for a table: one or two decimals, so that columns line up."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
+
+
+def configuration(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was simulated, as (what, value) pairs; what the scenario does not say is left out."""
+    scenario = summary.get("scenario") or {}
+    serving = scenario.get("serving") or {}
+    precision = scenario.get("precision") or {}
+    devices = summary.get("devices") or ()
+    pairs = [
+        ("model", _name(scenario.get("model"))),
+        ("topology", _name(scenario.get("topology"))),
+        ("devices in use", f"{len(set(devices)):,}" if devices else ""),
+        ("plan", plan_words(scenario.get("plan"))),
+        ("precision", ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in precision.items())),
+        ("scheduler", _name(serving.get("scheduler"))),
+        ("engine", _name(serving.get("engine"))),
+        ("workload", _workload(scenario.get("workload") or {})),
+        ("seed", _name(summary.get("seed"))),
+        ("digest", str(summary.get("digest") or "")[:16]),
+    ]
+    return [(what, value) for what, value in pairs if value]
+
+
+def setup_words(summary: Mapping[str, Any]) -> str:
+    """Return in one line what was simulated, such as ``llama-3.1-70b on dgx-h100, TP 4 × PP 2``."""
+    scenario = summary.get("scenario") or {}
+    model, topology = _name(scenario.get("model")), _name(scenario.get("topology"))
+    on = " on ".join(part for part in (model, topology) if part)
+    return ", ".join(part for part in (on, plan_words(scenario.get("plan"))) if part)
+
+
+def plan_words(plan: Mapping[str, Any] | None) -> str:
+    """Write a plan as its degrees above 1, such as ``TP 4 × PP 2 × SP 2 (ring, zigzag)``."""
+    words = []
+    for axis in ("dp", "pp", "sp", "tp", "ep"):
+        value = (plan or {}).get(axis, 1)
+        degree = value.get("degree", 1) if isinstance(value, Mapping) else value
+        if degree is None or degree == 1:
+            continue
+        given = value if isinstance(value, Mapping) else {}
+        details = [str(given[key]) for key in ("scheme", "partition", "scope") if given.get(key)]
+        words.append(f"{axis.upper()} {degree}" + (f" ({', '.join(details)})" if details else ""))
+    return " × ".join(words) if words else "one device"
+
+
+def remarks(
+    summary: Mapping[str, Any], requests: Columns | None = None, steps: Columns | None = None
+) -> list[str]:
+    """Return what a reader of the numbers must know before believing them, most serious first; often nothing.
+
+    Parameters
+    ----------
+    summary : mapping
+        The object of ``summary.json``.
+    requests, steps : Columns, optional
+        The tables of the run; without them what only they tell is not looked at.
+    """
+    counts = summary["requests"]
+    arrived = f"{counts['arrived']:,}"
+    found = []
+    if summary.get("legal") is False:
+        found.append("The run broke legality rules: its numbers describe what could not have happened.")
+    if counts["unfinished"]:
+        found.append(
+            f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "
+            "latencies cover finished requests only and look better than they are."
+        )
+    if counts["rejected"]:
+        found.append(f"{counts['rejected']:,} of {arrived} requests were rejected and have no latency.")
+    if requests is not None and steps is not None and queue_grows(requests, steps):
+        found.append(
+            "The queue grew for as long as requests arrived: the load is more than this deployment serves, "
+            "and TTFT depends on how long the run is."
+        )
+    if requests is not None and (preempted := int((requests["preemptions"] > 0).sum())):
+        found.append(f"{preempted:,} requests were preempted because K/V blocks ran out, and computed anew.")
+    if 0 < (finished := counts["finished"]) < _FEW:
+        found.append(f"Only {finished} requests finished: p99 is little more than the slowest of them.")
+    return found
+
+
+def queue_grows(requests: Columns, steps: Columns) -> bool:
+    """Say whether the number of waiting requests grew steadily while requests arrived.
+
+    The time from first to last arrival is cut in four; the queue grows when its mean rises from each quarter
+    to the next and the last one holds at least 4 requests and twice as many as the second.
+    """
+    arrived = requests["arrived_ns"]
+    if len(arrived) < 8 or arrived.min() == arrived.max():
+        return False
+    edges = time_edges(int(arrived.min()), int(arrived.max()), 4)
+    waiting = np.nan_to_num(bin_function(gauge(steps, requests, "waiting"), edges).mean)
+    return bool((np.diff(waiting) > 0).all() and waiting[-1] >= max(4.0, 2 * waiting[len(waiting) // 3]))
+
+
+def target_lines(summary: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
+    """Return per target: the latency's name, whether it is met, and a sentence with both numbers."""
+    lines = []
+    for name, limit in targets_ns(summary.get("targets")).items():
+        latency = summary.get(f"{name}_ms")
+        if latency is None:
+            lines.append((name, False, f"no finished request has a {LATENCIES[name]}"))
+            continue
+        met = target_met(latency, limit)
+        p99, wanted = format_seconds(latency["p99"] / 1e3), format_seconds(limit / NS_PER_MS / 1e3)
+        lines.append((name, met, f"p99 of {name.upper()} is {p99}, target {wanted}"))
+    return lines
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Mapping):
+        name = str(value.get("name", "inline"))
+        nodes = value.get("nodes")
+        return f"{name} × {nodes} nodes" if nodes not in (None, 1) else name
+    return "" if value is None else str(value)
+
+
+def _workload(workload: Mapping[str, Any]) -> str:
+    trace = workload.get("trace")
+    if isinstance(trace, Mapping):
+        return f"trace {trace.get('path', '')}"
+    arrivals = workload.get("arrivals")
+    if isinstance(arrivals, Mapping):
+        rate = arrivals.get("rate") or arrivals.get("concurrency") or ""
+        return f"{arrivals.get('process', '')} {rate}".strip()
+    return ""

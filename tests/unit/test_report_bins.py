@@ -1,0 +1,68 @@
+"""Binning: spikes stay, means weigh time, and an empty replica counts as zero."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.report.bins import bin_intervals, time_edges
+from clustersim.report.gauges import gauge
+
+NONE = float("nan")
+
+
+def test_a_short_spike_stays_as_the_maximum_of_its_bin() -> None:
+    start, end = np.array([0, 990, 991]), np.array([990, 991, 2000])
+    binned = bin_intervals(start, end, np.array([1, 50, 2]), time_edges(0, 2000, 2))
+    assert binned.high.tolist() == [50, 2]
+    assert binned.low.tolist() == [1, 2]
+    assert binned.mean.tolist() == [(990 * 1 + 50 + 9 * 2) / 1000, 2]
+
+
+def test_an_interval_over_several_bins_counts_in_each() -> None:
+    binned = bin_intervals(np.array([5]), np.array([35]), np.array([7]), time_edges(0, 50, 5))
+    assert binned.high[:4].tolist() == [7, 7, 7, 7]
+    assert np.isnan(binned.mean[4])
+
+
+def test_weights_make_the_mean_one_over_steps_not_over_time() -> None:
+    start, end = np.array([0, 90]), np.array([90, 100])  # one long step of 1 token, one short of 9
+    binned = bin_intervals(start, end, np.array([1, 9]), np.array([0, 100]), 1 / (end - start))
+    assert binned.mean.tolist() == [5.0]
+
+
+def steps_of(rows: list[tuple[int, int, int, int]]) -> dict[str, np.ndarray]:
+    names = ("replica", "start_ns", "end_ns", "running")
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def requests_of(rows: list[tuple[int, int, float]]) -> dict[str, np.ndarray]:
+    names = ("replica", "arrived_ns", "finished_ns")
+    table = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    return {**table, "outcome": np.full(len(rows), "finished", object)}
+
+
+def test_a_gauge_holds_between_steps_and_drops_when_the_replica_is_empty() -> None:
+    steps = steps_of(
+        [(0, 0, 10, 2), (0, 13, 20, 2), (0, 50, 60, 1)]
+    )  # a pause of 3, then 30 ns without requests
+    requests = requests_of([(0, 0, 20), (0, 0, 20), (0, 50, 60)])
+    found = gauge(steps, requests, "running")
+    assert found.start_ns.tolist() == [0, 13, 20, 50, 60]
+    assert found.value.tolist() == [2, 2, 0, 1, 0]
+
+
+def test_a_gauge_adds_up_replicas() -> None:
+    steps = steps_of([(0, 0, 10, 2), (1, 5, 15, 3)])
+    requests = requests_of([(0, 0, 10), (1, 5, 15)])
+    found = gauge(steps, requests, "running")
+    assert list(zip(found.start_ns.tolist(), found.value.tolist(), strict=True)) == [
+        (0, 2),
+        (5, 5),
+        (10, 3),
+        (15, 0),
+    ]
+
+
+def test_a_gauge_keeps_its_value_while_a_request_is_unfinished() -> None:
+    found = gauge(steps_of([(0, 0, 10, 2)]), requests_of([(0, 0, NONE)]), "running")
+    assert (found.value.tolist()[-1], found.end_ns) == (2, 10)
