@@ -94,6 +94,29 @@ def test_tiny_is_tiny():
     assert total_parameters(tiny(read(QWEN_MOE))) < 100_000
 
 
+def test_tiny_gives_layers_to_each_run_in_proportion_to_what_is_left():
+    types = ["sliding_attention"] * 3 + ["full_attention"] * 4
+    small = tiny(read(GPT_OSS, num_hidden_layers=7, layer_types=types), layers=5)
+    assert [layer.attention.sliding_window for layer in small.layers] == [4, 4, None, None, None]
+
+
+def test_tiny_cuts_alternating_layers_after_one_of_each_kind():
+    assert [layer.attention.sliding_window for layer in tiny(read(GPT_OSS)).layers] == [4, None]
+
+
+def test_tiny_of_few_kv_heads_keeps_mqa():
+    assert tiny(read(LLAMA, num_key_value_heads=1)).layers[0].attention.num_heads == 4
+
+
+def test_tiny_allows_sizes_of_one():
+    small = tiny(read(LLAMA), hidden=1, intermediate=1, vocab=1, positions=1)
+    assert (small.hidden, small.vocab) == (1, 1)
+
+
+def test_tiny_without_learned_positions_has_none():
+    assert tiny(read(LLAMA)).learned_positions == 0
+
+
 def test_tiny_of_one_layer_has_one():
     assert len(tiny(read(LLAMA, num_hidden_layers=1)).layers) == 1
 
