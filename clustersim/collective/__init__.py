@@ -1,0 +1,9 @@
+"""Collectives: what an algorithm costs on a group, how to choose one, and how activities share links."""
+
+from __future__ import annotations
+
+from clustersim.collective.algorithms import ALGORITHMS, plan_collective
+from clustersim.collective.fluid import components, fair_rates, touched
+from clustersim.collective.plan import CommPlan, choose
+
+__all__ = ["ALGORITHMS", "CommPlan", "choose", "components", "fair_rates", "plan_collective", "touched"]

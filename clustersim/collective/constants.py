@@ -1,0 +1,138 @@
+"""Constants of the algorithm families: what a device file says, and what is assumed where it says nothing.
+
+A family is a set of algorithms that one library runs the same way:
+
+========== =================================================================================================
+ring       ring, halving_doubling, hierarchical, torus: pipelined steps between neighbours (NCCL, XLA)
+tree       double binary tree (NCCL)
+direct     all pairs at once, as grouped sends and receives (NCCL all-to-all)
+one_shot   custom all-reduce: every rank reads every other's tensor (vLLM, TensorRT-LLM, SGLang)
+two_shot   custom all-reduce: direct reduce-scatter, then direct all-gather
+in_switch  NVLink SHARP: the switch reduces and multicasts
+send       one sender, one receiver
+========== =================================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from clustersim.cluster.device import Device
+from clustersim.errors import InputError, Problem, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Constants of one family on one device.
+
+    Parameters
+    ----------
+    base_s : float
+        Launch of the kernel, seconds; the engine's own gap before it is not in here.
+    step_s : float
+        Per serial step inside a scale-up domain, besides the latency of the route.
+    peer_s : float
+        Per peer that a rank talks to at the same time.
+    efficiency : float
+        Share of a link's capacity that payload can reach inside a scale-up domain.
+    ramp_s, ramp_half_s : float
+        See :class:`~clustersim.collective.plan.CommPlan`.
+    network_step_s, network_efficiency : float
+        The same as ``step_s`` and ``efficiency`` for sends between scale-up domains.
+    max_payload_bytes : float
+        What the algorithm's buffers hold; ``auto`` does not choose it for more, and never when this is 0.
+    """
+
+    base_s: float = 0.0
+    step_s: float = 0.0
+    peer_s: float = 0.0
+    efficiency: float = 1.0
+    ramp_s: float = 0.0
+    ramp_half_s: float = 1e-5
+    network_step_s: float = 0.0
+    network_efficiency: float = 1.0
+    max_payload_bytes: float = math.inf
+
+
+_NETWORK: Final = {"network_step_s": 8.5e-6, "network_efficiency": 0.85}
+_CUSTOM: Final = {"max_payload_bytes": 8.0 * 2**20}  # vLLM and SGLang, custom_all_reduce.py: max_size
+ASSUMED: Final[Mapping[str, Mapping[str, float]]] = {
+    "ring": {
+        "base_s": 5.0e-6,
+        "step_s": 0.2e-6,
+        "efficiency": 0.74,
+        "ramp_s": 25e-6,
+        "ramp_half_s": 10e-6,
+        **_NETWORK,
+    },
+    "direct": {
+        "base_s": 6.4e-6,
+        "peer_s": 0.2e-6,
+        "efficiency": 0.64,
+        "ramp_s": 8e-6,
+        "ramp_half_s": 1e-6,
+        **_NETWORK,
+    },
+    "one_shot": {"base_s": 3.7e-6, "peer_s": 0.06e-6, "efficiency": 0.58, **_CUSTOM},
+    "two_shot": {"base_s": 3.7e-6, "peer_s": 0.6e-6, "efficiency": 0.8, **_CUSTOM},
+    "in_switch": {"base_s": 15e-6, "efficiency": 0.67, "ramp_s": 75e-6, "ramp_half_s": 40e-6},
+    "send": {"base_s": 7.0e-6, "efficiency": 0.8, "network_step_s": 8.5e-6, "network_efficiency": 0.73},
+}
+"""Per family, for devices without measurements: round values between those fitted for H100 and H200 (see
+their device files), since newer devices of other makers have links of the same class.
+``network_*``: DeepEP and NCCL over 400 Gb/s InfiniBand, as in the H100 file."""
+
+_TREE_EFFICIENCY: Final = 0.92
+"""Of a tree against a ring, as in NCCL's own tuning model (``ncclTopoTuneModel``, src/graph/tuning.cc), which
+gives both the same latency per step. ``tree`` is derived from ``ring`` unless a device says otherwise."""
+FAMILIES: Final = (*ASSUMED, "tree")
+
+
+def family(device: Device, name: str) -> Family:
+    """Return the constants of family ``name`` on ``device``; what the device's file lacks is assumed.
+
+    Raises
+    ------
+    InputError
+        When the device's ``collectives`` section has an unknown family or constant, or an impossible value.
+    """
+    problems = _wrong_constants(device)
+    if problems:
+        raise InputError(problems)
+    given = device.collectives.get(name)
+    if given is None and name == "tree":
+        ring = family(device, "ring")
+        return replace(
+            ring,
+            efficiency=ring.efficiency * _TREE_EFFICIENCY,
+            network_efficiency=ring.network_efficiency * _TREE_EFFICIENCY,
+        )
+    assumed = ASSUMED["ring" if name == "tree" else name]
+    # A measured family that says nothing of ramp or peers has none; only what fits don't tell is filled in.
+    kept = ("network_step_s", "network_efficiency", "max_payload_bytes")
+    base = assumed if given is None else {key: assumed[key] for key in assumed if key in kept}
+    return Family(**{**base, **(given or {})})
+
+
+def _wrong_constants(device: Device) -> list[Problem]:
+    known = [field.name for field in fields(Family)]
+    problems = []
+    for name, constants in device.collectives.items():
+        where = f"{device.name}: collectives.{name}"
+        if name not in FAMILIES:
+            problems.append(Problem(message=f"unknown family{did_you_mean(name, FAMILIES)}", path=where))
+            continue
+        for key, value in constants.items():
+            wrong = f"{value!r} is not between 0 (excluded) and 1"
+            if key not in known:
+                problems.append(
+                    Problem(message=f"unknown constant{did_you_mean(key, known)}", path=f"{where}.{key}")
+                )
+            elif key.endswith("efficiency") and not 0.0 < value <= 1.0:
+                problems.append(Problem(message=wrong, path=f"{where}.{key}"))
+            elif value < 0.0 or (key == "ramp_half_s" and value == 0.0):
+                problems.append(Problem(message=f"{value!r} is not positive", path=f"{where}.{key}"))
+    return problems

@@ -1,0 +1,166 @@
+"""Fit of a family's constants to measured collectives: ``base + steps × step + T + ramp × T / (T + half)``.
+
+``T`` is the time that the algorithm's load takes on its busiest link at the fitted efficiency. The last
+term is what a pipelined transfer loses while it fills up and changes protocol (NCCL: LL, LL128, Simple): it
+grows with the size and ends at ``ramp``. The sum of relative errors is minimised: least squares, reweighted
+towards the median so that a few outliers (another process on the machine, a change of kernel) have little
+pull.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+
+_ROUNDS: Final = 10  # of reweighting; the weights move by less than a percent after about eight
+_GRID: Final = 21  # points per axis of the search over efficiency and half
+_REFINEMENTS: Final = 4  # each narrows both axes to a quarter around the best point
+_HALF_RANGE: Final = (1e-6, 1e-2)  # seconds; sizes of 100 kB to 1 GB at 100 GB/s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Measurements of one family of algorithms, one entry per measurement.
+
+    Parameters
+    ----------
+    steps : array of float
+        Serial steps of the algorithm (14 for a ring all-reduce over 8), or peers of a direct one.
+    ideal_seconds : array of float
+        Time on the busiest link at full capacity: payload × load per byte / capacity.
+    latency_seconds : array of float
+        What the routes of its steps take by themselves; it is not fitted.
+    seconds : array of float
+        What was measured.
+    """
+
+    steps: FloatArray
+    ideal_seconds: FloatArray
+    latency_seconds: FloatArray
+    seconds: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Constants of a family, and how well they fit (relative errors: median and 90 % quantile)."""
+
+    base_s: float
+    step_s: float
+    efficiency: float
+    ramp_s: float
+    ramp_half_s: float
+    median_error: float = float("nan")
+    p90_error: float = float("nan")
+    num_samples: int = 0
+
+    def predict(self, samples: Samples) -> FloatArray:
+        """Return the seconds that the constants give for samples."""
+        transfer = samples.ideal_seconds / self.efficiency
+        ramp = self.ramp_s * transfer / (transfer + self.ramp_half_s)
+        return self.base_s + self.step_s * samples.steps + samples.latency_seconds + transfer + ramp
+
+
+def fit_family(
+    samples: Samples,
+    *,
+    efficiency: tuple[float, float] = (0.1, 0.85),
+    base_s: float | None = None,
+    ramp: bool = True,
+) -> Fitted:
+    """Fit a family's constants to measurements.
+
+    Parameters
+    ----------
+    samples : Samples
+        Several numbers of steps are needed to tell base from step; with one number the base takes it all.
+    efficiency : (float, float)
+        Range of efficiencies that are tried. The default ends at what headers leave of a link's rate: NCCL
+        counts on 20.6 of 25 GB/s per NVLink 4 (src/graph/topo.h).
+    base_s : float or None
+        The base, when it is known from elsewhere; None to fit it.
+    ramp : bool
+        Whether to fit the last term; without it the model is the plain α + β × size.
+
+    Returns
+    -------
+    Fitted
+        All constants ≥ 0.
+    """
+    eta_range = efficiency
+    half_range = (math.log(_HALF_RANGE[0]), math.log(_HALF_RANGE[1]))
+    bounds = (eta_range, half_range)
+    best, best_error = Fitted(base_s=0.0, step_s=0.0, efficiency=1.0, ramp_s=0.0, ramp_half_s=1.0), np.inf
+    for _ in range(_REFINEMENTS):
+        halves = np.exp(np.linspace(*half_range, _GRID)) if ramp else np.ones(1)
+        for eta, half in itertools.product(np.linspace(*eta_range, _GRID), halves):
+            fitted, error = _fit_linear(samples, float(eta), float(half), base_s, ramp)
+            if error < best_error:
+                best, best_error = fitted, error
+        eta_range = _narrowed(eta_range, best.efficiency, bounds[0])
+        half_range = _narrowed(half_range, math.log(best.ramp_half_s), bounds[1])
+    return with_errors(best, samples)
+
+
+def with_errors(fitted: Fitted, samples: Samples) -> Fitted:
+    """Return ``fitted`` with its relative errors on ``samples``."""
+    predicted = fitted.predict(samples)
+    error = np.abs(predicted - samples.seconds) / samples.seconds
+    return replace(
+        fitted,
+        median_error=float(np.median(error)),
+        p90_error=float(np.quantile(error, 0.9)),
+        num_samples=len(samples.seconds),
+    )
+
+
+def _narrowed(now: tuple[float, float], best: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    reach = (now[1] - now[0]) / 8
+    return max(best - reach, bounds[0]), min(best + reach, bounds[1])
+
+
+def _fit_linear(
+    samples: Samples, efficiency: float, half: float, base_s: float | None, ramp: bool
+) -> tuple[Fitted, float]:
+    """Fit base, step and ramp for a given efficiency and half; return also the sum of relative errors."""
+    transfer = samples.ideal_seconds / efficiency
+    one_count = base_s is None and float(np.ptp(samples.steps)) == 0.0
+    unknowns = [np.zeros_like(transfer) if one_count else samples.steps]
+    unknowns += [transfer / (transfer + half)] if ramp else []
+    unknowns += [np.ones_like(transfer)] if base_s is None else []
+    columns = np.stack(unknowns, axis=1) / samples.seconds[:, None]
+    target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0)) / samples.seconds
+    weight = np.ones_like(target)
+    found = np.zeros(columns.shape[1])
+    for _ in range(_ROUNDS):
+        found = _least_squares(columns * weight[:, None], target * weight)
+        error = np.abs(columns @ found - target)
+        weight = 1.0 / np.sqrt(np.maximum(error, 0.01))  # errors below 1 % are equally good
+    fitted = Fitted(
+        base_s=float(found[-1]) if base_s is None else base_s,
+        step_s=float(found[0]),
+        efficiency=efficiency,
+        ramp_s=float(found[1]) if ramp else 0.0,
+        ramp_half_s=half,
+    )
+    return fitted, float(np.abs(columns @ found - target).sum())
+
+
+def _least_squares(columns: FloatArray, target: FloatArray) -> FloatArray:
+    """Non-negative least squares by trying every set of positive unknowns (there are at most three)."""
+    best, best_error = np.zeros(columns.shape[1]), float(target @ target)
+    for count in range(1, columns.shape[1] + 1):
+        for chosen in itertools.combinations(range(columns.shape[1]), count):
+            picked = columns[:, chosen]
+            found = np.linalg.lstsq(picked, target, rcond=None)[0]
+            residual = picked @ found - target
+            error = float(residual @ residual)
+            if (found >= 0.0).all() and error < best_error:
+                best, best_error = np.zeros(columns.shape[1]), error
+                best[list(chosen)] = found
+    return best

@@ -1,0 +1,184 @@
+"""Measured collectives, and what a topology says an algorithm does in them: the input of a fit.
+
+Reads CSV tables, whose paths the user gives: those of ai-dynamo/aiconfigurator for NCCL and custom
+all-reduces (``latency`` in ms, ``message_size`` in elements) and for DeepEP (µs, GB/s), and Vidur's network
+profiles (``size`` in bytes, times in ms).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from clustersim.cluster.topology import Topology
+from clustersim.collective.algorithms import ALGORITHMS
+from clustersim.collective.constants import Family
+from clustersim.collective.fit import Samples
+from clustersim.collective.group import group_of
+from clustersim.collective.traffic import price
+
+_ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
+_KINDS: Final = {"alltoall": "all_to_all", "send_recv": "send"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One measured collective.
+
+    Parameters
+    ----------
+    kind : str
+        As in :data:`~clustersim.collective.algorithms.ALGORITHMS`.
+    library : str
+        What ran it, such as ``NCCL`` or ``vLLM_custom_graph``.
+    version, dtype : str
+        Of the library, and of the elements.
+    devices, nodes : int
+        Number of devices, and of the nodes that they are spread over evenly.
+    payload_bytes, seconds : float
+        Payload in the sense of :class:`~clustersim.collective.plan.CommPlan`, and duration.
+    """
+
+    kind: str
+    library: str
+    version: str
+    dtype: str
+    devices: int
+    nodes: int
+    payload_bytes: float
+    seconds: float
+
+
+def read_aiconfigurator(path: Path, system: str) -> list[Measurement]:
+    """Read the rows of one system, such as ``h100_sxm``; rows without a message size are left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["system"] == system and row["message_size"]]
+    return [
+        Measurement(
+            kind=_KINDS.get(row["op_name"], row["op_name"]),
+            library=row["kernel_source"],
+            version=row["version"],
+            dtype=row["nccl_dtype"] or row["allreduce_dtype"],
+            devices=int(float(row["num_gpus"])),
+            nodes=1,
+            payload_bytes=float(row["message_size"])
+            * _ELEMENT_BYTES[row["nccl_dtype"] or row["allreduce_dtype"]],
+            seconds=float(row["latency"]) * 1e-3,
+        )
+        for row in rows
+    ]
+
+
+def read_vidur(path: Path) -> list[Measurement]:
+    """Read one of Vidur's network profiles (``all_reduce.csv`` or ``send_recv.csv``): its medians."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        Measurement(
+            kind=_KINDS.get(row["collective"], row["collective"]),
+            library="NCCL",
+            version="",
+            dtype="half",
+            devices=int(row["num_workers"]),
+            nodes=int(row["num_workers"]) // int(row["devices_per_node"]),
+            payload_bytes=float(row["size"]),
+            seconds=float(row[f"time_stats.{row['collective']}.median"]) * 1e-3,
+        )
+        for row in rows
+    ]
+
+
+def read_deepep(path: Path, system: str) -> list[Measurement]:
+    """Read the low-latency table of DeepEP: dispatch (fp8) and combine (bf16) as all-to-alls over 8 per node.
+
+    The payload is its time × its bandwidth: what one rank sends for all its tokens and experts.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["system"] == system]
+    return [
+        Measurement(
+            kind="all_to_all",
+            library=f"DeepEP_{half}",
+            version=row["version"],
+            dtype="bfloat16" if half == "combine" else "float8",
+            devices=8 * int(row["node_num"]),
+            nodes=int(row["node_num"]),
+            payload_bytes=float(row[f"{half}_avg_t_us"]) * float(row[f"{half}_bandwidth_gbps"]) * 1e3,
+            seconds=float(row[f"{half}_avg_t_us"]) * 1e-6,
+        )
+        for row in rows
+        for half in ("dispatch", "combine")
+    ]
+
+
+def newest(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return, per case, those of the newest version, merged to one by their median, in a fixed order."""
+    cases: dict[tuple[str, str, str, int, int, float], list[Measurement]] = {}
+    for one in measurements:
+        case = (one.kind, one.library, one.dtype, one.devices, one.nodes, one.payload_bytes)
+        cases.setdefault(case, []).append(one)
+    found = []
+    for case in sorted(cases):
+        last = max(_version(one.version) for one in cases[case])
+        same = [one for one in cases[case] if _version(one.version) == last]
+        seconds = float(np.median([one.seconds for one in same]))
+        found.append(replace(same[0], seconds=seconds))
+    return found
+
+
+def samples(
+    topology: Topology, algorithm: str, measurements: Sequence[Measurement], *, per_peer: bool = False
+) -> Samples:
+    """Work out what an algorithm does in the measured cases on a topology.
+
+    Parameters
+    ----------
+    topology : Topology
+        With at least as many nodes and devices as were measured; a case takes the first devices of the first
+        nodes. Latencies of routes are taken off the measured seconds, so that they are not fitted twice.
+    algorithm : str
+        An algorithm of each measured kind.
+    per_peer : bool
+        Whether to count the peers of a rank in place of serial steps.
+
+    Returns
+    -------
+    Samples
+        One entry per measurement, in order.
+    """
+    work: dict[tuple[str, int, int], tuple[float, float, float, float]] = {}
+    entries = []
+    for one in measurements:
+        case = (one.kind, one.devices, one.nodes)
+        if case not in work:
+            work[case] = _work(topology, algorithm, *case)
+        steps, peers, latency_s, seconds_per_byte = work[case]
+        count = peers if per_peer else steps
+        entries.append((count, one.payload_bytes * seconds_per_byte, latency_s, one.seconds))
+    steps_, ideal, latency, seconds = np.array(entries, np.float64).reshape(-1, 4).T
+    return Samples(steps=steps_, ideal_seconds=ideal, latency_seconds=latency, seconds=seconds)
+
+
+def _work(
+    topology: Topology, algorithm: str, kind: str, devices: int, nodes: int
+) -> tuple[float, float, float, float]:
+    """Return (steps, peers, latency in seconds, ideal seconds per byte)."""
+    size = devices // nodes
+    members: list[int] = []
+    for node in range(nodes):
+        members += [int(index) for index in np.flatnonzero(topology.node_of == node)[:size]]
+    group = group_of(topology, tuple(members))
+    traffic = ALGORITHMS[kind][algorithm].build(group)
+    bare = price(group, kind, algorithm, traffic, Family())
+    steps = sum(times for times, _ in traffic.steps)
+    return float(steps), float(traffic.peers), bare.alpha_s, bare.seconds_per_byte
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))

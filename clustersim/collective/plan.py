@@ -1,0 +1,99 @@
+"""What one collective costs on one group: a start-up part α, then bytes on links at one rate.
+
+A plan does not model the spread of arrival times (ranks start together) nor compute that shares the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import FloatArray, Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CommPlan:
+    """One algorithm of one collective on one group of devices.
+
+    Its duration alone is ``alpha(payload) + payload × seconds_per_byte``. In the fluid network it starts
+    with ``alpha(payload)`` seconds that use no link and then carries ``loads(payload)``; without company
+    both agree, since ``seconds_per_byte = max(load_per_byte / capacity)``.
+
+    The payload in bytes means: ``all_reduce``, ``broadcast``: the tensor; ``all_gather``, ``gather``: the
+    gathered result; ``reduce_scatter``: the input of one rank; ``all_to_all``: what one rank sends, with
+    what it keeps (uniform: 1/n for each rank); ``send``, ``ring_shift``: what each sender sends.
+
+    Parameters
+    ----------
+    kind, algorithm : str
+        Such as ``all_reduce`` and ``ring``.
+    group : tuple of int
+        Device indices in the order given.
+    alpha_s : float
+        Seconds before the first byte counts: launch, and the serial steps with their latencies.
+    ramp_s, ramp_half_s : float
+        What a transfer of ``T`` seconds loses to filling its pipeline: ``ramp_s × T / (T + ramp_half_s)``.
+    links : array of int
+        Ids of the links used, ascending.
+    load_per_byte : array of float, shape (links,)
+        Bytes of link capacity that each payload byte takes, *with* the efficiency: bytes sent / efficiency.
+    seconds_per_byte : float
+        ``max(load_per_byte / capacity)``.
+    max_payload_bytes : float
+        What the algorithm's buffers hold in its library; :func:`choose` keeps to it.
+    """
+
+    kind: str
+    algorithm: str
+    group: tuple[int, ...]
+    alpha_s: float
+    ramp_s: float
+    ramp_half_s: float
+    links: Int64Array
+    load_per_byte: FloatArray
+    seconds_per_byte: float
+    max_payload_bytes: float = math.inf
+
+    def alpha(self, payload_bytes: npt.ArrayLike) -> FloatArray:
+        """Return the seconds that a payload (any shape, bytes) spends without using links."""
+        transfer = np.asarray(payload_bytes, np.float64) * self.seconds_per_byte
+        lost: FloatArray = self.ramp_s * (transfer / (transfer + self.ramp_half_s))
+        return self.alpha_s + lost
+
+    def seconds(self, payload_bytes: npt.ArrayLike) -> FloatArray:
+        """Return the seconds that a payload (any shape, bytes) takes when nothing else uses its links."""
+        payload = np.asarray(payload_bytes, np.float64)
+        return self.alpha(payload) + payload * self.seconds_per_byte
+
+    def loads(self, payload_bytes: float) -> tuple[Int64Array, FloatArray]:
+        """Return the links and the bytes of their capacity that a payload takes, for the fluid network."""
+        return self.links, self.load_per_byte * payload_bytes
+
+
+def choose(plans: Sequence[CommPlan], payload_bytes: npt.ArrayLike) -> tuple[Int64Array, FloatArray]:
+    """Choose the fastest plan per payload, as NCCL's tuning model does; the first one on a tie.
+
+    A plan is passed over for payloads above its ``max_payload_bytes``, unless there is no other.
+
+    Parameters
+    ----------
+    plans : sequence of CommPlan
+        Candidates, at least one.
+    payload_bytes : array_like
+        Payloads of any shape.
+
+    Returns
+    -------
+    (array of int, array of float)
+        Position in ``plans`` and the seconds it takes, in the shape of ``payload_bytes``.
+    """
+    payload = np.asarray(payload_bytes, np.float64)
+    seconds = np.stack([plan.seconds(payload) for plan in plans])
+    fits = np.stack([payload <= plan.max_payload_bytes for plan in plans])
+    ranked = np.where(fits | ~fits.any(axis=0), seconds, np.inf)
+    chosen = ranked.argmin(axis=0)
+    return chosen.astype(np.int64), np.take_along_axis(seconds, chosen[None], axis=0)[0]
