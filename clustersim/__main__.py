@@ -1,5 +1,6 @@
-"""``python -m clustersim`` is ``clustersim``."""
+"""``python -m clustersim``."""
 
 from clustersim.cli import main
 
-main(prog_name="clustersim")
+if __name__ == "__main__":
+    main()

@@ -158,7 +158,7 @@ def _prefill_features(
         f"prefill_keys{suffix}*": (float(sum(chunk.start + chunk.count for chunk in chunks)),) * degree,
     }
     for step in range(degree):
-        source = [(s - step) % degree for s in range(degree)]
-        found[f"pairs{suffix}#{step}"] = tuple(float(pairs[s][source[s]]) for s in range(degree))
-        found[f"prefill_keys{suffix}#{step}"] = tuple(float(reads[s][source[s]]) for s in range(degree))
+        sender = [(s - step) % degree for s in range(degree)]
+        found[f"pairs{suffix}#{step}"] = tuple(float(pairs[s][sender[s]]) for s in range(degree))
+        found[f"prefill_keys{suffix}#{step}"] = tuple(float(reads[s][sender[s]]) for s in range(degree))
     return found

@@ -9,6 +9,8 @@ MLA: prefill expands the latent to heads, decode absorbs the expansion into the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
 from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
@@ -124,24 +126,20 @@ class _Work:
     def _attention(self, a: Attention) -> Body:
         h = self.model.hidden
         q, k, v = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim, a.num_kv_heads * a.v_head_dim
-        shape = {"heads": a.num_heads, "kv_heads": a.num_kv_heads, "qk_dim": a.head_dim, "v_dim": a.v_head_dim}
+        shaped = Node(
+            name="", op="memory", module="attention", heads=a.num_heads, kv_heads=a.num_kv_heads, qk_dim=a.head_dim,
+            v_dim=a.v_head_dim,
+        )  # fmt: skip
         build = BodyBuilder("attention")
         norm = build.add(self.norm("attention_norm", "attention"), INPUT)
-        qkv = Node(
-            name="qkv_proj", op="gemm", module="attention", amount=TOKENS, n=q + k + v, k=h, rule="qkv",
-            width=q + k + v, **shape,
-        )  # fmt: skip
+        qkv = replace(shaped, name="qkv_proj", op="gemm", amount=TOKENS, n=q + k + v, k=h, rule="qkv", width=q + k + v)
         ready = build.add(qkv, norm)
         if a.rotary or a.qk_norm:
-            rope = Node(
-                name="qk_norm_rope" if a.qk_norm else "rope", op="memory", module="attention",
-                amount=self.moved(2 * (q + k)), rule="heads", width=q + k + v, **shape,
-            )  # fmt: skip
+            name = "qk_norm_rope" if a.qk_norm else "rope"
+            rope = replace(shaped, name=name, amount=self.moved(2 * (q + k)), rule="heads", width=q + k + v)
             ready = build.add(rope, ready)
-        write = Node(
-            name="kv_write", op="memory", module="attention", amount=scaled(TOKENS, (k + v) * (self.act + self.kv)),
-            rule="heads", width=k + v, **shape,
-        )  # fmt: skip
+        stored = scaled(TOKENS, (k + v) * (self.act + self.kv))
+        write = replace(shaped, name="kv_write", amount=stored, rule="heads", width=k + v)
         cache = build.add(write, ready)
         cores = self._cores(build, a, ready, cache)
         out = build.add(self.linear("o_proj", "attention", h, a.num_heads * a.v_head_dim, "attention_out"), *cores)
@@ -173,18 +171,23 @@ class _Work:
         )  # fmt: skip
         cache = build.add(write, latents)
         read = build.add(Node(name="kv_read", op="kv_read", module="attention"))
-        shape = {"heads": heads, "kv_heads": heads, "qk_dim": a.head_dim, "v_dim": a.v_head_dim}
         outputs = []
         if self.prefills:
             expand = self.linear(
-                "kv_b_proj", "attention", heads * (nope + a.v_head_dim), latent, "columns", (("prefill_keys", 1.0),)
+                "kv_b_proj",
+                "attention",
+                heads * (nope + a.v_head_dim),
+                latent,
+                "columns",
+                (("prefill_keys", 1.0),),
             )
             expanded = build.add(expand, latents)
             build.edge(cache, expanded, "kv")
             build.edge(read, expanded, "kv")
             core = Node(
                 name="attention_prefill", op="attention_prefill", module="attention", amount=PREFILL,
-                rule="latent_heads", width=heads * a.v_head_dim, **shape,
+                heads=heads, kv_heads=heads, qk_dim=a.head_dim, v_dim=a.v_head_dim, rule="latent_heads",
+                width=heads * a.v_head_dim,
             )  # fmt: skip
             position = build.add(core, q_b, expanded)
             build.edge(cache, position, "kv")
@@ -211,9 +214,7 @@ class _Work:
 
     def _act(self, name: str, module: str, inner: int, gated: bool, terms: Terms, rule: str) -> Node:
         moved = (3 if gated else 2) * inner
-        return Node(
-            name=name, op="memory", module=module, amount=self.moved(moved, terms), rule=rule, width=inner
-        )
+        return Node(name=name, op="memory", module=module, amount=self.moved(moved, terms), rule=rule, width=inner)
 
     def _ffn(self, f: Ffn) -> Body:
         h, inner = self.model.hidden, f.intermediate
@@ -231,7 +232,12 @@ class _Work:
         norm = build.add(self.norm("moe_norm", "moe"), INPUT)
         gate = build.add(self.linear("gate", "moe", f.num_experts, h, "replicate"), norm)
         permute = Node(
-            name="dispatch", op="memory", module="moe", amount=self.moved(2 * h, routed), rule="dispatch", width=h
+            name="dispatch",
+            op="memory",
+            module="moe",
+            amount=self.moved(2 * h, routed),
+            rule="dispatch",
+            width=h,
         )
         dispatch = build.add(permute, gate, norm)
         up_width = inner * (2 if f.gated else 1)
@@ -246,10 +252,20 @@ class _Work:
         )  # fmt: skip
         last = build.add(down, build.add(act, build.add(up, dispatch)))
         combine = Node(
-            name="combine", op="memory", module="moe", amount=self.moved(2 * h, routed), rule="combine", width=h
+            name="combine",
+            op="memory",
+            module="moe",
+            amount=self.moved(2 * h, routed),
+            rule="combine",
+            width=h,
         )
         aggregate = Node(
-            name="aggregate", op="memory", module="moe", amount=self.moved((f.top_k + 1) * h), rule="linear", width=h
+            name="aggregate",
+            op="memory",
+            module="moe",
+            amount=self.moved((f.top_k + 1) * h),
+            rule="linear",
+            width=h,
         )
         total = build.add(aggregate, build.add(combine, last))
         if f.num_shared_experts:
@@ -259,7 +275,12 @@ class _Work:
             s_down = self.linear("shared_down", "moe", h, shared, "rows")
             s_last = build.add(s_down, build.add(s_act, build.add(s_up, norm)))
             add = Node(
-                name="shared_add", op="memory", module="moe", amount=self.moved(3 * h), rule="linear", width=h,
+                name="shared_add",
+                op="memory",
+                module="moe",
+                amount=self.moved(3 * h),
+                rule="linear",
+                width=h,
                 fused=True,
             )
             total = build.add(add, total, s_last)

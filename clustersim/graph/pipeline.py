@@ -11,9 +11,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_cuts
 
 
-def pipeline_pass(
-    blueprint: Blueprint, plan: ParallelPlan, model: ModelSpec, precision: Precision
-) -> Blueprint:
+def pipeline_pass(blueprint: Blueprint, plan: ParallelPlan, model: ModelSpec, precision: Precision) -> Blueprint:
     """Cut the units into stages and join neighbours by send and receive; at pp 1 the identity.
 
     The payload of a cut is tokens × hidden × activation bytes (rule PP-2), sent by every rank of the stage to the

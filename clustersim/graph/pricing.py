@@ -125,7 +125,9 @@ class Pricer:
             window = int(cls.node.variant[1:]) if cls.node.variant else None
             counts = decode_sequences[cls.s] if cls.s < len(decode_sequences) else 0
             attended = keys.get((cls.s, window), np.zeros(steps, np.int64))
-            shape = _attention_shape(cls.node) | {"batch": float(counts), "keys": attended.astype(np.float64)}
+            shape: dict[str, FloatArray | float] = {
+                **_attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
+            }  # fmt: skip
             varying[:, place] = _to_ns(self.cost.seconds("attention_decode", shape) + gap)
         return row, columns, varying
 
@@ -162,10 +164,7 @@ class Pricer:
                 shape["rows"] = amounts
                 shape["experts"] = _column(nodes, "experts")
                 shape["active"] = np.array(
-                    [
-                        active_experts(node.experts, float(rows))
-                        for node, rows in zip(nodes, amounts, strict=True)
-                    ]
+                    [active_experts(node.experts, float(rows)) for node, rows in zip(nodes, amounts, strict=True)]
                 )
         else:
             shape = {

@@ -14,12 +14,16 @@ After the last layer of a stage the K/V that the step wrote moves to the rank th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, Terms, Unit
+from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, EdgeKind, Node, Terms, Unit
 from clustersim.graph.operators import scaled
 from clustersim.plan.parallel import ParallelPlan
+
+Inputs = Sequence[tuple[int, EdgeKind]]
+"""Positions of the new body that a node needs, with the kind of edge."""
 
 EXPERT_NODES = ("dispatch", "expert_up", "expert_act", "expert_down", "combine")
 
@@ -120,9 +124,7 @@ class _Exposure:
             width=round(elements),
         )  # fmt: skip
 
-    def _gathered(
-        self, build: BodyBuilder, node: Node, inputs: list[tuple[int, str]], entry: int, body: Body
-    ) -> int:
+    def _gathered(self, build: BodyBuilder, node: Node, inputs: Inputs, entry: int, body: Body) -> int:
         latent = any(n.name == "kv_b_proj" for n in body.nodes)
         if latent and node.name == "attention_prefill":
             position = build.add(node)
@@ -136,7 +138,7 @@ class _Exposure:
             build.edge(source, position, "kv" if kind == "kv" else "data")
         return position
 
-    def _ring(self, build: BodyBuilder, node: Node, inputs: list[tuple[int, str]], entry: int) -> int:
+    def _ring(self, build: BodyBuilder, node: Node, inputs: Inputs, entry: int) -> int:
         data = [source for source, kind in inputs if kind == "data"]
         previous_shift = -2
         attended = -2
@@ -162,7 +164,7 @@ class _Exposure:
             attended = position
         return attended
 
-    def _by_heads(self, build: BodyBuilder, node: Node, inputs: list[tuple[int, str]]) -> int:
+    def _by_heads(self, build: BodyBuilder, node: Node, inputs: Inputs) -> int:
         kv = max(1, node.kv_heads // self.sp)
         moved = node.heads * node.qk_dim + node.kv_heads * (node.qk_dim + node.v_dim)
         scatter = self._exposure("qkv_all_to_all", "all_to_all", "segment_tokens", moved)

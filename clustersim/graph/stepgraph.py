@@ -170,9 +170,7 @@ class _Expansion:
             self.edges.append(inner)
             entering = leaving[tile.entry_rank]
             linked = entering != NO_RANK
-            joined = np.stack(
-                [entering[linked], tile.entry_node[linked] + self.count, tile.entry_kind[linked]]
-            )
+            joined = np.stack([entering[linked], tile.entry_node[linked] + self.count, tile.entry_kind[linked]])
             self.edges.append(np.unique(joined, axis=1) if joined.size else joined)
             for local, node in enumerate(tile.exit_node):
                 if node != NO_RANK:
@@ -250,9 +248,7 @@ class _Tile:
         self.edges = np.array(list(edges), np.int64).reshape(-1, 3).T
         entry = np.array(list(entries), np.int64).reshape(-1, 3).T
         self.entry_rank, self.entry_node, self.entry_kind = entry
-        self.exit_node = np.array(
-            [at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64
-        )
+        self.exit_node = np.array([at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64)
 
 
 def is_acyclic(graph: StepGraph, extra: tuple[Int64Array, Int64Array] | None = None) -> bool:

@@ -136,7 +136,11 @@ class _Split:
             case "expert_up":
                 return _Applied(replace(node, n=node.n // expert_tp), expert_axis), "full", "split"
             case "expert_act":
-                return _Applied(replace(node, amount=scaled(node.amount, 1 / expert_tp)), expert_axis), None, "split"
+                return (
+                    _Applied(replace(node, amount=scaled(node.amount, 1 / expert_tp)), expert_axis),
+                    None,
+                    "split",
+                )
             case "expert_down":
                 made_layout: Layout = "partial" if expert_tp > 1 else "full"
                 return _Applied(replace(node, k=node.k // expert_tp), expert_axis), None, made_layout

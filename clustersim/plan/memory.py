@@ -67,9 +67,7 @@ def stage_memory(
             shared = weights.embedding_parameters(model) if head == 0 and stage > 0 else 0
             parameters += (head + shared) / plan.tp + weights.norm_parameters(model)
         buffers = max_batch_tokens * (2 * model.hidden + widest) * activation_bytes
-        found.append(
-            RankMemory(weights_bytes=parameters * weight_bytes, buffers_bytes=buffers, kv_bytes_per_token=kv)
-        )
+        found.append(RankMemory(weights_bytes=parameters * weight_bytes, buffers_bytes=buffers, kv_bytes_per_token=kv))
     return tuple(found)
 
 

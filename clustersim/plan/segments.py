@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from clustersim.plan.parallel import SequencePartition
 
 Segment = tuple[int, int]
@@ -11,7 +13,7 @@ Segment = tuple[int, int]
 def _even(count: int, parts: int) -> list[Segment]:
     each, longer = divmod(count, parts)
     bounds = [part * each + min(part, longer) for part in range(parts + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def segments(count: int, sp: int, partition: SequencePartition) -> list[tuple[Segment, ...]]:

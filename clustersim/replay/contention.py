@@ -46,15 +46,16 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
         links: set[int] = set().union(*groups.values()) if groups else set()
         for link in sorted(links):
             owners.setdefault(link, []).append(("stage", replica, stage, 0))
-        for (a, a_links), (b, b_links) in combinations(groups.items(), 2):
-            if not set(a) & set(b) and a_links & b_links:
-                selfish[replica, stage] = f"its own groups {list(a)} and {list(b)} share a link"
+        for (left, left_links), (right, right_links) in combinations(groups.items(), 2):
+            if not set(left) & set(right) and left_links & right_links:
+                selfish[replica, stage] = f"its own groups {list(left)} and {list(right)} share a link"
         if stage + 1 < mesh.plan.pp:
             after = mesh.stage_devices(replica, stage + 1)
             for rank, pair in enumerate(zip(devices, after, strict=True)):
                 for link in sorted(comm.links("send", pair)):
                     owners.setdefault(link, []).append(("boundary", replica, stage, rank))
-    stages, boundaries = dict.fromkeys(selfish), {}
+    stages: dict[tuple[int, int], None] = dict.fromkeys(selfish)
+    boundaries: dict[tuple[int, int], None] = {}
     shared = {f"stage {s} of replica {r}: {why}": None for (r, s), why in selfish.items()}
     for link in sorted(owners):
         if len(owners[link]) < 2:

@@ -85,9 +85,7 @@ def expanded_program(program: StageProgram) -> EventProgram:
             if instance < 0:
                 continue
             node = next(
-                n
-                for n in np.flatnonzero(template.node_instance == instance).tolist()
-                if rank in template.members[n]
+                n for n in np.flatnonzero(template.node_instance == instance).tolist() if rank in template.members[n]
             )
             exits.setdefault(node, []).append(rank)
     return _linked(
@@ -102,7 +100,7 @@ def expanded_program(program: StageProgram) -> EventProgram:
 def contracted_program(program: StageProgram) -> EventProgram:
     """Return the pass with one operator per instance; exact where ranks of a TP group share every collective."""
     template, plan = program.template, program.plan
-    first_node = {}
+    first_node: dict[int, int] = {}
     for node, instance in enumerate(template.node_instance.tolist()):
         first_node.setdefault(instance, node)
     last: dict[tuple[int, int], int] = {}
@@ -211,9 +209,7 @@ class EventPass:
             event.callbacks = [self._ended]
             env.schedule(event, COMPLETION, self.durations[operator])  # type: ignore[arg-type]
         else:
-            self.communicate(
-                operator, self.program.cls[operator], members, self.durations[operator], self._finish
-            )
+            self.communicate(operator, self.program.cls[operator], members, self.durations[operator], self._finish)
 
     def _ended(self, event: Event) -> None:
         self._finish(event._value)

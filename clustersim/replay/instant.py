@@ -19,11 +19,16 @@ SCHEDULING: Final = 3
 END: Final = 4
 
 
-def at(env: Environment, delay: int, phase: int, action: Callable[[Event], Any], value: Any = None) -> Event:
-    """Call ``action(event)`` after ``delay`` ns, in the given phase of that instant; ``event.value`` is ``value``."""
+def now_ns(env: Environment) -> int:
+    """Return the instant; every delay is an integer, so the clock is one too."""
+    return env._now  # type: ignore[return-value]
+
+
+def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> Event:
+    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant."""
     event = Event(env)
     event._ok = True
     event._value = value
-    event.callbacks = [action]
+    event.callbacks = [lambda event: action(event._value)]
     env.schedule(event, phase, delay)  # type: ignore[arg-type]
     return event

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Environment
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns
 from clustersim.collective.fluid import fair_rates
 from clustersim.collective.plan import CommPlan
-from clustersim.replay.instant import COMPLETION, NETWORK, at
+from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
 
 FlowKey = tuple[int, ...]
 """Orders flows at one instant: (replica, stage, step, node)."""
@@ -81,17 +81,14 @@ class Network:
         """
         transfer_ns = 0 if plan is None else min(duration_ns, to_ns(payload_bytes * plan.seconds_per_byte))
         if plan is None or transfer_ns == 0:
-            at(self.env, duration_ns, COMPLETION, lambda event: done(event.value), value)
+            at(self.env, duration_ns, COMPLETION, done, value)
             return
         flow = Flow(key, plan.links.tolist(), plan.links, plan.load_per_byte * payload_bytes, transfer_ns, done, value)
         wait = duration_ns - transfer_ns
         if wait:
-            at(self.env, wait, COMPLETION, self._join, flow)
+            at(self.env, wait, COMPLETION, self._enter, flow)
         else:
             self._enter(flow)
-
-    def _join(self, event: Event) -> None:
-        self._enter(event.value)
 
     def _enter(self, flow: Flow) -> None:
         shared = False
@@ -103,7 +100,7 @@ class Network:
                 shared = True
             else:
                 users[link] = [flow]
-        flow.since = self.env.now
+        flow.since = now_ns(self.env)
         if shared:
             self._touch(flow)
         else:
@@ -113,8 +110,8 @@ class Network:
         flow.version += 1
         at(self.env, delay, COMPLETION, self._leave, (flow, flow.version))
 
-    def _leave(self, event: Event) -> None:
-        flow, version = event.value
+    def _leave(self, ending: tuple[Flow, int]) -> None:
+        flow, version = ending
         if version != flow.version:
             return
         flow.version += 1
@@ -131,9 +128,8 @@ class Network:
             at(self.env, 0, NETWORK, self._solve)
         self.touched[flow.key] = flow
 
-    def _solve(self, event: Event) -> None:
-        del event
-        now = self.env.now
+    def _solve(self, _: None) -> None:
+        now = now_ns(self.env)
         pending, self.touched = self.touched, {}
         seen: dict[FlowKey, Flow] = {}
         for key in sorted(pending):

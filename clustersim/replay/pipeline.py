@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features
@@ -29,7 +29,7 @@ from clustersim.replay.events import (
     contraction_is_exact,
     expanded_program,
 )
-from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.network import Network
 from clustersim.serving.decision import Decision
 
@@ -117,16 +117,16 @@ class Pipeline:
     def launch(self, micro: MicroBatch) -> None:
         """Start a micro-batch on the first stage, which must be free."""
         ranks = len(self.stages[0].devices)
-        for _ in self.stages[:-1]:
+        for wiring in self.stages[:-1]:
             micro.send_starts.append(np.zeros(ranks, np.int64))
             micro.send_ends.append(np.zeros(ranks, np.int64))
-        micro.unsent = [ranks] * (len(self.stages) - 1)
+            micro.unsent.append(len(wiring.programs[micro.kind].template.send_classes))
         self._start(0, micro)
 
     def _start(self, stage: int, micro: MicroBatch) -> None:
         env, wiring = self.env, self.stages[stage]
         self.busy[stage] = micro
-        micro.starts.append(int(env.now))
+        micro.starts.append(now_ns(env))
         durations = micro.durations[stage]
         if not wiring.as_events:
             micro.passes.append(None)
@@ -134,7 +134,7 @@ class Pipeline:
             at(env, total, COMPLETION, self._pass_ended, (stage, micro))
             if stage + 1 < len(self.stages):
                 tp = len(wiring.devices) // len(exits)
-                self._send_closed(stage, micro, [int(env.now) + exits[r // tp] for r in range(len(wiring.devices))])
+                self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
             return
         run = EventPass(
             env,
@@ -160,8 +160,8 @@ class Pipeline:
 
         return communicate
 
-    def _pass_ended(self, event: Event) -> None:
-        self._free(*event.value)
+    def _pass_ended(self, ended: tuple[int, MicroBatch]) -> None:
+        self._free(*ended)
 
     def _free(self, stage: int, micro: MicroBatch) -> None:
         self.busy[stage] = None
@@ -173,11 +173,11 @@ class Pipeline:
             self._start(stage, self.queues[stage].popleft())
 
     def _send_closed(self, stage: int, micro: MicroBatch, ready: list[int]) -> None:
-        """Queue the sends of all ranks, whose outputs leave at the instants ``ready``."""
+        """Queue the sends of the first ranks, whose outputs leave at the instants ``ready``; others idle."""
         wiring = self.stages[stage]
         if wiring.send_as_events:
             for rank, instant in enumerate(ready):
-                at(self.env, instant - int(self.env.now), COMPLETION, self._lane_joined, (stage, rank, micro))
+                at(self.env, instant - now_ns(self.env), COMPLETION, self._lane_joined, (stage, rank, micro))
             return
         for rank, instant in enumerate(ready):
             self._send_undisturbed(stage, micro, rank, instant)
@@ -192,7 +192,7 @@ class Pipeline:
         micro.unsent[stage] -= 1
         if micro.unsent[stage] == 0:
             last = int(micro.send_ends[stage].max())
-            at(self.env, last - int(self.env.now), COMPLETION, self._arrived, (stage + 1, micro))
+            at(self.env, last - now_ns(self.env), COMPLETION, self._arrived, (stage + 1, micro))
 
     def _left(self, stage: int, micro: MicroBatch, ranks: tuple[int, ...]) -> None:
         """Take the outputs of ``ranks`` that leave now."""
@@ -202,10 +202,10 @@ class Pipeline:
             if self.stages[stage].send_as_events:
                 self._queue_send(stage, rank, micro)
             else:
-                self._send_undisturbed(stage, micro, rank, int(self.env.now))
+                self._send_undisturbed(stage, micro, rank, now_ns(self.env))
 
-    def _lane_joined(self, event: Event) -> None:
-        self._queue_send(*event.value)
+    def _lane_joined(self, ready: tuple[int, int, MicroBatch]) -> None:
+        self._queue_send(*ready)
 
     def _queue_send(self, stage: int, rank: int, micro: MicroBatch) -> None:
         lane = self.lane_queues[stage][rank]
@@ -220,7 +220,7 @@ class Pipeline:
         cls = program.template.send_classes[rank]
         payload = payload_bytes(program, micro.features, cls)
         pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
-        micro.send_starts[stage][rank] = self.env.now
+        micro.send_starts[stage][rank] = now_ns(self.env)
         self.network.begin(
             (self.replica, stage, micro.step, 1, rank, 0),
             self.comm.chosen("send", pair, payload),
@@ -230,19 +230,19 @@ class Pipeline:
             (stage, rank),
         )
 
-    def _sent(self, value: Any) -> None:
-        stage, rank = value
+    def _sent(self, lane_of: tuple[int, int]) -> None:
+        stage, rank = lane_of
         lane = self.lane_queues[stage][rank]
         micro = lane.popleft()
-        micro.send_ends[stage][rank] = self.env.now
+        micro.send_ends[stage][rank] = now_ns(self.env)
         micro.unsent[stage] -= 1
         if lane:
             self._begin_send(stage, rank)
         if micro.unsent[stage] == 0:
             self._receive(stage + 1, micro)
 
-    def _arrived(self, event: Event) -> None:
-        self._receive(*event.value)
+    def _arrived(self, arrived: tuple[int, MicroBatch]) -> None:
+        self._receive(*arrived)
 
     def _receive(self, stage: int, micro: MicroBatch) -> None:
         if self.busy[stage] is None and not self.queues[stage]:

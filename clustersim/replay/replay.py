@@ -21,7 +21,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.comm import CommTable
 from clustersim.replay.contention import Contention, find_contention
 from clustersim.replay.events import EventProgram
-from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at
+from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline, StageWiring
 from clustersim.replay.replica import Replica
@@ -256,7 +256,7 @@ class _Replay:
 
     def _stop(self) -> None:
         for replica in self.replicas:
-            replica.stop(int(self.env.now))
+            replica.stop(now_ns(self.env))
         if not self.finished.triggered:
             self.finished.succeed()
 
@@ -267,9 +267,9 @@ class _Replay:
         while index < self.total:
             event = simpy.Event(self.env)
             event._ok, event._value = True, None
-            self.env.schedule(event, ARRIVAL, times[index] - int(self.env.now))  # type: ignore[arg-type]
+            self.env.schedule(event, ARRIVAL, times[index] - now_ns(self.env))  # type: ignore[arg-type]
             yield event
-            while index < self.total and times[index] == self.env.now:
+            while index < self.total and times[index] == now_ns(self.env):
                 self._arrive(index)
                 index += 1
 
@@ -281,7 +281,7 @@ class _Replay:
                 self._arrive(self.next_request - 1)
 
     def _arrive(self, request: int) -> None:
-        now = int(self.env.now)
+        now = now_ns(self.env)
         given = self.given.requests
         sequence = Sequence(
             request=request,
@@ -309,7 +309,7 @@ class _Replay:
     def _end(self, count: int) -> None:
         self.ended += count
         if self.progress is not None:
-            self.progress(int(self.env.now), self.ended, self.total)
+            self.progress(now_ns(self.env), self.ended, self.total)
         if self.given.requests.concurrency is not None and self.next_request < self.total:
             at(self.env, 0, ARRIVAL, lambda _: self._release(count))
         if self.ended == self.total and not self.finished.triggered:
@@ -320,8 +320,7 @@ class _Replay:
             at(self.env, 0, SCHEDULING, self._schedule)
         self.awake[index] = None
 
-    def _schedule(self, event: simpy.Event) -> None:
-        del event
+    def _schedule(self, _: None) -> None:
         awake, self.awake = sorted(self.awake), {}
         for index in awake:
             self.replicas[index].schedule()

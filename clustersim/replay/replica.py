@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Environment
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.pricing import Pricer, decode_keys
 from clustersim.graph.program import StageProgram
-from clustersim.replay.instant import COMPLETION, at
+from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import MicroBatch, Pipeline
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.scheduler import Outcome, Scheduler
@@ -102,14 +102,14 @@ class Replica:
         self.scheduler.add(sequence)
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
         if self.run is not None and not blocked:
-            self._cut(int(self.env.now))
+            self._cut(now_ns(self.env))
         self.wake(self.index)
 
     def schedule(self) -> None:
         """Start steps while the first stage is free and there is something to run."""
         pipeline = self._pipeline
         while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
-            decision = self.scheduler.schedule(int(self.env.now))
+            decision = self.scheduler.schedule(now_ns(self.env))
             if decision is None:
                 return
             batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
@@ -129,7 +129,7 @@ class Replica:
             decision=decision,
             features=features_of(batch, self.pricer.sp, self.pricer.windows),
             durations=[self.pricer.durations(program, batch) for program in programs],
-            started_at=int(self.env.now),
+            started_at=now_ns(self.env),
         )
         self._account(decision, batch)
         self.steps += 1
@@ -165,11 +165,17 @@ class Replica:
         else:
             table = Durations(row=row, columns=columns, varying=varying).table()
             totals = np.array([template.pass_times(one)[0] for one in table], np.int64)
-        ends = int(self.env.now) + np.cumsum(totals)
-        starts = np.concatenate(([int(self.env.now)], ends[:-1]))
+        ends = now_ns(self.env) + np.cumsum(totals)
+        starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
         self._account(decision, batch)
         self.run = Run(
-            decision=decision, batch=batch, row=row, columns=columns, varying=varying, starts=starts, ends=ends
+            decision=decision,
+            batch=batch,
+            row=row,
+            columns=columns,
+            varying=varying,
+            starts=starts,
+            ends=ends,
         )
         self.in_flight += 1
         self._arm()
@@ -178,7 +184,7 @@ class Replica:
         run = self.run
         assert run is not None
         run.version += 1
-        at(self.env, int(run.ends[-1]) - int(self.env.now), COMPLETION, self._landed, (run, run.version))
+        at(self.env, int(run.ends[-1]) - now_ns(self.env), COMPLETION, self._landed, (run, run.version))
 
     def _cut(self, now: int) -> None:
         """End the run with the first step that ends at ``now`` or later."""
@@ -189,14 +195,14 @@ class Replica:
             run.starts, run.ends, run.varying = run.starts[:steps], run.ends[:steps], run.varying[:steps]
             self._arm()
 
-    def _landed(self, event: Event) -> None:
-        run, version = event.value
+    def _landed(self, landing: tuple[Run, int]) -> None:
+        run, version = landing
         if version != run.version:
             return
         self.run = None
         self.in_flight -= 1
         self.scheduler.advance(run.decision, run.starts)
-        outcome = self.scheduler.complete(int(self.env.now), run.decision)
+        outcome = self.scheduler.complete(now_ns(self.env), run.decision)
         self._record_run(run, len(run.ends), self.rows.popleft())
         self._settle(outcome)
 
@@ -208,7 +214,13 @@ class Replica:
         requests = np.array([sequence.request for sequence in run.decision.decodes], np.int64)
         self.recorder.tokens(self.index, requests, run.ends[:steps])
         self.recorder.step(
-            self.index, self.steps, steps, STEP_KINDS.index("decode"), int(run.starts[0]), int(run.ends[steps - 1]), *row
+            self.index,
+            self.steps,
+            steps,
+            STEP_KINDS.index("decode"),
+            int(run.starts[0]),
+            int(run.ends[steps - 1]),
+            *row,
         )
         self.steps += steps
 
@@ -226,7 +238,7 @@ class Replica:
     def step_ended(self, micro: MicroBatch) -> None:
         """Account for and record a step that left the last stage."""
         self.in_flight -= 1
-        now = int(self.env.now)
+        now = now_ns(self.env)
         outcome = self.scheduler.complete(now, micro.decision)
         row = self.rows.popleft()
         for stage, program in enumerate(self._programs(micro.kind)):
@@ -237,13 +249,9 @@ class Replica:
                 self.recorder.run(self.index, stage, template, micro.step, np.array([start]), one)
             else:
                 times = run.node_times()
-                self.recorder.nodes(
-                    self.index, stage, template, micro.step, start, micro.durations[stage], *times
-                )
+                self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
-                self.recorder.transfer(
-                    self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage]
-                )
+                self.recorder.transfer(self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage])
         requests = np.array([sequence.request for sequence in outcome.sampled], np.int64)
         self.recorder.tokens(self.index, requests, np.array([now], np.int64))
         kind = STEP_KINDS.index(micro.kind)

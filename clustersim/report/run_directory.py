@@ -101,9 +101,7 @@ def write_run(
         write_table(folder / "steps.parquet", steps)
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
-        html = dashboard_of(
-            summary, plain_columns(result.requests), steps, result.timeline, result.token_gaps, layout
-        )
+        html = dashboard_of(summary, plain_columns(result.requests), steps, result.timeline, result.token_gaps, layout)
         write_dashboard(folder / "dashboard.html", html)
 
 
@@ -154,9 +152,7 @@ def read_run(path: Path) -> RunDirectory:
     timeline = load_timeline(path)
     highest = int(requests["request"].max()) + 1 if len(requests["request"]) else 0
     gaps = token_times(timeline, highest).gaps
-    return RunDirectory(
-        path=path, summary=summary, requests=requests, steps=steps, timeline=timeline, token_gaps=gaps
-    )
+    return RunDirectory(path=path, summary=summary, requests=requests, steps=steps, timeline=timeline, token_gaps=gaps)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -111,9 +111,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         topology=scenario.topology,
         plan=plan,
         blueprints={kind: blueprint_of(model, plan, scenario.precision, kind) for kind in STEP_KINDS},
-        pricer=Pricer(
-            cost=cost_model(scenario), engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)
-        ),
+        pricer=Pricer(cost=cost_model(scenario), engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)),
         comm=comm,
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),

@@ -45,9 +45,7 @@ class Scheduler:
         Whether decode steps of disjoint micro-batches may be in flight together.
     """
 
-    def __init__(
-        self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True
-    ) -> None:
+    def __init__(self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True) -> None:
         self.config = config
         self.pool = pool
         self.stages = stages

@@ -1,12 +1,13 @@
 """What a replay records, folded as it comes in, with a running digest.
 
-**The canonical form.** The digest is a SHA-256 over, in this order: the templates of the passes; for every replica and
-stage its passes in order of start, each as ``start, template, regular, durations by class…``; for every boundary between
-stages its transfers, each as ``step, starts…, ends…`` by rank; for every replica its tokens (``time, count, requests…``
-per step) and its facts (``time, kind, request, value``); and the arrivals. A pass whose spans are not those that its
-durations imply (contention stretched something) is ``regular = 0`` and is followed by the start and end of every node.
-Spans follow from these values and these values follow from the spans, so the digest is equal exactly when all spans
-and facts are. A folded replay computes it without unfolding; a full one derives the same values from what it recorded.
+**The canonical form.** The digest is a SHA-256 over, in this order: the templates of the passes; for every replica
+and stage its passes in order of start, each as ``start, template, regular, durations by class…``; for every boundary
+between stages its transfers, each as ``step, starts…, ends…`` by rank; for every replica its tokens (``time, count,
+requests…`` per step) and its facts (``time, kind, request, value``); and the arrivals. A pass whose spans are not
+those that its durations imply (contention stretched something) is ``regular = 0`` and is followed by the start and
+end of every node. Spans follow from these values and these values follow from the spans, so the digest is equal
+exactly when all spans and facts are. A folded replay computes it without unfolding; a full one derives the same
+values from what it recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 
-PASS_COLUMNS = ("replica", "stage", "template", "first_step", "steps", "row", "starts_at", "varying_at", "irregular")
+PASS_COLUMNS = (
+    "replica",
+    "stage",
+    "template",
+    "first_step",
+    "steps",
+    "row",
+    "starts_at",
+    "varying_at",
+    "irregular",
+)
 STEP_COLUMNS = (
     "replica", "step", "count", "kind", "start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens",
     "context_tokens", "waiting", "running", "kv_blocks_used", "kv_blocks_total",
@@ -94,7 +105,13 @@ class Recorder:
         self._hashes[key].update(np.ascontiguousarray(values, "<i8").tobytes())
 
     def run(
-        self, replica: int, stage: int, template: int, first_step: int, starts: Int64Array, durations: Durations
+        self,
+        replica: int,
+        stage: int,
+        template: int,
+        first_step: int,
+        starts: Int64Array,
+        durations: Durations,
     ) -> None:
         """Record passes whose spans are those that their durations imply.
 
@@ -150,9 +167,7 @@ class Recorder:
             len(self.varying), len(self.irregular),
         )  # fmt: skip
         self.irregular.append((relative[0].astype(np.int32), relative[1].astype(np.int32)))
-        self._feed(
-            "passes", replica, stage, np.concatenate((np.array([start, template, 0]), durations, *relative))
-        )
+        self._feed("passes", replica, stage, np.concatenate((np.array([start, template, 0]), durations, *relative)))
         self.num_spans += shape.num_inner_spans
 
     def _row(self, template: int, durations: Durations) -> int:
@@ -165,11 +180,11 @@ class Recorder:
         return number
 
     def transfer(self, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array) -> None:
-        """Record the sends of one step from ``stage`` to the next, by local rank."""
+        """Record the sends of one step from ``stage`` to the next, by local rank; idle ranks have 0 and 0."""
         times = np.concatenate((starts, ends))
         self.transfers.append(replica, stage, step, self.transfer_times.extend(times))
         self._feed("transfers", replica, stage, np.concatenate(([step], times)))
-        self.num_spans += 2 * len(starts)
+        self.num_spans += 2 * int(np.count_nonzero(ends))
 
     def tokens(self, replica: int, requests: Int64Array, ends: Int64Array) -> None:
         """Record that each of ``requests`` got a token at each of ``ends``."""

@@ -121,9 +121,7 @@ class Timeline:
             row[list(columns)] = self.varying[at : at + len(columns)]
         return row
 
-    def unfold(
-        self, start_ns: int = 0, end_ns: int | None = None, ranks: Iterable[int] | None = None
-    ) -> Spans:
+    def unfold(self, start_ns: int = 0, end_ns: int | None = None, ranks: Iterable[int] | None = None) -> Spans:
         """Return every span that overlaps [start_ns, end_ns) on the given ranks.
 
         Parameters

@@ -1,0 +1,114 @@
+"""``clustersim run``: simulate a scenario, print the summary, write the run directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clustersim.cli.layouts import overview
+from clustersim.cli.status import ILLEGAL
+from clustersim.report.metrics import kv_peak
+from clustersim.report.progress import ProgressBar
+from clustersim.report.run_directory import check_writable, step_columns, write_run
+from clustersim.report.summary import plain_columns, summary_of
+from clustersim.report.terminal import print_summary
+from clustersim.report.words import remarks
+from clustersim.run.legality import check_scenario, verdict_lines
+from clustersim.run.simulate import RunResult, simulate
+from clustersim.scenario.expect import failed_expectations
+from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory [runs/NAME-DIGEST].")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
+@click.option("--replay", type=click.Choice(["full", "folded"]), help="Every operator an event, or folded.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print nothing but problems.")
+@click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    scenario: str,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    replay: str | None,
+    as_json: bool,
+    quiet: bool,
+    explain: bool,
+) -> None:
+    """Simulate SCENARIO (a path, or the name of one that ships)."""
+    started = time.perf_counter()
+    chosen = (*overrides, f"run.replay={replay}") if replay else overrides
+    loaded = load(scenario, chosen)
+    target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
+    check_writable(target)
+    verdict = check_scenario(loaded)
+    if verdict.verdict != "legal":
+        _refuse(ctx, loaded, verdict, as_json=as_json)
+        return
+    with ProgressBar() as progress:
+        result = simulate(loaded, None if as_json or quiet else progress)
+    summary = summary_of(result, legal=True)
+    write_run(target, result, summary, verdict.as_json(), overview())
+    timed = {**summary, "wall_s": {"total": time.perf_counter() - started, "simulate": result.simulate_s}}
+    failures = failed_expectations(loaded.expect, timed)
+    if as_json:
+        click.echo(json.dumps({**timed, "run_dir": str(target)}))
+    elif not quiet:
+        _print(result, timed, target)
+    if explain:
+        _explain(result)
+    for failure in failures:
+        click.echo(f"expect: {failure}", err=True)
+    if failures:
+        ctx.exit(ILLEGAL)
+
+
+def _refuse(ctx: click.Context, scenario: Scenario, verdict: Any, *, as_json: bool) -> None:
+    """Report an illegal plan: it is not simulated. A scenario that expects just that has done its work."""
+    outcome = {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed, "legal": False}
+    failures = failed_expectations(scenario.expect, outcome) if scenario.expect else ["legal"]
+    if as_json:
+        click.echo(json.dumps({**outcome, **verdict.as_json()}))
+    else:
+        for line in verdict_lines(scenario, verdict):
+            click.echo(line, err=True)
+    expected = bool(scenario.expect) and not failures
+    if expected:
+        click.echo("as expected: the plan is illegal, so nothing was simulated", err=True)
+    ctx.exit(0 if expected else ILLEGAL)
+
+
+def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
+    requests, steps = plain_columns(result.requests), step_columns(result.timeline)
+    print_summary(
+        summary,
+        remarks=remarks(summary, requests, steps),
+        run_dir=target,
+        dashboard=target / "dashboard.html",
+        kv_peak=kv_peak(steps),
+    )
+    sys.stdout.flush()
+
+
+def _explain(result: RunResult) -> None:
+    contention = result.replayed.contention
+    plan = result.scenario.plan
+    stages = plan.dp * plan.pp
+    folded = stages - len(contention.stages)
+    click.echo(
+        f"folded: {folded} of {stages} stages; {len(contention.boundaries)} boundaries go through the network",
+        err=True,
+    )
+    for sentence in contention.shared[:20]:
+        click.echo(f"  as events: {sentence}", err=True)
+    if len(contention.shared) > 20:
+        click.echo(f"  … and {len(contention.shared) - 20} more meetings", err=True)

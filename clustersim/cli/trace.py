@@ -1,0 +1,82 @@
+"""``clustersim trace``: write spans of a run for ui.perfetto.dev or chrome://tracing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clustersim.errors import InputError, Problem
+from clustersim.report.lanes import busy_window
+from clustersim.report.run_directory import read_run
+from clustersim.report.trace import write_trace
+from clustersim.units import UnitError, parse
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--from", "begin", metavar="TIME", help="Start of the window, such as '1.5 s'.")
+@click.option("--to", "end", metavar="TIME", help="End of the window.")
+@click.option("--ranks", metavar="LIST", help="Ranks such as 0-7,12 [all].")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Without a window: steps around the busiest instant.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="NAME.pftrace or NAME.json, .gz compresses [RUN_DIR/trace.pftrace].",
+)
+def trace(
+    run_dir: Path, begin: str | None, end: str | None, ranks: str | None, steps: int, output: Path | None
+) -> None:
+    """Write the timeline of RUN_DIR as a trace: a process per device, a thread per stream."""
+    run = read_run(run_dir)
+    devices = list(run.summary["devices"])
+    chosen = _ranks(ranks, len(devices))
+    first = _instant(begin, "--from")
+    last = _instant(end, "--to")
+    if first is None and last is None and len(run.steps["start_ns"]):
+        first, last = busy_window(run.steps, steps)
+    window = (first or 0, run.timeline.end_ns + 1 if last is None else last)
+    if window[1] <= window[0]:
+        raise InputError(
+            Problem(path="--to", message=f"the window ends at {window[1]} ns, before it starts at {window[0]} ns")
+        )
+    spans = run.timeline.unfold(*window, ranks=chosen)
+    if not len(spans):
+        message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
+        raise InputError(Problem(path="--from", message=message))
+    target = output if output is not None else run_dir / "trace.pftrace"
+    write_trace(target, spans, devices, run.steps)
+    click.echo(f"{target}: {len(spans):,} spans, {window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s")
+
+
+def _instant(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return round(parse(text, "time") * 1e9)
+    except UnitError as error:
+        raise InputError(Problem(path=option, message=str(error))) from None
+
+
+def _ranks(text: str | None, world: int) -> list[int] | None:
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if not low.strip().isdigit() or (high and not high.strip().isdigit()):
+            raise InputError(Problem(path="--ranks", message=f"{part!r} is no rank; expected a list such as 0-7,12"))
+        found.extend(range(int(low), int(high or low) + 1))
+    outside = [rank for rank in found if rank >= world]
+    if outside or not found:
+        raise InputError(
+            Problem(path="--ranks", message=f"rank {outside[0] if outside else text} is not in 0 … {world - 1}")
+        )
+    return found
