@@ -6,9 +6,11 @@
 """
 
 from clustersim.cost.engine import Engine, engine_from_mapping
+from clustersim.cost.points import MeasuredPoints, read_points
 from clustersim.cost.precision import DTYPE_BYTES, Precision, dtype_bytes
 from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS, CostModel, Shape
 from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.table import TableCost
 
 __all__ = [
     "DTYPE_BYTES",
@@ -16,9 +18,12 @@ __all__ = [
     "SHAPE_KEYS",
     "CostModel",
     "Engine",
+    "MeasuredPoints",
     "Precision",
     "RooflineCost",
     "Shape",
+    "TableCost",
     "dtype_bytes",
     "engine_from_mapping",
+    "read_points",
 ]

@@ -9,6 +9,9 @@ All are a roofline (Williams, Waterman, Patterson 2009) with a floor. Where comp
 error 6–8 % either way) and has no kink. Wave and tile quantisation did not pay: libraries choose among many
 tiles, and ceilings made the error two to four times larger.
 
+Without work an operator costs its floor: an engine launches it all the same. So ``seconds(x) − seconds(0)`` is
+what it costs inside a neighbour's kernel.
+
 Not modelled: clocks that fall under power, bank and alignment effects of odd dimensions, L2 hits of weights.
 """
 
@@ -78,24 +81,24 @@ def gemm(
     c: Constants, peak: float, bandwidth: float, widths: tuple[float, float, float],
     *, m: Number, n: Number, k: Number,
 ) -> Number:  # fmt: skip
-    """Return seconds of an m×k by k×n product; 0 where m is 0.
+    """Return seconds of an m×k by k×n product; its floor where m is 0, when no weights are read.
 
     ``widths`` are the bytes per weight, operand and result.
     """
     weight_bytes, operand_bytes, result_bytes = widths
     compute = 2.0 * m * n * (k + c["ramp_k"]) / (peak * c["compute"])
     moved = k * n * weight_bytes + m * k * operand_bytes + m * n * result_bytes
-    latency = c["floor_s"] + c["latency_s"] * k / (k + c["latency_k"])
+    latency = c["latency_s"] * k / (k + c["latency_k"])
     quantise = m * k * c["quantise_bytes"] / bandwidth
     busy = hypotenuse(compute, moved / (bandwidth * c["memory"]))
-    return _where_positive(m, latency + quantise + busy)
+    return c["floor_s"] + _where_positive(m, latency + quantise + busy)
 
 
 def grouped_gemm(
     c: Constants, peak: float, bandwidth: float, widths: tuple[float, float, float],
     *, rows: Number, experts: Number, active: Number, n: Number, k: Number,
 ) -> Number:  # fmt: skip
-    """Return seconds of one product per active expert, rows shared out evenly; 0 where rows is 0.
+    """Return seconds of one product per active expert, rows shared out evenly.
 
     Only the weights of active experts are read; ``active`` is cut to ``experts`` and ``rows``.
     """
@@ -104,7 +107,7 @@ def grouped_gemm(
     padded = rows + active * c["ramp_rows"]
     compute = 2.0 * padded * n * (k + c["ramp_k"]) / (peak * c["compute"])
     moved = active * k * n * weight_bytes + rows * (k * operand_bytes + n * result_bytes)
-    return _where_positive(rows, c["floor_s"] + hypotenuse(compute, moved / (bandwidth * c["memory"])))
+    return c["floor_s"] + hypotenuse(compute, moved / (bandwidth * c["memory"]))
 
 
 def attention_prefill(
@@ -112,7 +115,7 @@ def attention_prefill(
     *, pairs: Number, queries: Number, keys: Number, heads: Number, kv_heads: Number, qk_dim: Number,
     v_dim: Number, shared_kv: Number,
 ) -> Number:  # fmt: skip
-    """Return seconds of attention of new tokens over their context and themselves; 0 where queries is 0.
+    """Return seconds of attention of new tokens over their context and themselves.
 
     FLOPs are 2 · pairs · heads · (qk_dim + v_dim). Few queries leave the device partly idle: the serial term.
     ``widths`` are the bytes per element of the K/V cache and of queries.
@@ -124,7 +127,7 @@ def attention_prefill(
     moved = keys * kv_heads * width * kv_bytes + queries * heads * (qk_dim + v_dim) * operand_bytes
     serial = c["serial_s"] * _root(pairs) + c["key_s"] * keys
     busy = compute + moved / (bandwidth * c["memory"])
-    return _where_positive(queries, c["floor_s"] + hypotenuse(busy, serial))
+    return c["floor_s"] + hypotenuse(busy, serial)
 
 
 def attention_decode(
@@ -134,25 +137,25 @@ def attention_decode(
 ) -> Number:  # fmt: skip
     """Return seconds of attention of one new token per sequence over ``keys`` cached tokens in all.
 
-    A function of the batch and the sum of keys only, smooth and increasing in both; 0 where batch is 0.
-    Kernels split long contexts over the device (flash decoding): how keys spread over sequences matters less.
+    A function of the batch and the sum of keys only, smooth and increasing in both. Kernels split long contexts
+    over the device (flash decoding), so how keys spread over sequences matters less.
     """
     kv_bytes, operand_bytes = widths
     compute = 2.0 * keys * heads * (qk_dim + v_dim) / (peak * c["compute"])
     width = qk_dim + (1.0 - shared_kv) * v_dim
     moved = keys * kv_heads * width * kv_bytes + batch * heads * (qk_dim + v_dim) * operand_bytes
     started = c["floor_s"] + batch * kv_heads * c["head_s"]
-    return _where_positive(batch, started + hypotenuse(compute, moved / (bandwidth * c["memory"])))
+    return started + hypotenuse(compute, moved / (bandwidth * c["memory"]))
 
 
 def memory(c: Constants, bandwidth: float, *, bytes: Number) -> Number:  # noqa: A002
-    """Return seconds of an operator that only moves bytes; 0 where there are none.
+    """Return seconds of an operator that only moves bytes.
 
     The first ``cache_bytes`` are found in the cache, where the previous kernel left them.
     """
     near = _smaller(bytes, c["cache_bytes"])
-    seconds = near / (bandwidth * c["cached"]) + (bytes - near) / (bandwidth * c["memory"])
-    return _where_positive(bytes, c["floor_s"] + seconds)
+    far = bytes - near
+    return c["floor_s"] + near / (bandwidth * c["cached"]) + far / (bandwidth * c["memory"])
 
 
 def _smaller(a: Number, b: Number) -> Number:

@@ -32,8 +32,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 
 _KEYS: Final = tuple(
     dict.fromkeys(
-        [key for keys in SHAPE_KEYS.values() for key in keys]
-        + [key for keys in OPTIONAL_KEYS.values() for key in keys]
+        [key for keys in SHAPE_KEYS.values() for key in keys] + [key for keys in OPTIONAL_KEYS.values() for key in keys]
     )
 )
 _COLUMNS: Final = ("op", "dtype", "seconds", *_KEYS)
@@ -97,9 +96,7 @@ def _csv_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, o
     def rows() -> Iterator[tuple[int, Mapping[str, object]]]:
         for cells in reader:
             if any(cell.strip() for cell in cells):
-                found: dict[str, object] = {
-                    name: cell.strip() for name, cell in zip(header, cells, strict=False)
-                }
+                found: dict[str, object] = {name: cell.strip() for name, cell in zip(header, cells, strict=False)}
                 yield (
                     reader.line_num,
                     found | ({"": cells[len(header) :]} if len(cells) > len(header) else {}),
@@ -140,9 +137,7 @@ def _gather(
 
 
 def _header_problems(path: Path, header: list[str]) -> list[Problem]:
-    unknown = [
-        f"unknown column {name!r}{did_you_mean(name, _COLUMNS)}" for name in header if name not in _COLUMNS
-    ]
+    unknown = [f"unknown column {name!r}{did_you_mean(name, _COLUMNS)}" for name in header if name not in _COLUMNS]
     missing = [f"has no column {name!r}" for name in ("op", "seconds") if name not in header]
     twice = [f"has the column {name!r} twice" for name in dict.fromkeys(header) if header.count(name) > 1]
     return [Problem(message=message, file=str(path), line=1) for message in (*unknown, *missing, *twice)]
@@ -163,9 +158,7 @@ def _row(row: Mapping[str, object]) -> tuple[list[str], tuple[str, str | None], 
         blank = cell is None or cell == ""
         number = optional[key] if blank and key in optional else _number(cell)
         if number is None or (number <= 0.0 and key not in optional):
-            mistakes.append(
-                f"{key}: expected a positive number, but found {'nothing' if blank else repr(cell)}"
-            )
+            mistakes.append(f"{key}: expected a positive number, but found {'nothing' if blank else repr(cell)}")
         else:
             values.append(number)
     given = [key for key in _KEYS if row.get(key) not in {None, ""}]

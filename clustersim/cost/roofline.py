@@ -66,8 +66,7 @@ class RooflineCost:
         self._operand_bytes = dtype_bytes(self.multiply_dtype)
         dtype = {"gemm": self.multiply_dtype, "grouped_gemm": self.multiply_dtype}
         self._constants = {
-            family: constants_of(device, family, dtype.get(family, precision.kv_cache))
-            for family in kernels.ASSUMED
+            family: constants_of(device, family, dtype.get(family, precision.kv_cache)) for family in kernels.ASSUMED
         }
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
@@ -83,7 +82,7 @@ class RooflineCost:
         Returns
         -------
         ndarray
-            Seconds; 0-d when every value of ``shape`` is a scalar. No work costs 0.
+            Seconds; 0-d when every value of ``shape`` is a scalar. No work costs the operator's floor.
 
         Raises
         ------
@@ -101,10 +100,13 @@ class RooflineCost:
             widths = (p.weight_bytes, self._operand_bytes, p.activation_bytes)
             return np.asarray(product(c, self._peak, bandwidth, widths, **numbers))
         attention = kernels.attention_prefill if op == "attention_prefill" else kernels.attention_decode
-        if op == "attention_decode" and np.any(numbers["shared_kv"]):
-            c = self._constants["latent_decode"]
-        widths_kv = (p.kv_bytes, p.activation_bytes)
-        return np.asarray(attention(c, self._attention_peak, bandwidth, widths_kv, **numbers))
+        peak, kv_widths = self._attention_peak, (p.kv_bytes, p.activation_bytes)
+        if op == "attention_prefill" or not np.any(numbers["shared_kv"]):
+            return np.asarray(attention(c, peak, bandwidth, kv_widths, **numbers))
+        latent = attention(self._constants["latent_decode"], peak, bandwidth, kv_widths, **numbers)
+        if np.all(numbers["shared_kv"]):
+            return np.asarray(latent)
+        return np.where(numbers["shared_kv"], latent, attention(c, peak, bandwidth, kv_widths, **numbers))
 
 
 def shape_numbers(op: str, shape: Shape) -> dict[str, kernels.Number]:
@@ -139,14 +141,10 @@ def check_kernels(device: PricedDevice) -> None:
     """Raise an InputError with all unknown groups and constants, and impossible values, of ``kernels``."""
     problems = []
     for group, constants in device.kernels.items():
-        family = next(
-            (name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None
-        )
+        family = next((name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None)
         if family is None:
             known = list(kernels.ASSUMED)
-            problems.append(
-                Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"kernels.{group}")
-            )
+            problems.append(Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"kernels.{group}"))
             continue
         for key, value in constants.items():
             path = f"kernels.{group}.{key}"

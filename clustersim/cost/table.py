@@ -1,0 +1,223 @@
+"""Measured points before the roofline: interpolated where there are any, the roofline scaled where there are none.
+
+What is interpolated is the ratio of measured to roofline time, piecewise linearly over logarithmic axes; so between
+points the roofline's shape is kept, and at a point the measurement is returned. Points of an operator form groups
+of equal *fixed* keys, and within a group a nest of curves:
+
+===================== =============================================== ======================================
+operator              fixed                                           axes, outer first
+===================== =============================================== ======================================
+``gemm``              ``n k``                                         ``m``
+``grouped_gemm``      ``experts n k``                                 ``active``, rows per active expert
+``attention_prefill`` ``heads kv_heads qk_dim v_dim shared_kv``       ``queries``, pairs per query / queries
+``attention_decode``  ``heads kv_heads qk_dim v_dim shared_kv``       ``batch``, keys per sequence
+``memory``                                                            ``bytes``
+===================== =============================================== ======================================
+
+Outside the measured range the ratio at the edge is kept; without a group of these fixed keys, the ratio of the
+nearest one. Both are counted in :attr:`TableCost.outside`. The axes are exponent + 2 · mantissa of a float (a
+logarithm that is straight within an octave): exact arithmetic, so the promise of the roofline holds here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import FloatArray
+from clustersim.cost.points import MeasuredPoints, read_points
+from clustersim.cost.protocol import Shape
+from clustersim.cost.roofline import RooflineCost, shape_numbers
+from clustersim.errors import InputError, Problem
+
+__all__ = ["TableCost", "octaves", "read_points"]
+
+_ATTENTION: Final = ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
+_FIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    "gemm": ("n", "k"),
+    "grouped_gemm": ("experts", "n", "k"),
+    "attention_prefill": _ATTENTION,
+    "attention_decode": _ATTENTION,
+    "memory": (),
+}
+_Axes = Callable[[Mapping[str, FloatArray]], tuple[FloatArray, FloatArray]]
+_AXES: Final[Mapping[str, _Axes]] = {
+    "gemm": lambda s: (np.ones_like(s["m"]), s["m"]),
+    "grouped_gemm": lambda s: (s["active"], s["rows"] / s["active"]),
+    "attention_prefill": lambda s: (s["queries"], (2.0 * s["pairs"] / s["queries"] - 1.0) / s["queries"]),
+    "attention_decode": lambda s: (s["batch"], s["keys"] / s["batch"]),
+    "memory": lambda s: (np.ones_like(s["bytes"]), s["bytes"]),
+}
+_LEAST: Final = 2.0**-60
+_CURVE: Final = 4096.0  # more than any octave: places one curve behind another in a sorted array
+_ROOM: Final = 1e-6  # of an octave: rounding of a derived axis does not count as outside
+
+
+def octaves(values: npt.ArrayLike) -> FloatArray:
+    """Return a logarithm to base 2 that is exact at powers of 2 and straight between them.
+
+    >>> octaves([1.0, 2.0, 3.0, 4.0])
+    array([0. , 1. , 1.5, 2. ])
+    """
+    mantissa, exponent = np.frexp(np.maximum(np.asarray(values, dtype=np.float64), _LEAST))
+    return np.asarray(exponent - 2.0 + 2.0 * mantissa, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Points of equal fixed keys as curves: ``ratio`` over ``inner`` for each value of ``outer``, sorted."""
+
+    outer: FloatArray
+    starts: npt.NDArray[np.intp]
+    place: FloatArray
+    inner: FloatArray
+    ratio: FloatArray
+
+    def ratios(self, outer: FloatArray, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """Return measured / roofline at points of the axes, and whether they lie outside the curves."""
+        above = np.clip(np.searchsorted(self.outer, outer), 1, max(1, len(self.outer) - 1))
+        below, above = above - 1, np.minimum(above, len(self.outer) - 1)
+        first, outside_first = self._along(below, inner)
+        second, outside_second = self._along(above, inner)
+        share = _share(self.outer[below], self.outer[above], outer)
+        outside = (outer < self.outer[0] - _ROOM) | (outer > self.outer[-1] + _ROOM)
+        outside |= ((share < 1.0) & outside_first) | ((share > 0.0) & outside_second)
+        return first + share * (second - first), outside
+
+    def _along(self, curve: Any, inner: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        first, last = self.starts[curve], self.starts[curve + 1] - 1
+        above = np.searchsorted(self.place, curve * _CURVE + inner)
+        above = np.minimum(np.maximum(above, first + 1), last)
+        below = np.maximum(above - 1, first)
+        share = _share(self.inner[below], self.inner[above], inner)
+        outside = (inner < self.inner[first] - _ROOM) | (inner > self.inner[last] + _ROOM)
+        return self.ratio[below] + share * (self.ratio[above] - self.ratio[below]), outside
+
+
+class TableCost:
+    """Durations of operators from measured points, and from a roofline where there are none.
+
+    Parameters
+    ----------
+    points : sequence of MeasuredPoints
+        Measurements on the device and at the precision of ``fallback``; those that name another format are not
+        used. Operators without points cost what the fallback says.
+    fallback : RooflineCost
+        The roofline.
+
+    Attributes
+    ----------
+    outside : dict of str to int
+        Per operator of the table: how many of the durations asked for so far lay outside the measured points.
+
+    Raises
+    ------
+    InputError
+        When no point is of a format of the fallback's precision.
+    """
+
+    def __init__(self, points: Sequence[MeasuredPoints], fallback: RooflineCost) -> None:
+        self.fallback = fallback
+        wanted = [own for own in points if own.dtype in {None, self._dtype(own.op)}]
+        if not wanted:
+            found = ", ".join(dict.fromkeys(f"{own.op} in {own.dtype}" for own in points)) or "nothing"
+            formats = ", ".join(f"{op} in {self._dtype(op)}" for op in _FIXED)
+            raise InputError(Problem(message=f"no point of the table can be used: it has {found}; expected {formats}"))
+        self._groups: dict[str, dict[tuple[float, ...], _Group]] = {}
+        for op in dict.fromkeys(own.op for own in wanted):
+            same = [own for own in wanted if own.op == op]
+            shape = {key: np.concatenate([own.shape[key] for own in same]) for key in same[0].shape}
+            self._groups[op] = self._group(op, shape, np.concatenate([own.seconds for own in same]))
+        self._neighbours: dict[tuple[str, tuple[float, ...]], tuple[float, ...]] = {}
+        self.outside = dict.fromkeys(self._groups, 0)
+
+    def seconds(self, op: str, shape: Shape) -> FloatArray:
+        """Return the device time of ``op`` in seconds; see :meth:`RooflineCost.seconds`."""
+        base = self.fallback.seconds(op, shape)
+        if op not in self._groups:
+            return base
+        numbers = shape_numbers(op, shape)
+        flat = {key: np.broadcast_to(values, base.shape).ravel() for key, values in numbers.items()}
+        ratio, outside = np.ones(base.size), np.zeros(base.size, dtype=np.bool_)
+        for keys, chosen in _by_fixed_keys(op, numbers, flat):
+            outer, inner = (octaves(axis) for axis in _AXES[op]({key: flat[key][chosen] for key in flat}))
+            group, known = self._nearest(op, keys)
+            ratio[chosen], beyond = group.ratios(outer, inner)
+            outside[chosen] = beyond | (not known)
+        self.outside[op] += int(np.count_nonzero(outside))
+        return np.asarray(base * ratio.reshape(base.shape))
+
+    def _dtype(self, op: str) -> str:
+        precision = self.fallback.precision
+        if op in {"gemm", "grouped_gemm"}:
+            return self.fallback.multiply_dtype
+        return precision.activations if op == "memory" else precision.kv_cache
+
+    def _group(self, op: str, shape: Mapping[str, FloatArray], seconds: FloatArray) -> dict[tuple[float, ...], _Group]:
+        ratio = seconds / self.fallback.seconds(op, shape)
+        outer, inner = (octaves(axis) for axis in _AXES[op](shape))
+        found: dict[tuple[float, ...], list[tuple[float, float, float]]] = {}
+        for index in range(len(seconds)):
+            keys = tuple(float(shape[key][index]) for key in _FIXED[op])
+            found.setdefault(keys, []).append((float(outer[index]), float(inner[index]), float(ratio[index])))
+        return {keys: _curves(rows) for keys, rows in found.items()}
+
+    def _nearest(self, op: str, keys: tuple[float, ...]) -> tuple[_Group, bool]:
+        """Return the group of these fixed keys, or of the nearest (octaves away, summed), and which it is."""
+        groups = self._groups[op]
+        if keys in groups:
+            return groups[keys], True
+        if (op, keys) not in self._neighbours:
+            here = octaves(keys).tolist()
+            away = {other: _distance(here, octaves(other).tolist()) for other in groups}
+            self._neighbours[op, keys] = min(groups, key=lambda other: (away[other], other))
+        return groups[self._neighbours[op, keys]], False
+
+
+def _by_fixed_keys(
+    op: str, numbers: Mapping[str, Any], flat: Mapping[str, FloatArray]
+) -> Iterator[tuple[tuple[float, ...], npt.NDArray[np.bool_]]]:
+    """Yield each combination of fixed keys and where it occurs with some work to do."""
+    work = np.ones(len(next(iter(flat.values()))), dtype=np.bool_)
+    for key in flat:
+        if key not in _FIXED[op]:
+            work &= flat[key] > 0.0
+    fixed = [numbers[key] for key in _FIXED[op]]
+    if all(np.ndim(values) == 0 for values in fixed):
+        yield tuple(float(values) for values in fixed), work
+        return
+    rows = np.stack([flat[key] for key in _FIXED[op]], axis=1)
+    for keys in dict.fromkeys(map(tuple, rows.tolist())):
+        yield keys, np.all(np.equal(rows, keys), axis=1) & work
+
+
+def _curves(rows: list[tuple[float, float, float]]) -> _Group:
+    """Build the curves of a group; of measurements at one point the mean ratio counts."""
+    merged: dict[tuple[float, float], list[float]] = {}
+    for outer, inner, ratio in sorted(rows):
+        merged.setdefault((outer, inner), []).append(ratio)
+    places = list(merged)
+    outers = list(dict.fromkeys(outer for outer, _ in places))
+    curve = np.array([outers.index(outer) for outer, _ in places])
+    inners = np.array([inner for _, inner in places])
+    return _Group(
+        outer=np.array(outers),
+        starts=np.searchsorted(curve, np.arange(len(outers) + 1)),
+        place=curve * _CURVE + inners,
+        inner=inners,
+        ratio=np.array([sum(merged[place]) / len(merged[place]) for place in places]),
+    )
+
+
+def _distance(here: Sequence[float], there: Sequence[float]) -> float:
+    return sum(abs(a - b) for a, b in zip(here, there, strict=True))
+
+
+def _share(low: FloatArray, high: FloatArray, value: FloatArray) -> FloatArray:
+    """Return how far ``value`` lies from low to high, from 0 to 1; 0 where they are the same."""
+    width = np.where(high > low, high - low, 1.0)
+    return np.asarray(np.clip((value - low) / width, 0.0, 1.0) * (high > low))
