@@ -75,9 +75,7 @@ def binned_percentiles(
     return result
 
 
-def _add_points(
-    figure: go.Figure, requests: Columns, known: npt.NDArray[np.bool_], waited: FloatArray
-) -> None:
+def _add_points(figure: go.Figure, requests: Columns, known: npt.NDArray[np.bool_], waited: FloatArray) -> None:
     names = ("request", "prompt_tokens", "output_tokens")
     sizes = np.stack([requests[name][known] for name in names], axis=1)
     figure.add_trace(

@@ -17,6 +17,8 @@ from clustersim.report.style import BLUE, INK, MUTED, TARGET, axis_name, faded, 
 _UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 _MARKED: Final = (50, 90, 99)
 _BINS: Final = 60
+_FAR: Final = 2.5
+"""A target beyond so many times the largest value is named, not drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +29,7 @@ class Histogram:
     share: FloatArray
 
 
-def histogram(
-    values: npt.NDArray[Any], weights: npt.NDArray[Any], *, log: bool, bins: int = _BINS
-) -> Histogram:
+def histogram(values: npt.NDArray[Any], weights: npt.NDArray[Any], *, log: bool, bins: int = _BINS) -> Histogram:
     """Count weighted values in equal bins of the value, or of its logarithm.
 
     The bins span the values exactly; equal values get one narrow bin around them.
@@ -129,8 +129,7 @@ def _add_chart(
         text, height = f"p{percent}", 1 - 0.09 * level
         _mark(figure, (x, y), float(mark), text, log=log, colour=MUTED, dash="dot", level=height)
     if limit_ns is not None:
-        limit = limit_ns / factor
-        _mark(figure, (x, y), limit, "target", log=log, colour=TARGET, dash="dash", level=0.7)
+        _mark_target(figure, (x, y), limit_ns / factor, unit, log=log, largest=float(values.max()))
     figure.update_layout(
         {
             axis_name("xaxis", index): {
@@ -146,6 +145,19 @@ def _add_chart(
                 "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%", "showgrid": False,
                 "title": {"text": "share at most this"}},
         }
+    )  # fmt: skip
+
+
+def _mark_target(
+    figure: go.Figure, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float
+) -> None:
+    """Draw the target, or say where it lies when drawing it would squeeze the values into a corner."""
+    if limit <= _FAR * largest:
+        _mark(figure, axes, limit, "target", log=log, colour=TARGET, dash="dash", level=0.7)
+        return
+    figure.add_annotation(
+        xref=f"{axes[0]} domain", yref=f"{axes[1]} domain", x=1, y=0.72, xanchor="right", yanchor="top",
+        text=f"target {limit:,.10g} {unit} →", showarrow=False, font={"size": 10, "color": TARGET},
     )  # fmt: skip
 
 

@@ -37,9 +37,7 @@ def gauge(steps: Columns, requests: Columns, column: str) -> StepFunction:
         busy_until = np.maximum.accumulate(steps["end_ns"][mine].astype(np.int64))
         following = np.append(start[1:], np.iinfo(np.int64).max)
         theirs = served & (requests["replica"] == replica)
-        empty = _empties_after(
-            busy_until, following, requests["arrived_ns"][theirs], requests["finished_ns"][theirs]
-        )
+        empty = _empties_after(busy_until, following, requests["arrived_ns"][theirs], requests["finished_ns"][theirs])
         held = np.where(np.append(True, empty[:-1]), 0.0, np.append(0.0, amount[:-1]))
         times += [start, busy_until[empty], busy_until[-1:]]
         changes += [amount - held, -amount[empty], np.zeros(1)]

@@ -16,7 +16,7 @@ from clustersim.report.metrics import (
     kv_peak,
     targets_ns,
 )
-from clustersim.report.words import configuration, milliseconds, number, remarks, target_lines
+from clustersim.report.words import configuration, milliseconds, number, remarks, share_words, target_lines
 from clustersim.units import format_seconds
 
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -27,9 +27,7 @@ _NOTE: Final = (
 _TARGET_NOTE: Final = " A target is met when p99 is within it."
 
 
-def headline_html(
-    summary: Mapping[str, Any], requests: Columns, steps: Columns, found: Mapping[str, Weighted]
-) -> str:
+def headline_html(summary: Mapping[str, Any], requests: Columns, steps: Columns, found: Mapping[str, Weighted]) -> str:
     """Return tiles, the table of latencies, the configuration and the remarks, as HTML.
 
     Parameters
@@ -67,7 +65,7 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
             tiles.append((f"{name.upper()}, median", p50, f"p99 {p99}"))
     peak = kv_peak(steps)
     if peak is not None:
-        tiles.append(("K/V cache, peak", f"{peak:.0%}", "of a replica's blocks"))
+        tiles.append(("K/V cache, peak", share_words(peak), "of a replica's blocks"))
     makespan = summary.get("makespan_s")
     lasted = "–" if makespan is None else format_seconds(makespan)
     tiles.append(("makespan", lasted, "first arrival to last token"))
@@ -110,8 +108,7 @@ def _target_cells(
 
 def _configuration(summary: Mapping[str, Any]) -> str:
     pairs = "".join(
-        f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>"
-        for what, value in configuration(summary)
+        f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in configuration(summary)
     )
     return f'<h3>What was simulated</h3><dl class="pairs">{pairs}</dl>'
 

@@ -130,19 +130,17 @@ def views(spans: SpansLike, table: LaneTable) -> tuple[View, ...]:
     chosen = (spans.step[: len(start)] == spans.step[at]) & (spans.replica[: len(start)] == spans.replica[at])
     found.append(_view("one step", int(start[chosen].min()) - origin, int(end[chosen].max()) - origin))
     layers = spans.layer[: len(start)]
-    in_layers = chosen & (layers >= 0)
+    in_layers = chosen & (layers >= 0) & (spans.stage[: len(start)] == spans.stage[at])
     if in_layers.any():
         middle = int(np.median(layers[in_layers]))
         for label, last in (("four layers", middle + 3), ("one layer", middle)):
-            shown = chosen & (layers >= middle) & (layers <= last)
+            shown = in_layers & (layers >= middle) & (layers <= last)
             found.append(_view(label, int(start[shown].min()) - origin, int(end[shown].max()) - origin))
     return tuple(found)
 
 
 def _view(label: str, start_ns: int, end_ns: int) -> View:
-    return View(
-        label=f"{label} ({format_seconds((end_ns - start_ns) / 1e9)})", start_ns=start_ns, end_ns=end_ns
-    )
+    return View(label=f"{label} ({format_seconds((end_ns - start_ns) / 1e9)})", start_ns=start_ns, end_ns=end_ns)
 
 
 def pack(spans: SpansLike, table: LaneTable) -> dict[str, Any]:

@@ -95,9 +95,7 @@ def latencies_ns(requests: Columns, token_gaps: Weighted | None = None) -> dict[
     return {name: weighted for name, weighted in found.items() if weighted[1].sum() > 0}
 
 
-def weighted_percentile(
-    values: npt.NDArray[Any], weights: npt.NDArray[Any], percents: npt.ArrayLike
-) -> FloatArray:
+def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], percents: npt.ArrayLike) -> FloatArray:
     """Return percentiles of values that occur several times each, without expanding them.
 
     Equal, bit for bit, to ``np.percentile(np.repeat(values, weights), percents)``.
@@ -118,9 +116,7 @@ def weighted_percentile(
     """
     order = np.argsort(values, kind="stable")
     ordered = np.asarray(values)[order].astype(np.float64)
-    last = np.cumsum(
-        np.asarray(weights, np.int64)[order]
-    )  # last[i]: how many expanded values are ≤ ordered[i]
+    last = np.cumsum(np.asarray(weights, np.int64)[order])  # last[i]: how many expanded values are ≤ ordered[i]
     if not len(last) or last[-1] == 0:
         raise ValueError("percentile of no values")
     position = (last[-1] - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)
@@ -129,9 +125,7 @@ def weighted_percentile(
     low = ordered[np.searchsorted(last, below, side="right")]
     high = ordered[np.searchsorted(last, np.minimum(below + 1, last[-1] - 1), side="right")]
     # numpy interpolates from the nearer end, so that the ends are exact
-    return np.asarray(
-        np.where(fraction >= 0.5, high - (high - low) * (1 - fraction), low + (high - low) * fraction)
-    )
+    return np.asarray(np.where(fraction >= 0.5, high - (high - low) * (1 - fraction), low + (high - low) * fraction))
 
 
 def latency_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> dict[str, float]:

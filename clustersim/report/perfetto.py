@@ -56,8 +56,7 @@ def _packet(content: bytes, flags: int | None = None) -> bytes:
 
 def _interned(number: int, texts: Iterable[str]) -> bytes:
     return b"".join(
-        bytes_field(number, number_field(1, index) + bytes_field(2, text))
-        for index, text in enumerate(texts, start=1)
+        bytes_field(number, number_field(1, index) + bytes_field(2, text)) for index, text in enumerate(texts, start=1)
     )
 
 
@@ -65,10 +64,7 @@ def _head(spans: SpansLike) -> bytes:
     """Open the sequence: texts are written once, and every event names them by their number from 1."""
     categories = [family_of(op) for op in spans.ops]
     interned = (
-        _interned(1, categories)
-        + _interned(2, spans.names)
-        + _interned(3, _ARGUMENTS)
-        + _interned(29, spans.ops)
+        _interned(1, categories) + _interned(2, spans.names) + _interned(3, _ARGUMENTS) + _interned(29, spans.ops)
     )
     return _packet(bytes_field(_INTERNED, interned), _STATE_CLEARED)
 

@@ -68,9 +68,7 @@ class Rows:
         self.pieces.append((np.broadcast_to(row, (self.count, len(row))), mask))
         return self
 
-    def numbers(
-        self, number: int, values: npt.NDArray[np.int64], width: int, mask: Mask | None = None
-    ) -> Rows:
+    def numbers(self, number: int, values: npt.NDArray[np.int64], width: int, mask: Mask | None = None) -> Rows:
         """Append a varint field."""
         self.constant(tag(number, VARINT), mask)
         self.pieces.append((padded_varints(values, width), mask))

@@ -22,9 +22,7 @@ def batch_figure(steps: Columns, requests: Columns, bins: int, height: int) -> g
     titles = ["requests", "prefill tokens<br>per step", "decode tokens<br>per step"]
     figure = go.Figure(layout=stacked(titles, TIME_TITLE, height))
     for name, colour in (("running", BLUE), ("waiting", ORANGE)):
-        _add(
-            figure, bin_function(gauge(steps, requests, name), edges), name, row=0, colour=colour, form=",.1f"
-        )
+        _add(figure, bin_function(gauge(steps, requests, name), edges), name, row=0, colour=colour, form=",.1f")
     for row, (kind, colour) in enumerate((("prefill", GREEN), ("decode", PINK)), start=1):
         series = tokens_per_step(steps, f"{kind}_tokens", edges)
         _add(figure, series, f"{kind} tokens", row=row, colour=colour, form=",.0f")
@@ -45,7 +43,7 @@ def kv_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.F
     _add(figure, share, "in use", row=0, colour=BLUE, form=".1%", fill=True)
     highest = float(np.nan_to_num(share.high).max())
     top = 1.02 if highest > 0.35 else max(1.2 * highest, 0.01)
-    figure.update_layout(showlegend=False, yaxis={"tickformat": ".0%", "range": [0, top]})
+    figure.update_layout(showlegend=False, yaxis={"tickformat": ".2~%", "range": [0, top]})
     return figure
 
 
@@ -63,9 +61,7 @@ def _edges(steps: Columns, bins: int) -> Int64Array:
     return time_edges(0, end, bins)
 
 
-def _add(
-    figure: go.Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False
-) -> None:
+def _add(figure: go.Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False) -> None:
     """Add a series: its mean as a line, and the range from minimum to maximum as a band behind it.
 
     Where no step ran the value is zero: nothing was there, and a band needs a value.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
-from clustersim.report.words import milliseconds, number, setup_words, target_lines
+from clustersim.report.words import milliseconds, number, setup_words, share_words, target_lines
 from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def print_summary(
         console.print(Text.assemble((f"{what:<12}", "dim"), value))
     for name, met, sentence in target_lines(summary):
         word, style = ("met", "green") if met else ("missed", "bold red")
-        console.print(
-            Text.assemble((f"{'target':<12}", "dim"), (word, style), f"  {name.upper()}: {sentence}")
-        )
+        console.print(Text.assemble((f"{'target':<12}", "dim"), (word, style), f"  {name.upper()}: {sentence}"))
     console.print(Text.assemble((f"{'legality':<12}", "dim"), _verdict(summary.get("legal"))))
     for remark in remarks:
         console.print(Text.assemble((f"{'note':<12}", "yellow"), remark))
@@ -96,12 +94,10 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         ("throughput", f"{output} output tokens/s, {total} with prompts, {each} requests/s"),
     ]
     if kv_peak is not None:
-        facts.append(("K/V cache", f"{kv_peak:.0%} of a replica's blocks at most"))
+        facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
     size = f"{summary['steps']:,} steps, {summary['spans']:,} operators"
     wall = (summary.get("wall_s") or {}).get("total")
-    facts.append(
-        ("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else ""))
-    )
+    facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))
     return facts
 
 

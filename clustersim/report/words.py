@@ -37,6 +37,11 @@ def milliseconds(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
 
 
+def share_words(share: float) -> str:
+    """Write a share, 0 to 1, in percent: with a decimal where it is small."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
 def configuration(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what was simulated, as (what, value) pairs; what the scenario does not say is left out."""
     scenario = summary.get("scenario") or {}
@@ -80,9 +85,7 @@ def plan_words(plan: Mapping[str, Any] | None) -> str:
     return " × ".join(words) if words else "one device"
 
 
-def remarks(
-    summary: Mapping[str, Any], requests: Columns | None = None, steps: Columns | None = None
-) -> list[str]:
+def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: Columns | None = None) -> list[str]:
     """Return what a reader of the numbers must know before believing them, most serious first; often nothing.
 
     Parameters

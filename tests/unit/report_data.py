@@ -76,10 +76,7 @@ def pipeline_spans(*, steps: int, stages: int, tp: int, layers: int, start_ns: i
             for layer in range(stage * layers, (stage + 1) * layers):
                 for name, op, stream, micros in layer_ops:
                     end = clock + micros * 1000 + 37 * (layer % 3)
-                    rows += [
-                        (clock, end, stage * tp + t, stream, name, op, layer, step, 0, stage)
-                        for t in range(tp)
-                    ]
+                    rows += [(clock, end, stage * tp + t, stream, name, op, layer, step, 0, stage) for t in range(tp)]
                     clock = end
             free[stage] = clock
             if stage + 1 < stages:

@@ -64,13 +64,11 @@ class Trace:
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
         packets = [
-            read_message(one)
-            for one in read_message(gzip.decompress(data) if path.suffix == ".gz" else data)[1]
+            read_message(one) for one in read_message(gzip.decompress(data) if path.suffix == ".gz" else data)[1]
         ]
         interned = read_message(packets[0][12][0])
         self.texts = {
-            kind: {e[1][0]: e[2][0].decode() for e in map(read_message, interned[kind])}
-            for kind in (1, 2, 3, 29)
+            kind: {e[1][0]: e[2][0].decode() for e in map(read_message, interned[kind])} for kind in (1, 2, 3, 29)
         }
         self.flags = [packet.get(13, [None])[0] for packet in packets]
         self.tracks: dict[int, dict[int, list[Any]]] = {}
@@ -95,9 +93,7 @@ class Trace:
             assert uuid not in opened, "two slices open on one track"
             arguments = {}
             for note in map(read_message, event[4]):
-                arguments[self.texts[3][note[1][0]]] = (
-                    note[4][0] if 4 in note else self.texts[29][note[17][0]]
-                )
+                arguments[self.texts[3][note[1][0]]] = note[4][0] if 4 in note else self.texts[29][note[17][0]]
             opened[uuid] = (at, self.texts[2][event[10][0]], arguments)
             self.flow_starts.update(dict.fromkeys(event.get(47, []), at))
         else:
@@ -156,8 +152,7 @@ def test_a_flow_leads_from_each_send_to_its_receive(tmp_path: Path) -> None:
 
 def test_a_send_without_its_receive_has_no_flow() -> None:
     spans = spans_of(
-        [(0, 1, rank, 2, "send", "send", -1, 0, 0, 0) for rank in (0, 1)]
-        + [(0, 1, 2, 3, "recv", "recv", -1, 0, 0, 1)]
+        [(0, 1, rank, 2, "send", "send", -1, 0, 0, 0) for rank in (0, 1)] + [(0, 1, 2, 3, "recv", "recv", -1, 0, 0, 1)]
     )
     assert [len(side) for side in send_pairs(spans)] == [0, 0]
 
@@ -225,7 +220,5 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_padded_varint_reads_as_the_number() -> None:
-    for octets, value in zip(
-        padded_varints(np.array([0, 1, 300, 2**35 - 1]), 5), (0, 1, 300, 2**35 - 1), strict=True
-    ):
+    for octets, value in zip(padded_varints(np.array([0, 1, 300, 2**35 - 1]), 5), (0, 1, 300, 2**35 - 1), strict=True):
         assert read_varint(bytes(octets), 0) == (value, 5)

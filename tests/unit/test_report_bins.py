@@ -42,9 +42,7 @@ def requests_of(rows: list[tuple[int, int, float]]) -> dict[str, np.ndarray]:
 
 
 def test_a_gauge_holds_between_steps_and_drops_when_the_replica_is_empty() -> None:
-    steps = steps_of(
-        [(0, 0, 10, 2), (0, 13, 20, 2), (0, 50, 60, 1)]
-    )  # a pause of 3, then 30 ns without requests
+    steps = steps_of([(0, 0, 10, 2), (0, 13, 20, 2), (0, 50, 60, 1)])  # a pause of 3, then 30 ns without requests
     requests = requests_of([(0, 0, 20), (0, 0, 20), (0, 50, 60)])
     found = gauge(steps, requests, "running")
     assert found.start_ns.tolist() == [0, 13, 20, 50, 60]

@@ -73,8 +73,7 @@ def test_flows_pair_up_inside_a_send_and_a_receive(events: list[dict[str, Any]])
             inside = [
                 e["name"]
                 for e in of_phase(events, "X")
-                if (e["pid"], e["tid"]) == (event["pid"], event["tid"])
-                and e["ts"] <= event["ts"] < e["ts"] + e["dur"]
+                if (e["pid"], e["tid"]) == (event["pid"], event["tid"]) and e["ts"] <= event["ts"] < e["ts"] + e["dur"]
             ]
             assert inside == [ids]
     assert all(starts[flow]["ts"] <= ends[flow]["ts"] for flow in starts)

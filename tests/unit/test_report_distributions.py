@@ -37,6 +37,16 @@ def test_a_skewed_latency_is_drawn_on_a_logarithmic_axis() -> None:
     assert targets == [pytest.approx(np.log10(5))]
 
 
+def test_a_target_far_off_is_named_and_does_not_squeeze_the_values() -> None:
+    near, far = (
+        latencies_figure({"ttft": (np.array([1e6, 2e6]), np.array([1, 1]))}, {"ttft": limit}, "auto", 500)
+        for limit in (5e6, 6e6)
+    )
+    assert [shape.x0 for shape in near.layout.shapes][-1] == 5.0
+    assert 6.0 not in [shape.x0 for shape in far.layout.shapes]
+    assert "target 6 ms →" in [note.text for note in far.layout.annotations]
+
+
 def test_percentiles_per_bin_equal_numpys() -> None:
     bin_of, values = np.array([0, 2, 0, 0, 2]), np.array([3.0, 10.0, 1.0, 2.0, 20.0])
     found = binned_percentiles(bin_of, values, 3, (50, 90))

@@ -99,6 +99,16 @@ def test_views_are_the_window_a_step_and_layers_of_it() -> None:
     assert shown[0].label == "whole window (30 ns)"
 
 
+def test_the_view_of_a_layer_stays_on_one_stage() -> None:
+    rows = [
+        (10 * i + 1000 * stage, 10 * i + 10 + 1000 * stage, stage, 0, "x", "gemm", 2 * stage + i, 0, 0, stage)
+        for stage in (0, 1)
+        for i in (0, 1)
+    ]
+    spans = spans_of(rows)
+    assert max(view.end_ns - view.start_ns for view in views(spans, lane_table(spans, ["a", "b"], 9))[2:]) == 20
+
+
 def test_the_first_view_is_the_widest_that_fits() -> None:
     spans = two_layers()
     table = lane_table(spans, ["a"], 100)
