@@ -56,9 +56,7 @@ def test_kind_follows_the_kv_heads(kv_heads, kind):
     assert attention(LLAMA, num_key_value_heads=kv_heads).kind == kind
 
 
-@pytest.mark.parametrize(
-    "key", ["n_head_kv", "num_kv_heads", "multi_query_group_num", "num_attention_groups"]
-)
+@pytest.mark.parametrize("key", ["n_head_kv", "num_kv_heads", "multi_query_group_num", "num_attention_groups"])
 def test_kv_heads_are_found_under_other_names(key):
     config = without(LLAMA, "num_key_value_heads") | {key: 4}
     assert attention(config).num_kv_heads == 4
@@ -143,7 +141,7 @@ def test_qwen2_slides_above_max_window_layers_only_when_it_says_so():
 
 
 def test_sliding_window_pattern_leaves_each_nth_layer_full():
-    assert windows(LLAMA, sliding_window=512, sliding_window_pattern=2) == [512, None, 512, None]
+    assert windows(LLAMA, sliding_window=512, sliding_window_pattern=3) == [512, 512, None, 512]
 
 
 def test_latent_attention_has_one_cached_head_and_two_widths():
@@ -177,9 +175,41 @@ def test_qwen2_moe_gives_the_width_of_its_shared_expert():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({"n_shared_experts": 0}, (0, 0)),
+        ({"n_shared_experts": 3}, (3, 30)),
+        ({"num_shared_experts": 3, "moe_shared_expert_intermediate_size": 7}, (3, 21)),
+        ({"moe_shared_expert_intermediate_size": 7}, (1, 7)),
+        ({"shared_expert_intermediate_size": 0}, (0, 0)),
+        ({"n_shared_experts": 2, "shared_expert_intermediate_size": 40}, (2, 40)),
+    ],
+)
+def test_shared_experts_and_their_width_together(changes, expected):
+    found = read(QWEN_MOE, **changes).layers[0].ffn
+    assert (found.num_shared_experts, found.shared_intermediate) == expected
+
+
+def test_dense_layers_may_have_a_width_of_their_own():
+    model = read(QWEN_MOE, mlp_only_layers=[0], intermediate_size_mlp=300)
+    assert model.layers[0].ffn == Ffn(intermediate=300)
+
+
+@pytest.mark.parametrize("experts", [0, None])
+def test_family_without_experts_is_dense_when_there_are_none(experts):
+    assert read(LLAMA, num_experts=experts).layers[0].ffn == Ffn(intermediate=100)
+
+
+def test_family_without_experts_has_them_when_they_are_named():
+    changes = {"num_experts": 1, "num_experts_per_tok": 1}
+    assert read(LLAMA, **changes).layers[0].ffn == Moe(num_experts=1, top_k=1, expert_intermediate=100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
         ({}, [True, True, True, True]),
         ({"mlp_only_layers": [1]}, [True, False, True, True]),
-        ({"decoder_sparse_step": 2}, [False, True, False, True]),
+        ({"decoder_sparse_step": 3}, [False, False, True, False]),
+        ({"interleave_moe_layer_step": 2}, [False, True, False, True]),
         ({"moe_layer_freq": 2}, [True, False, True, False]),
         ({"moe_layer_freq": [0, 1, 1, 0]}, [False, True, True, False]),
         ({"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]}, [False, True, True, True]),
@@ -207,9 +237,7 @@ def test_weight_format_of_the_checkpoint(changes, expected):
 
 def test_unknown_format_is_refused():
     assert "'int3'" in problems(LLAMA, torch_dtype="int3")["torch_dtype"]
-    assert list(problems(LLAMA, quantization_config={"quant_method": "gptq", "bits": 3})) == [
-        "quantization_config"
-    ]
+    assert list(problems(LLAMA, quantization_config={"quant_method": "gptq", "bits": 3})) == ["quantization_config"]
 
 
 def test_unknown_family_is_accepted_and_tells_what_was_not_read():
@@ -221,6 +249,17 @@ def test_unknown_family_is_accepted_and_tells_what_was_not_read():
 
 def test_unknown_family_must_say_what_its_ffn_and_norm_are():
     assert list(problems(LLAMA, model_type="novel")) == ["mlp_gated_linear_units", "rms_norm_eps"]
+
+
+def test_activation_that_may_be_gated_or_not_does_not_say_it():
+    found = problems(LLAMA, model_type="novel", hidden_act="gelu", rms_norm_eps=1e-6)
+    assert list(found) == ["mlp_gated_linear_units"]
+
+
+def test_unknown_family_may_say_what_its_ffn_and_norm_are():
+    changes = {"model_type": "novel", "mlp_gated_linear_units": False, "layer_norm_eps": 1e-5, "use_qk_norm": True}
+    model = read(LLAMA, **changes)
+    assert (model.norm, model.layers[0].ffn.gated, model.layers[0].attention.qk_norm) == ("layer", False, True)
 
 
 def test_prediction_layers_are_not_part_of_the_model():

@@ -91,9 +91,7 @@ def test_linear_work_is_two_flops_per_visited_weight_and_token(config, changes, 
 
 @pytest.mark.parametrize(("config", "changes", "layer"), STRUCTURES)
 @pytest.mark.parametrize("absorbed", [False, True])
-def test_bytes_of_weights_are_those_of_all_matrices_when_all_experts_are_visited(
-    config, changes, layer, absorbed
-):
+def test_bytes_of_weights_are_those_of_all_matrices_when_all_experts_are_visited(config, changes, layer, absorbed):
     model = read(config, **changes)
     units = {"weight_bytes": 0.5, "activation_bytes": 0, "kv_bytes": 0}
     experts = getattr(model.layers[layer].ffn, "num_experts", None)
