@@ -47,8 +47,7 @@ def busy_window(steps: Columns, count: int) -> tuple[int, int]:
     """
     if not len(steps["start_ns"]):
         return 0, 0
-    tokens = steps["prefill_tokens"] + steps["decode_tokens"]
-    busiest = np.lexsort((steps["start_ns"], -tokens.astype(np.int64)))[0]
+    busiest = _busiest(steps)
     mine = np.flatnonzero(steps["replica"] == steps["replica"][busiest])
     mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
     at = int(np.flatnonzero(mine == busiest)[0])
@@ -64,6 +63,32 @@ def busy_window(steps: Columns, count: int) -> tuple[int, int]:
         if left == 0:
             break
     return int(window_start), max(ends)
+
+
+def busy_ranks(steps: Columns, world: int, most: int) -> range:
+    """Return the global ranks to show of a large cluster: those from the replica of the busiest step on.
+
+    Parameters
+    ----------
+    steps : Columns
+        The table of steps.
+    world : int
+        How many ranks there are, those of a replica next to each other.
+    most : int
+        How many ranks to show at most; all where there are no more.
+    """
+    if world <= most or not len(steps["start_ns"]):
+        return range(min(world, most))
+    replica = int(steps["replica"][_busiest(steps)])
+    replicas = int(steps["replica"].max()) + 1
+    first = min(replica * (world // replicas), world - most)
+    return range(first, first + most)
+
+
+def _busiest(steps: Columns) -> int:
+    """Return the row of the step with the most tokens, the first one of equals."""
+    tokens = (steps["prefill_tokens"] + steps["decode_tokens"]).astype(np.int64)
+    return int(np.lexsort((steps["start_ns"], -tokens))[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

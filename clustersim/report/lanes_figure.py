@@ -58,13 +58,16 @@ def first_view(spans: SpansLike, table: LaneTable, max_bars: int) -> View:
     return shown[-1]
 
 
-def lanes_caption(table: LaneTable) -> str:
-    """Say what the window is, and what of it is left out."""
+def lanes_caption(table: LaneTable, world: int) -> str:
+    """Say what the window is, and what of it is left out; ``world`` is the number of ranks that there are."""
     start, end = table.window_ns
     text = (
-        f"From {start / NS_PER_S:.6f} s to {end / NS_PER_S:.6f} s of the run: one row per stream of a "
-        "device, one bar per operator, coloured by kind."
+        f"From {start / NS_PER_S:.6f} s to {end / NS_PER_S:.6f} s of the run: one row per stream of a device, "
+        "one bar per operator, coloured by kind."
     )
+    shown = len(table.device_rows)
+    if shown < world:
+        text += f" {shown:,} of {world:,} devices are shown."
     if table.left_out:
         text += f" {table.left_out:,} later operators of the window asked for are left out."
     return text

@@ -135,6 +135,7 @@ FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
     "device_lanes": {
         "height": (560, _count),  # pixels
         "steps": (4, _count),  # steps around the busy instant
+        "max_ranks": (64, _count),  # of more ranks than this only these are shown
         "max_bars": (4000, _count),  # more spans than this in view are binned
         "max_spans": (250_000, _count),  # more than this are not written into the file
     },

@@ -71,7 +71,7 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
     text = json.dumps(packed, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return Drawn(
         title=title,
-        caption=lanes_caption(table),
+        caption=lanes_caption(table, len(run.summary["devices"])),
         html=f'<div class="zoom">{buttons}<span class="view" id="{identity}-note"></span></div>',
         figure=lanes_figure(table, first, options["height"]),
         then=f'.then(() => clustersimLanes("{identity}", {text}))',

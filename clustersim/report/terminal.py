@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
-from clustersim.report.words import milliseconds, number, setup_words, share_words, target_lines
+from clustersim.report.words import milliseconds, number, plural, setup_words, share_words, target_lines
 from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
     ]
     if kv_peak is not None:
         facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
-    size = f"{summary['steps']:,} steps, {summary['spans']:,} operators"
+    size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
     wall = (summary.get("wall_s") or {}).get("total")
     facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))
     return facts

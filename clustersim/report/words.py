@@ -30,6 +30,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - whole)}f}" if abs(value) >= 1 else f"{value:.{digits}g}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Write a count with its noun: ``1 request``, ``2,000 requests``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def milliseconds(value: float | None) -> str:
     """Write milliseconds for a table: one or two decimals, so that columns line up."""
     if value is None:
@@ -39,6 +44,8 @@ def milliseconds(value: float | None) -> str:
 
 def share_words(share: float) -> str:
     """Write a share, 0 to 1, in percent: with a decimal where it is small."""
+    if 0 < share < 0.001:
+        return "under 0.1%"
     return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
@@ -113,9 +120,9 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             "and TTFT depends on how long the run is."
         )
     if requests is not None and (preempted := int((requests["preemptions"] > 0).sum())):
-        found.append(f"{preempted:,} requests were preempted because K/V blocks ran out, and computed anew.")
+        found.append(f"{plural(preempted, 'request')} lost K/V blocks to others (preempted) and had to compute anew.")
     if 0 < (finished := counts["finished"]) < _FEW:
-        found.append(f"Only {finished} requests finished: p99 is little more than the slowest of them.")
+        found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
     return found
 
 

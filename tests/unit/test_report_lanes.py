@@ -11,7 +11,7 @@ import pytest
 from report_data import PlainSpans, pipeline_spans, spans_of
 
 from clustersim.graph.blueprint import OPS, STRUCTURAL_OPS
-from clustersim.report.lanes import busy_window, lane_table, pack, views
+from clustersim.report.lanes import busy_ranks, busy_window, lane_table, pack, views
 from clustersim.report.lanes_figure import first_view
 from clustersim.report.spans import family_of, lanes
 
@@ -82,6 +82,19 @@ def test_the_window_holds_the_busiest_step_and_its_neighbours(count: int, window
 
 def test_a_run_without_steps_has_an_empty_window() -> None:
     assert busy_window({name: column[:0] for name, column in STEPS.items()}, 4) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("world", "most", "ranks"), [(8, 64, range(8)), (200, 64, range(64)), (4, 2, range(2)), (8, 4, range(4))]
+)
+def test_of_many_ranks_those_from_the_busiest_replica_on_are_shown(world: int, most: int, ranks: range) -> None:
+    assert busy_ranks(STEPS, world, most) == ranks
+
+
+def test_ranks_shown_stay_within_the_cluster() -> None:
+    busy_last = {**STEPS, "decode_tokens": np.array([4, 4, 5, 9000])}  # replica 1 of 2
+    assert busy_ranks(busy_last, 100, 20) == range(50, 70)
+    assert busy_ranks(busy_last, 100, 64) == range(36, 100)
 
 
 def two_layers() -> PlainSpans:

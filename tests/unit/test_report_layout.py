@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from clustersim.catalog import path_of
 from clustersim.errors import InputError
 from clustersim.report.layout import FIGURES, read_layout
 from clustersim.report.panels import PANELS
@@ -17,6 +19,13 @@ def problems_of(layout: dict[str, object]) -> list[str]:
 
 def test_every_figure_has_a_drawer() -> None:
     assert list(PANELS) == list(FIGURES)
+
+
+def test_the_shipped_overview_shows_the_defaults() -> None:
+    layout = yaml.safe_load(path_of("dashboards", "overview").read_text(encoding="utf-8"))
+    assert read_layout(layout) == read_layout({"figures": [{"figure": name} for name in FIGURES]})
+    for written, options in zip(layout["figures"], FIGURES.values(), strict=True):
+        assert set(written) - {"figure"} == set(options)
 
 
 def test_an_option_left_out_has_its_default() -> None:

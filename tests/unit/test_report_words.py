@@ -76,7 +76,7 @@ def test_a_queue_grows_when_more_arrives_than_is_served() -> None:
 
 def test_a_preemption_is_remarked(run: dict[str, Any]) -> None:
     requests = {**run["requests"], "preemptions": np.array([1] + [0] * 119)}
-    assert "1 requests were preempted" in remarks(summary_of(run), requests, run["steps"])[0]
+    assert "1 request lost K/V blocks" in remarks(summary_of(run), requests, run["steps"])[0]
 
 
 @pytest.mark.parametrize(
