@@ -32,7 +32,7 @@ _SIZES: Final[Mapping[str, str]] = {
     "attention_decode": "keys",
     "memory": "bytes",
 }
-_START_AT: Final = {"key_s": 1e-9, "cache_bytes": 3e7, "quantise_bytes": 3.0}
+_START_AT: Final = {"key_s": 1e-9, "cache_bytes": 3e7, "quantise_bytes": 3.0, "hidden_head_s": 1e-8}
 _NEVER_ZERO: Final = ("compute", "memory", "cached", "latency_k")
 _AT_MOST: Final = {"compute": 1.0, "memory": 1.0, "latency_k": 65536.0}
 _FEWEST_POINTS: Final = 12

@@ -59,8 +59,15 @@ ASSUMED: Final[Mapping[str, Constants]] = {
         "memory": 0.85,
         "floor_s": 8e-6,
         "head_s": 2e-8,  # per sequence and K/V head: one thread block each
+        "hidden_head_s": 0.0,  # the same where it runs beside reading (Blackwell)
     },
-    "latent_decode": {"compute": 0.5, "memory": 0.7, "floor_s": 12e-6, "head_s": 1e-8},
+    "latent_decode": {
+        "compute": 0.5,
+        "memory": 0.7,
+        "floor_s": 12e-6,
+        "head_s": 1e-8,
+        "hidden_head_s": 0.0,
+    },
     "memory": {
         "memory": 0.7,
         "floor_s": 2.5e-6,
@@ -144,8 +151,9 @@ def attention_decode(
     compute = 2.0 * keys * heads * (qk_dim + v_dim) / (peak * c["compute"])
     width = qk_dim + (1.0 - shared_kv) * v_dim
     moved = keys * kv_heads * width * kv_bytes + batch * heads * (qk_dim + v_dim) * operand_bytes
-    started = c["floor_s"] + batch * kv_heads * c["head_s"]
-    return started + hypotenuse(compute, moved / (bandwidth * c["memory"]))
+    blocks = batch * kv_heads
+    reading = hypotenuse(moved / (bandwidth * c["memory"]), blocks * c["hidden_head_s"])
+    return c["floor_s"] + blocks * c["head_s"] + hypotenuse(compute, reading)
 
 
 def memory(c: Constants, bandwidth: float, *, bytes: Number) -> Number:  # noqa: A002
