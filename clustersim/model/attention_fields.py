@@ -22,9 +22,7 @@ QKV_BIAS: Final = ("attention_bias", "qkv_bias", "add_qkv_bias", "use_qkv_bias")
 OUT_BIAS: Final = ("attention_out_bias", "attention_output_bias", "o_bias")
 
 
-def attention_layers(
-    read: ConfigReader, family: Family, hidden: int, num_layers: int
-) -> tuple[Attention, ...]:
+def attention_layers(read: ConfigReader, family: Family, hidden: int, num_layers: int) -> tuple[Attention, ...]:
     """Return the attention of each layer; equal layers share one value.
 
     Parameters
@@ -75,9 +73,7 @@ def _head_dim(read: ConfigReader, hidden: int, heads: int) -> int:
     if said is not None or not (hidden and heads):
         return said or 0
     if hidden % heads and not any(read.present((key,)) for key in HEAD_DIM):
-        read.fail(
-            "head_dim", f"is missing, and {heads} heads do not divide the hidden size {hidden}; give head_dim"
-        )
+        read.fail("head_dim", f"is missing, and {heads} heads do not divide the hidden size {hidden}; give head_dim")
     return hidden // heads
 
 
@@ -91,9 +87,7 @@ def _biases(read: ConfigReader, family: Family) -> tuple[bool, bool]:
 
 def _latent(read: ConfigReader, family: Family) -> Attention:
     heads = read.integer(HEADS)
-    read.optional_integer(
-        KV_HEADS
-    )  # as many as there are heads in every published model; the cache has one latent
+    read.optional_integer(KV_HEADS)  # as many as there are heads in every published model; the cache has one latent
     nope, rope = read.integer(("qk_nope_head_dim",)), read.integer(("qk_rope_head_dim",))
     qkv_bias, out_bias = _biases(read, family)
     return Attention(
@@ -130,7 +124,5 @@ def _windows(read: ConfigReader, family: Family, num_layers: int) -> tuple[int |
         slides = [index >= first for index in range(num_layers)]
     needed = types is not None or family.windows == "every_other"
     if window is None and needed and any(slides) and not read.present(("sliding_window",)):
-        read.fail(
-            "sliding_window", "is missing, but there are sliding_attention layers; expected their window"
-        )
+        read.fail("sliding_window", "is missing, but there are sliding_attention layers; expected their window")
     return tuple(window if slide else None for slide in slides)

@@ -61,9 +61,7 @@ class Family:
 
 
 _QWEN2: Final = Family(qkv_bias=True, out_bias=False, windows="above_max_window_layers")
-_QWEN2_MOE: Final = Family(
-    qkv_bias=True, out_bias=False, moe=True, shared_gate=True, windows="above_max_window_layers"
-)
+_QWEN2_MOE: Final = Family(qkv_bias=True, out_bias=False, moe=True, shared_gate=True, windows="above_max_window_layers")
 _DEEPSEEK: Final = Family(moe=True)
 _OPT: Final = Family(
     norm="layer",
@@ -110,13 +108,9 @@ _OLD: Final = "has positions and projections of its own, which are not modelled"
 
 REFUSED_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("falcon", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "codegen"), _PARALLEL),
-    **dict.fromkeys(
-        ("gemma2", "gemma3", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4", "olmo2"), _SANDWICH
-    ),
+    **dict.fromkeys(("gemma2", "gemma3", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4", "olmo2"), _SANDWICH),
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "bloom", "mpt"), _OLD),
-    **dict.fromkeys(
-        ("t5", "bart", "whisper", "mllama"), "is no plain decoder: cross-attention is not modelled"
-    ),
+    **dict.fromkeys(("t5", "bart", "whisper", "mllama"), "is no plain decoder: cross-attention is not modelled"),
     **dict.fromkeys(
         ("mamba", "mamba2", "jamba", "rwkv", "falcon_h1"), "keeps a recurrent state, which is not modelled"
     ),

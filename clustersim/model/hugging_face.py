@@ -103,8 +103,7 @@ def _layers(attention: tuple[Attention, ...], ffn: tuple[Ffn | Moe, ...]) -> tup
     """Pair them up; equal layers share one value."""
     made: dict[tuple[Attention, Ffn | Moe], Layer] = {}
     return tuple(
-        made.setdefault(pair, Layer(attention=pair[0], ffn=pair[1]))
-        for pair in zip(attention, ffn, strict=True)
+        made.setdefault(pair, Layer(attention=pair[0], ffn=pair[1])) for pair in zip(attention, ffn, strict=True)
     )
 
 

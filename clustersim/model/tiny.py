@@ -69,9 +69,7 @@ def tiny(
         "sliding_window": sliding_window,
     }
     problems = [
-        _problem(key, f"{size} is not positive")
-        for key, size in sizes.items()
-        if size is not None and size < 1
+        _problem(key, f"{size} is not positive") for key, size in sizes.items() if size is not None and size < 1
     ]
     if head_dim % 4:
         problems.append(_problem("head_dim", f"{head_dim} is no multiple of 4"))
@@ -114,9 +112,7 @@ def _layer_problems(layer: Layer, heads: int | None, experts: int | None) -> lis
         least = layer.ffn.num_experts // gcd(layer.ffn.num_experts, layer.ffn.top_k)
         if experts % least:
             ratio = f"{layer.ffn.top_k} of {layer.ffn.num_experts}"
-            found.append(
-                _problem("experts", f"{experts} cannot keep the ratio {ratio}; use a multiple of {least}")
-            )
+            found.append(_problem("experts", f"{experts} cannot keep the ratio {ratio}; use a multiple of {least}"))
     return found
 
 
@@ -135,9 +131,7 @@ def _chosen(layers: tuple[Layer, ...], count: int | None, problems: list[Problem
     cover = next(n for n in range(1, len(runs) + 1) if len({layer for layer, _ in runs[:n]}) == kinds)
     wanted = max(cover, min(2, len(layers))) if count is None else count
     if not cover <= wanted <= len(layers):
-        problems.append(
-            _problem("layers", f"{wanted} is not between {cover} (one of each kind) and {len(layers)}")
-        )
+        problems.append(_problem("layers", f"{wanted} is not between {cover} (one of each kind) and {len(layers)}"))
         return []
     runs = runs[:wanted]
     taken = [1] * len(runs)

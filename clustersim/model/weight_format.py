@@ -51,9 +51,7 @@ def _quantised(read: ConfigReader, found: object) -> str:
     if name is not None:
         return name
     known = ", ".join([*METHODS, "modelopt", "compressed-tensors"])
-    read.fail(
-        "quantization_config", f"expected a quant_method of a known format ({known}), but found {found!r}"
-    )
+    read.fail("quantization_config", f"expected a quant_method of a known format ({known}), but found {found!r}")
     return "bf16"
 
 

@@ -138,9 +138,7 @@ def module_bytes(
     return moved
 
 
-def step_flops(
-    model: ModelSpec, sequences: Sequence[tuple[int, int]], rows: int, *, absorbed: bool = False
-) -> int:
+def step_flops(model: ModelSpec, sequences: Sequence[tuple[int, int]], rows: int, *, absorbed: bool = False) -> int:
     """Return the FLOPs of one step of the whole model.
 
     Parameters

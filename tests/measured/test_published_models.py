@@ -105,10 +105,7 @@ def test_active_parameters_are_the_published_ones(name):
 
 @pytest.mark.parametrize("name", names("scenarios/models"))
 def test_kv_bytes_per_token_are_the_published_ones(name):
-    assert (
-        kv_bytes_per_token(built(name), BF16_BYTES)
-        == shipped(name)["published"]["kv_bytes_per_token"]["value"]
-    )
+    assert kv_bytes_per_token(built(name), BF16_BYTES) == shipped(name)["published"]["kv_bytes_per_token"]["value"]
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
@@ -140,9 +137,7 @@ def test_original_configurations_load_or_are_refused_by_name():
     for file in configurations():
         name = file.name.removesuffix(".config.json")
         try:
-            totals[name] = total_parameters(
-                model_from_config(json.loads(file.read_text(encoding="utf-8")), name)
-            )
+            totals[name] = total_parameters(model_from_config(json.loads(file.read_text(encoding="utf-8")), name))
         except InputError as error:
             refused[name] = [problem.path for problem in error.problems]
     assert refused == {"deepseek-ai--DeepSeek-V3.2": ["index_topk"]}
