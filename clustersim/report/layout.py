@@ -133,7 +133,7 @@ _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
 FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
     "headline": {},
     "device_lanes": {
-        "height": (560, _count),  # pixels
+        "height": (720, _count),  # pixels
         "steps": (4, _count),  # steps around the busy instant
         "max_ranks": (64, _count),  # of more ranks than this only these are shown
         "max_bars": (4000, _count),  # more spans than this in view are binned

@@ -52,13 +52,13 @@ async function clustersimLanes(id, table) {
   }
 
   function bars(view) {
+    const tall = (plot.clientHeight - 110) / Math.max(1, view.slices.length);   /* pixels of a row */
     const traces = table.families.map((family, index) => ({
       type: "bar", orientation: "h", name: family, uid: family, base: [], x: [], y: [], hovertext: [], text: [],
-      hoverinfo: "text", width: 0.86, showlegend: false, legendrank: index, textposition: "none",
-      marker: {color: table.colours[index], line: {width: view.spans > 600 ? 0 : 0.6, color: "white"}},
+      hoverinfo: "text", width: tall < 8 ? 1 : 0.86, showlegend: false, legendrank: index, textposition: "none",
+      marker: {color: table.colours[index], line: {width: view.spans > 600 || tall < 8 ? 0 : 0.6, color: "white"}},
       insidetextfont: {color: "white", size: 11}, insidetextanchor: "middle", textangle: 0, constraintext: "none",
     }));
-    const tall = (plot.clientHeight - 110) / Math.max(1, view.slices.length) >= 12;   /* room for a text in a bar */
     const pixel = (view.to - view.from) / Math.max(200, plot.clientWidth - 200);
     for (const [row, low, high] of view.slices)
       for (let i = low; i < high; i++) {
@@ -66,7 +66,7 @@ async function clustersimLanes(id, table) {
         const layer = column.layer[i] > 0 ? "layer " + (column.layer[i] - 1) + " · " : "";
         const from = Math.max(start[i], view.from), to = Math.min(end[i], view.to);
         trace.base.push(start[i] * MS); trace.x.push(column.duration[i] * MS); trace.y.push(row);
-        trace.text.push(tall && (to - from) / pixel > 7 * name.length + 6 ? escape(name) : "");
+        trace.text.push(tall >= 12 && (to - from) / pixel > 7 * name.length + 6 ? escape(name) : "");
         trace.hovertext.push("<b>" + escape(name) + "</b> (" + escape(table.ops[column.op[i]]) + ")<br>" + layer +
           "step " + (table.step_base + column.step[i]) + " · stage " + column.stage[i] + "<br>" +
           escape(table.rows[row]) + "<br>" + time(column.duration[i]) + ", from " + time(start[i]));
