@@ -16,6 +16,7 @@ from clustersim.report.style import BLUE, INK, MUTED, TARGET, axis_name, faded, 
 
 _UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 _MARKED: Final = (50, 90, 99)
+_CURVE: Final = np.concatenate([np.linspace(0, 99, 199), np.linspace(99.05, 100, 20)])
 _BINS: Final = 60
 _FAR: Final = 2.5
 """A target beyond so many times the largest value is named, not drawn."""
@@ -93,9 +94,10 @@ def _add_chart(
     figure: go.Figure, index: int, name: str, weighted: Weighted, *, limit_ns: float | None, scale: str
 ) -> None:
     values, weights = weighted
-    marks = weighted_percentile(values, weights, _MARKED)
+    percentiles = weighted_percentile(values, weights, (*_MARKED, *_CURVE))
+    marks = percentiles[: len(_MARKED)]
     unit, factor = next((pair for pair in _UNITS if marks[0] >= pair[1]), _UNITS[-1])
-    values, marks = values / factor, marks / factor
+    values, marks, curve = values / factor, marks / factor, percentiles[len(_MARKED) :] / factor
     skewed = values.min() > 0 and values.max() > 20 * marks[0]
     log = values.min() > 0 and (scale == "log" or (scale == "auto" and bool(skewed)))
     x, y, y_right = axis_name("x", index), axis_name("y", 2 * index), axis_name("y", 2 * index + 1)
@@ -113,11 +115,10 @@ def _add_chart(
             hovertemplate=f"from %{{x:.4~g}} {unit}: %{{y:.2%}}<extra></extra>",
         )
     )
-    percents = np.concatenate([np.linspace(0, 99, 199), np.linspace(99.05, 100, 20)])
     figure.add_trace(
         go.Scatter(
-            x=weighted_percentile(values, weights, percents).astype(np.float32),
-            y=(percents / 100).astype(np.float32),
+            x=curve.astype(np.float32),
+            y=(_CURVE / 100).astype(np.float32),
             line={"width": 1.8, "color": INK},
             mode="lines",
             xaxis=x,
@@ -138,7 +139,7 @@ def _add_chart(
                 "title": {"text": f"{name.upper()}, {LATENCIES[name]} ({unit})"},
                 **(_log_ticks(float(values.min()), float(values.max())) if log else {}),
             },
-            axis_name("yaxis", 2 * index): {"anchor": x, "tickformat": ".0%", "rangemode": "tozero",
+            axis_name("yaxis", 2 * index): {"anchor": x, "tickformat": ".2~%", "rangemode": "tozero",
                                             "title": {"text": "share per bin"}},
             axis_name("yaxis", 2 * index + 1): {
                 "anchor": x, "overlaying": y, "side": "right", "range": [0, 1.01],
