@@ -103,7 +103,7 @@ def test_every_duration_is_finite_and_not_negative(op, data):
 
 
 def test_decode_has_no_kink_or_jump_in_keys():
-    keys = np.arange(1.0, 50_000.0, 16.0)
+    keys = np.arange(1.0, 20_000.0)
     for model in ROOFLINES.values():
         slope = np.diff(model.seconds("attention_decode", {"batch": 8.0, "keys": keys, **HEADS}))
         assert np.all(slope > 0.0)
