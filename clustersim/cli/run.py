@@ -18,7 +18,7 @@ from clustersim.report.run_directory import check_writable, step_columns, write_
 from clustersim.report.summary import plain_columns, summary_of
 from clustersim.report.terminal import print_summary
 from clustersim.report.words import remarks
-from clustersim.run.legality import check_scenario, verdict_lines
+from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.expect import failed_expectations
 from clustersim.scenario.load import load
@@ -50,6 +50,7 @@ def run(
     loaded = load(scenario, chosen)
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
     check_writable(target)
+    refuse_if_too_large(loaded)
     verdict = check_scenario(loaded)
     if verdict.verdict != "legal":
         _refuse(ctx, loaded, verdict, as_json=as_json)

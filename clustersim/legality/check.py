@@ -1,0 +1,115 @@
+"""Level P: whether a plan is legal for a model on so many devices, before anything runs.
+
+Every rule looks at plan and architecture anew and knows nothing of the code that expands, prices or runs plans.
+Every fix that is offered has been applied and checked by the same rules: it mends its violation, and breaks no
+other rule (a smaller degree may still not fit memory, and a larger one not the cluster, where nothing nearer does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from clustersim.cost.precision import Precision
+from clustersim.legality.deployment import Deployment, ServingLimits
+from clustersim.legality.layout import Layout, layout_of
+from clustersim.legality.mending import mended
+from clustersim.legality.plan_rules import cache, data, expert, memory, pipeline, sequence, tensor
+from clustersim.legality.repair import Fault, Finding, Repair, degree_change
+from clustersim.legality.rule import LookedAt, Verdict
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+
+PlanCheck = Callable[[Deployment, Layout], Finding]
+
+PLAN_CHECKS: Final[Mapping[str, PlanCheck]] = {
+    "KV-4": cache.shards,
+    "KV-6": memory.fills,
+    "TP-1": tensor.divides,
+    "TP-9": tensor.conserves,
+    "SP-1": sequence.segments,
+    "SP-3": sequence.prefill_only,
+    "SP-7": sequence.within_sequence,
+    "SP-9": sequence.full_weights,
+    "PP-1": pipeline.covers,
+    "EP-1": expert.covers,
+    "EP-6": expert.groups,
+    "DP-1": data.complete,
+}
+"""Rule → the function that checks it at level P."""
+
+
+def check_plan(
+    *,
+    plan: ParallelPlan,
+    model: ModelSpec,
+    num_devices: int,
+    memory_bytes: int,
+    precision: Precision | None = None,
+    limits: ServingLimits | None = None,
+    cluster: str = "the cluster",
+    layout: Layout | None = None,
+) -> Verdict:
+    """Check every rule of level P; all violations at once, each with a fix.
+
+    Parameters
+    ----------
+    plan, model
+        What is to run.
+    num_devices, memory_bytes : int
+        Devices of the topology, and the memory of one in bytes.
+    precision : Precision, optional
+        Number formats; by default bf16.
+    limits : ServingLimits, optional
+        What serving asks of memory.
+    cluster : str
+        Name of the topology, for messages.
+    layout : Layout, optional
+        Who holds what, where somebody else than the rules says so; by default derived from the plan.
+    """
+    deployment = Deployment(
+        plan=plan,
+        model=model,
+        num_devices=num_devices,
+        memory_bytes=memory_bytes,
+        precision=precision or Precision(),
+        limits=limits or ServingLimits(),
+        cluster=cluster,
+    )
+    findings = examine(deployment, layout)
+    violations = [
+        mended(deployment, rule, fault, findings, examine)
+        for rule, finding in findings.items()
+        for fault in finding.faults
+    ]
+    rules = [LookedAt(id=rule, level="P", looked_at=finding.looked_at) for rule, finding in findings.items()]
+    return Verdict(violations=tuple(violations), rules=tuple(rules))
+
+
+def examine(deployment: Deployment, layout: Layout | None = None) -> dict[str, Finding]:
+    """Return what every rule finds; degrees below 1 leave nothing else to look at."""
+    impossible = dict(_degree_faults(deployment))
+    if impossible:
+        return {rule: Finding(looked_at=rule in impossible, faults=impossible.get(rule, ())) for rule in PLAN_CHECKS}
+    held = layout_of(deployment) if layout is None else layout
+    return {rule: check(deployment, held) for rule, check in PLAN_CHECKS.items()}
+
+
+def _degree_faults(deployment: Deployment) -> Iterator[tuple[str, tuple[Fault, ...]]]:
+    plan = deployment.plan
+    degrees = {
+        ("TP-1", "tp"): plan.tp,
+        ("SP-1", "sp"): plan.sp.degree,
+        ("PP-1", "pp"): plan.pp,
+        ("EP-1", "ep"): plan.ep.degree,
+        ("DP-1", "dp"): plan.dp,
+    }
+    for (rule, name), degree in degrees.items():
+        if degree < 1:
+            repair = Repair(text="1", change=degree_change(deployment, **{name: 1}))
+            message = f"a degree must be at least 1, not {degree}"
+            yield rule, (Fault(where=f"plan.{name}", message=message, advice="use 1", repairs=_just(repair)),)
+
+
+def _just(repair: Repair) -> Callable[[], tuple[Repair, ...]]:
+    return lambda: (repair,)

@@ -1,0 +1,55 @@
+"""Who holds what under a plan, as plain data: the rules read it, and a test may break it.
+
+:func:`layout_of` derives it from plan and architecture alone, without the code that expands or runs plans; a
+simulator that has its own idea of one of these fields can have it checked instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clustersim.legality.deployment import Deployment
+from clustersim.legality.memory import rank_weight_bytes
+from clustersim.legality.shards import Segment, expert_map, kv_heads_held, probe_lengths, segments_of
+from clustersim.legality.stages import Module, stages_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Contents of the ranks of one replica.
+
+    Parameters
+    ----------
+    stages : tuple of tuple of Module
+        Modules of each stage in order.
+    kv_heads : tuple of tuple of tuple of int
+        Per layer and TP rank, the K/V heads that it keeps; MLA's latent counts as head 0.
+    segments : Mapping from int to tuple of tuple of Segment
+        Prompt tokens → runs of tokens that each SP rank prefills; empty at sp 1.
+    expert_maps : Mapping from int to tuple of tuple of int
+        Number of experts → per rank of a stage, the EP rank of each expert as that rank has it.
+    weight_bytes : tuple of float
+        Per stage, what its fullest rank is charged for weights.
+    """
+
+    stages: tuple[tuple[Module, ...], ...]
+    kv_heads: tuple[tuple[tuple[int, ...], ...], ...]
+    segments: Mapping[int, tuple[tuple[Segment, ...], ...]]
+    expert_maps: Mapping[int, tuple[tuple[int, ...], ...]]
+    weight_bytes: tuple[float, ...]
+
+
+def layout_of(deployment: Deployment) -> Layout:
+    """Return who holds what, as the plan says."""
+    plan, model = deployment.plan, deployment.model
+    stages = stages_of(model, plan)
+    kinds = {layer.attention: kv_heads_held(layer.attention, plan.tp) for layer in model.layers}
+    ranks = plan.sp.degree * plan.tp
+    return Layout(
+        stages=stages,
+        kv_heads=tuple(kinds[layer.attention] for layer in model.layers),
+        segments={tokens: segments_of(tokens, plan) for tokens in probe_lengths(plan)},
+        expert_maps={moe.num_experts: (expert_map(moe.num_experts, plan),) * ranks for moe in deployment.moes},
+        weight_bytes=tuple(rank_weight_bytes(deployment, stage) for stage in stages),
+    )

@@ -1,0 +1,1 @@
+"""The rules of level P, a module per family; each is a function of a deployment and its layout."""

@@ -1,0 +1,124 @@
+"""DP-1: every replica is complete, each of its ranks on a device of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import gcd, prod
+
+from clustersim.legality.deployment import Deployment
+from clustersim.legality.layout import Layout
+from clustersim.legality.plan_rules.tensor import head_divisors
+from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_words
+from clustersim.plan.parallel import ParallelPlan
+
+
+def fits(plan: ParallelPlan, num_devices: int, cluster: str = "the cluster") -> str | None:
+    """Say that a plan has more ranks than there are devices; None when it has not."""
+    if plan.world <= num_devices:
+        return None
+    degrees = f"dp {plan.dp} × pp {plan.pp} × sp {plan.sp.degree} × tp {plan.tp}"
+    return f"{degrees} = {plan.world} ranks, but {cluster} has {num_devices} devices"
+
+
+def complete(deployment: Deployment, layout: Layout) -> Finding:
+    """DP-1: the replicas have all their ranks, and no two ranks share a device."""
+    plan = deployment.plan
+    too_large = fits(plan, deployment.num_devices, deployment.cluster)
+    faults = []
+    if too_large is not None:
+        faults.append(
+            Fault(
+                where=too_large_path(plan, deployment.num_devices),
+                message=too_large,
+                advice="use a larger topology",
+                repairs=lambda: _smaller(deployment),
+            )
+        )
+    faults += list(_placement_faults(deployment))
+    return Finding(looked_at=plan.world, faults=tuple(faults))
+
+
+def too_large_path(plan: ParallelPlan, num_devices: int) -> str:
+    """Return the degree to blame: the outermost one without which the plan would fit."""
+    if plan.replica_ranks <= num_devices:
+        return "plan.dp"
+    if plan.stage_ranks <= num_devices:
+        return "plan.pp"
+    return "plan.sp" if plan.tp <= num_devices else "plan.tp"
+
+
+def _smaller(deployment: Deployment) -> Iterator[Repair]:
+    """Yield one smaller degree where that alone fills the cluster as well as anything; else what fills it most."""
+    plan, devices = deployment.plan, deployment.num_devices
+    now = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp": plan.sp.degree}
+    choices = {name: list(range(degree, 0, -1)) for name, degree in now.items()}
+    choices["tp"] = [degree for degree in reversed(head_divisors(deployment)) if degree <= plan.tp]
+    halves = {name: sorted({max(1, degree >> shift) for shift in range(20)}) for name, degree in now.items()}
+    halves["tp"] = choices["tp"]
+    single = [now | {name: degree} for name, degrees in choices.items() for degree in degrees]
+    several = [dict(zip(now, degrees, strict=True)) for degrees in product(*halves.values())]
+    fitting = [degrees for degrees in (*single, *several) if prod(degrees.values()) <= devices]
+    most = max(prod(degrees.values()) for degrees in fitting)
+    for degrees in fitting:
+        if degrees in single and prod(degrees.values()) == most:
+            yield _resized(deployment, now, degrees, kind="single", last_resort=False)
+    for degrees in sorted(fitting, key=lambda degrees: (-prod(degrees.values()), *_preference(now, degrees))):
+        yield _resized(deployment, now, degrees, kind="several", last_resort=True)
+
+
+def _preference(now: dict[str, int], degrees: dict[str, int]) -> tuple[int, int]:
+    """Order equally large plans: the larger tp first, then fewer changes."""
+    return -degrees["tp"], sum(degrees[name] != now[name] for name in now)
+
+
+def _resized(
+    deployment: Deployment, now: dict[str, int], degrees: dict[str, int], *, kind: str, last_resort: bool
+) -> Repair:
+    """Return the repair to these degrees, with an ep that divides what is left of the ranks."""
+    ep = deployment.plan.ep
+    new = {name: degree for name, degree in degrees.items() if degree != now[name]}
+    ranks = degrees["sp"] * degrees["tp"] * (degrees["dp"] if ep.scope == "global" else 1)
+    if ranks % ep.degree:
+        new["ep"] = gcd(ep.degree, ranks)
+    return Repair(
+        text=degree_words(deployment, **new),
+        change=degree_change(deployment, **new),
+        kind=kind if last_resort else next(iter(new)),
+        last_resort=last_resort,
+    )
+
+
+def _placement_faults(deployment: Deployment) -> Iterator[Fault]:
+    plan, devices = deployment.plan, deployment.num_devices
+    if plan.placement is None:
+        return
+
+    def fault(message: str, where: str = "plan.placement") -> Fault:
+        return Fault(
+            where=where,
+            message=message,
+            advice=f"give each of the {plan.world} ranks a device of its own",
+            repairs=lambda: [Repair(text="packed", change=(("plan.placement", "packed"),))],
+        )
+
+    placed = len(plan.placement)
+    if placed < plan.world:
+        replica, ranks = divmod(placed, plan.replica_ranks)
+        yield fault(
+            f"places {placed} of {plan.world} ranks, so replica {replica} has {ranks} of its {plan.replica_ranks}"
+        )
+    elif placed > plan.world:
+        yield fault(f"places {placed} ranks, but the plan has {plan.world}")
+    ranks_on: dict[int, list[int]] = {}
+    for rank, device in enumerate(plan.placement):
+        ranks_on.setdefault(device, []).append(rank)
+        if not 0 <= device < devices:
+            message = f"rank {rank} is on device {device}, but {deployment.cluster} has 0 … {devices - 1}"
+            yield fault(message, f"plan.placement[{rank}]")
+    if plan.world > devices:
+        return  # then devices are bound to be taken twice
+    for device, sharing in ranks_on.items():
+        if len(sharing) > 1:
+            message = f"ranks {', '.join(map(str, sharing))} are all on device {device}"
+            yield fault(message, f"plan.placement[{sharing[1]}]")

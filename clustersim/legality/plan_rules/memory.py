@@ -1,0 +1,145 @@
+"""KV-6: weights, buffers and K/V of the fullest rank fit into device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from clustersim.cost.precision import DTYPE_BYTES
+from clustersim.legality.deployment import Deployment, counted, divisors
+from clustersim.legality.layout import Layout
+from clustersim.legality.memory import RankBytes, rank_bytes
+from clustersim.legality.plan_rules.pipeline import is_sound
+from clustersim.legality.plan_rules.tensor import head_divisors
+from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_change, degree_words
+from clustersim.legality.rule import Change
+from clustersim.legality.stages import even_cuts, stages_of
+
+GIB: Final = 2.0**30
+
+
+def memory_stages(deployment: Deployment, layout: Layout | None) -> tuple[RankBytes, ...]:
+    """Return the bytes of each stage's fullest rank; where the stages are broken (PP-1), those of even ones."""
+    plan, model = deployment.plan, deployment.model
+    stages = stages_of(model, plan) if layout is None else layout.stages
+    if not is_sound(deployment, stages):
+        stages = stages_of(model, replace(plan, stages=even_cuts(model, min(plan.pp, 2 * len(model.layers)))))
+    return tuple(rank_bytes(deployment, stage) for stage in stages)
+
+
+def needed_bytes(deployment: Deployment, stage: RankBytes, blocks: int) -> float:
+    """Return what weights, buffers and this many K/V blocks take on a rank."""
+    return stage.weights + stage.buffers + blocks * deployment.limits.kv_block_tokens * stage.kv_per_token
+
+
+def budget_bytes(deployment: Deployment) -> float:
+    """Return what a rank may fill: device memory times utilization."""
+    return deployment.memory_bytes * deployment.limits.memory_utilization
+
+
+def fits_memory(deployment: Deployment, layout: Layout | None = None) -> bool:
+    """Whether weights, buffers and the K/V pool (at least one block) fit on every rank."""
+    blocks = deployment.limits.kv_blocks or 1
+    stages = memory_stages(deployment, layout)
+    return all(needed_bytes(deployment, stage, blocks) <= budget_bytes(deployment) for stage in stages)
+
+
+def fills(deployment: Deployment, layout: Layout) -> Finding:
+    """KV-6: weights, buffers and K/V never exceed device memory times utilization, on the fullest rank."""
+    stages = memory_stages(deployment, layout)
+    if fits_memory(deployment, layout):
+        return Finding(looked_at=len(stages))
+    limits, device = deployment.limits, deployment.memory_bytes
+    blocks, budget = limits.kv_blocks or 1, budget_bytes(deployment)
+    fullest = max(range(len(stages)), key=lambda index: needed_bytes(deployment, stages[index], blocks))
+    worst = stages[fullest]
+    kv = blocks * limits.kv_block_tokens * worst.kv_per_token
+    message = (
+        f"a rank of stage {fullest} needs {worst.weights / GIB:.2f} GiB of weights + {worst.buffers / GIB:.2f} GiB of "
+        f"buffers + {kv / GIB:.2f} GiB for {counted(blocks, 'K/V block')} = "
+        f"{needed_bytes(deployment, worst, blocks) / GIB:.2f} GiB, but {limits.memory_utilization:.0%} of a device's "
+        f"{device / GIB:.2f} GiB is {budget / GIB:.2f} GiB"
+    )
+    fault = Fault(
+        where=_culprit(deployment, stages),
+        message=message,
+        advice=f"use devices with more memory, or more of them than {deployment.num_devices}",
+        repairs=lambda: _memory_repairs(deployment, stages),
+    )
+    return Finding(looked_at=len(stages), faults=(fault,))
+
+
+def _culprit(deployment: Deployment, stages: Sequence[RankBytes]) -> str:
+    budget = budget_bytes(deployment)
+    if deployment.limits.kv_blocks and all(needed_bytes(deployment, stage, 1) <= budget for stage in stages):
+        return "serving.kv_blocks"
+    if all(needed_bytes(deployment, replace(stage, buffers=0.0), 1) <= budget for stage in stages):
+        return "serving.max_batch_tokens"
+    return "plan.tp"
+
+
+def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iterator[Repair]:
+    """Yield the smallest change of each kind that fits: the limits, tp, pp, ep, fewer bytes; then of several."""
+    yield from _limit_repairs(deployment, stages)
+    plan = deployment.plan
+    tensor = [tp for tp in head_divisors(deployment) if tp > plan.tp]
+    stages_ = range(plan.pp + 1, len(deployment.model.layers) + 1)
+    experts = [ep for ep in divisors(deployment.expert_ranks) if ep > plan.ep.degree and deployment.moes]
+    formats = [
+        (("precision.weights", name),)
+        for name in ("fp8", "fp4")
+        if DTYPE_BYTES[name] < deployment.precision.weight_bytes
+    ]
+    for distance, (name, degrees) in enumerate((("tp", tensor), ("pp", stages_), ("ep", experts)), 1):
+        for degree in degrees:
+            change = degree_change(deployment, **{name: degree})
+            if _would_fit(deployment, change):
+                text = degree_words(deployment, **{name: degree})
+                yield Repair(text=text, change=change, distance=distance, kind=name)
+    for change in formats:
+        if _would_fit(deployment, change):
+            yield Repair(text=f"{change[0][1]} weights", change=change, distance=4, kind="weights")
+    yield from _joint_repairs(deployment, formats)
+
+
+def _joint_repairs(deployment: Deployment, formats: Sequence[Change]) -> Iterator[Repair]:
+    """Yield tp and pp together, with fewer replicas if it must be, then with smaller weights; large tp first."""
+    plan = deployment.plan
+    replicas = [plan.dp] if plan.dp == 1 else [plan.dp, 1]
+    for weights, dp, tp in product(((), *formats), replicas, reversed(head_divisors(deployment))):
+        room = deployment.num_devices // (dp * tp * plan.sp.degree)
+        for pp in divisors(max(1, min(room, len(deployment.model.layers)))):
+            degrees = {"tp": tp, "pp": pp} if dp == plan.dp else {"dp": dp, "tp": tp, "pp": pp}
+            change = (*degree_change(deployment, **degrees), *weights)
+            if _would_fit(deployment, change):
+                text = degree_words(deployment, **degrees)
+                text += f" and {weights[0][1]} weights" if weights else ""
+                yield Repair(text=text, change=change, kind="joint", last_resort=True)
+
+
+def _would_fit(deployment: Deployment, change: Change) -> bool:
+    after = changed(deployment, change)
+    return after.plan.world <= after.num_devices and fits_memory(after)
+
+
+def _limit_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iterator[Repair]:
+    """Yield a smaller pool, or a smaller batch, where that alone is enough."""
+    limits, budget = deployment.limits, budget_bytes(deployment)
+    if limits.kv_blocks is not None:
+        room = [
+            (budget - stage.weights - stage.buffers) / (limits.kv_block_tokens * stage.kv_per_token)
+            for stage in stages
+            if stage.kv_per_token
+        ]
+        most = int(min(room, default=0))
+        if 1 <= most < limits.kv_blocks:
+            yield Repair(text=f"at most {most} blocks", change=(("serving.kv_blocks", most),))
+    tokens = limits.max_batch_tokens // 2
+    while tokens >= 1:
+        change = (("serving.max_batch_tokens", tokens),)
+        if fits_memory(changed(deployment, change)):
+            yield Repair(text=f"serving.max_batch_tokens {tokens}", change=change)
+            return
+        tokens //= 2

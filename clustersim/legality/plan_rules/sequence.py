@@ -1,0 +1,151 @@
+"""SP-1, SP-3, SP-7 and SP-9: tokens of one sequence are split, in prefill, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clustersim.legality.deployment import Deployment
+from clustersim.legality.layout import Layout
+from clustersim.legality.memory import rank_weight_bytes
+from clustersim.legality.plan_rules.cache import scheme_repairs
+from clustersim.legality.plan_rules.memory import GIB
+from clustersim.legality.plan_rules.tensor import splits_evenly
+from clustersim.legality.repair import Fault, Finding, Repair, degree_change
+from clustersim.legality.shards import Segment
+
+SCHEMES = ("ring", "all_gather", "all_to_all")
+
+
+def segments(deployment: Deployment, layout: Layout) -> Finding:
+    """SP-1: the segments of a prompt are disjoint and cover it, in an order that the plan declares."""
+    plan = deployment.plan
+    if plan.sp.degree == 1:
+        return Finding(looked_at=0)
+    faults = [*_undeclared(deployment), *_scheme_faults(deployment)]
+    for tokens, ranks in layout.segments.items():
+        message = cover_message(tokens, ranks)
+        if message:
+            advice = "put every token of the prompt into exactly one segment"
+            faults.append(Fault(where="plan.sp.partition", message=message, advice=advice))
+            break
+    return Finding(looked_at=len(layout.segments), faults=tuple(faults))
+
+
+def _undeclared(deployment: Deployment) -> Iterator[Fault]:
+    sp = deployment.plan.sp
+    if sp.scheme is None:
+        yield Fault(
+            where="plan.sp.scheme",
+            message=f"sp {sp.degree} does not say by which scheme K/V is exposed at attention",
+            advice="use a scheme",
+            repairs=lambda: scheme_repairs(deployment, SCHEMES),
+        )
+    if sp.partition is None:
+        choices = ("contiguous", "zigzag")
+        yield Fault(
+            where="plan.sp.partition",
+            message=f"sp {sp.degree} does not say in which order the segments of a prompt go to its ranks",
+            advice="use a partition",
+            repairs=lambda: [Repair(text=name, change=(("plan.sp.partition", name),)) for name in choices],
+        )
+
+
+def _scheme_faults(deployment: Deployment) -> Iterator[Fault]:
+    plan, model = deployment.plan, deployment.model
+    for attention in dict.fromkeys(layer.attention for layer in model.layers):
+        if attention.kind == "mla" and plan.sp.scheme in ("ring", "all_to_all"):
+            yield Fault(
+                where="plan.sp.scheme",
+                message=f"{plan.sp.scheme} can't expose the latent of {model.name}, which has no heads to split "
+                "and no ring yet",
+                advice="use all_gather",
+                repairs=lambda: scheme_repairs(deployment, ("all_gather",)),
+            )
+            return
+        heads = attention.num_heads // plan.tp
+        if plan.sp.scheme == "all_to_all" and splits_evenly(attention, plan.tp) and heads % plan.sp.degree:
+            yield _by_heads_fault(deployment, heads)
+            return
+
+
+def _by_heads_fault(deployment: Deployment, heads: int) -> Fault:
+    return Fault(
+        where="plan.sp.scheme",
+        message=f"all_to_all splits attention by heads, and sp {deployment.plan.sp.degree} does not divide the "
+        f"{heads} heads of a TP rank ({deployment.model.name})",
+        advice="use another scheme",
+        repairs=lambda: _by_heads_repairs(deployment, heads),
+    )
+
+
+def _by_heads_repairs(deployment: Deployment, heads: int) -> Iterable[Repair]:
+    yield from scheme_repairs(deployment, ("ring", "all_gather"))
+    for degree in range(deployment.plan.sp.degree - 1, 1, -1):
+        if heads % degree == 0:
+            change = degree_change(deployment, sp=degree)
+            yield Repair(text=f"plan.sp.degree {degree}", change=change, distance=1)
+            return
+
+
+def cover_message(tokens: int, ranks: Sequence[Sequence[Segment]]) -> str | None:
+    """Say which token of a prompt is in no segment or in two; None when each is in one."""
+    holders = [0] * tokens
+    for segments_ in ranks:
+        for first, end in segments_:
+            for token in range(max(first, 0), min(end, tokens)):
+                holders[token] += 1
+    for token, count in enumerate(holders):
+        if count != 1:
+            found = "no segment" if count == 0 else f"{count} segments"
+            return f"token {token} of a prompt of {tokens} is in {found} of the SP ranks"
+    return None
+
+
+def prefill_only(deployment: Deployment, layout: Layout) -> Finding:
+    """SP-3: a plan with sp > 1 says what its SP ranks do in decode."""
+    sp = deployment.plan.sp
+    if sp.degree == 1:
+        return Finding(looked_at=0)
+    if sp.decode is not None:
+        return Finding(looked_at=1)
+    choices = {"idle": "idle (rank 0 decodes)", "dp": "dp (whole sequences spread over them)"}
+    fault = Fault(
+        where="plan.sp.decode",
+        message=f"the plan does not say what its {sp.degree} SP ranks do in decode; that SP can parallelise decode is "
+        "a failure-prone assumption: a decode step has one new token of a sequence, and nothing to split",
+        advice="use idle or dp",
+        repairs=lambda: [Repair(text=text, change=(("plan.sp.decode", name),)) for name, text in choices.items()],
+    )
+    return Finding(looked_at=1, faults=(fault,))
+
+
+def within_sequence(deployment: Deployment, layout: Layout) -> Finding:
+    """SP-7: segments lie inside their own sequence, whatever else is in the batch."""
+    faults = []
+    for tokens, ranks in layout.segments.items():
+        outside = [segment for held in ranks for segment in held if segment[0] < 0 or segment[1] > tokens]
+        if outside:
+            first, end = outside[0]
+            message = f"a segment of tokens {first} … {end - 1} reaches out of its sequence of {tokens}"
+            advice = "split each sequence by itself; batching excuses nothing"
+            faults.append(Fault(where="plan.sp.partition", message=message, advice=advice))
+            break
+    return Finding(looked_at=len(layout.segments), faults=tuple(faults))
+
+
+def full_weights(deployment: Deployment, layout: Layout) -> Finding:
+    """SP-9: every SP rank is charged the weights of its TP shard, undivided by sp."""
+    sp = deployment.plan.sp.degree
+    if sp == 1:
+        return Finding(looked_at=0)
+    faults = []
+    for stage, (modules, charged) in enumerate(zip(layout.stages, layout.weight_bytes, strict=True)):
+        held = rank_weight_bytes(deployment, modules)
+        if charged < held * 0.99:
+            message = (
+                f"a rank of stage {stage} is charged {charged / GIB:.3f} GiB of weights, but holds {held / GIB:.3f} "
+                f"GiB: that SP is TP is a failure-prone assumption, it splits tokens and no weights (sp {sp})"
+            )
+            advice = f"charge each of the {sp} SP ranks {held / GIB:.3f} GiB"
+            faults.append(Fault(where="plan.sp", message=message, advice=advice))
+    return Finding(looked_at=len(layout.weight_bytes), faults=tuple(faults))

@@ -1,0 +1,131 @@
+"""How a broken rule can be mended: candidate changes, and the deployment that each would make.
+
+A rule names candidates; :mod:`clustersim.legality.check` runs the rules again on each before it offers one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from clustersim.legality.deployment import Deployment
+from clustersim.legality.rule import Change
+from clustersim.plan.parallel import Cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """One change that may mend a fault.
+
+    Parameters
+    ----------
+    text : str
+        How the fix names it, after "use".
+    change : Change
+    distance : float
+        How far it is from what the plan has; of several that would do, the nearest is taken.
+    kind : str
+        Of several of one kind, only the first that would do is offered; empty: each is.
+    last_resort : bool
+        Offered only when nothing before it would do.
+    """
+
+    text: str
+    change: Change
+    distance: float = 0.0
+    kind: str = ""
+    last_resort: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What a rule found wrong: where, what, the candidates that may mend it, and a word when none does."""
+
+    where: str
+    message: str
+    advice: str
+    repairs: Callable[[], Iterable[Repair]] = tuple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one rule says of a deployment: its faults, and how much it looked at."""
+
+    looked_at: int
+    faults: tuple[Fault, ...] = ()
+
+
+def _tuple_of_cuts(value: Any) -> tuple[Cut, ...] | None:
+    if value == "balanced":
+        return None
+    pairs = [str(cut).partition(".") for cut in value["cuts"]]
+    return tuple(Cut(layer=int(layer), before="ffn" if part == "ffn" else "attention") for layer, _, part in pairs)
+
+
+_PLAN: Final[dict[str, Callable[[Any], Any]]] = {
+    "plan.dp": int,
+    "plan.pp": int,
+    "plan.stages": _tuple_of_cuts,
+    "plan.placement": lambda value: None if value == "packed" else tuple(value),
+}
+_PARTS: Final = ("plan.sp.", "plan.ep.")
+
+
+def changed(deployment: Deployment, change: Change) -> Deployment:
+    """Return the deployment with every (path, value) of a change applied, as ``--set`` would."""
+    for path, value in change:
+        plan = deployment.plan
+        head, _, name = path.rpartition(".")
+        if path in _PLAN:
+            plan = replace(plan, **{name: _PLAN[path](value)})
+        elif path == "plan.tp.degree":
+            plan = replace(plan, tp=value)
+        elif f"{head}." in _PARTS:
+            part = head.removeprefix("plan.")
+            plan = replace(plan, **{part: replace(getattr(plan, part), **{name: value})})
+        elif head == "serving":
+            deployment = replace(deployment, limits=replace(deployment.limits, **{name: value}))
+        elif head == "precision":
+            deployment = replace(deployment, precision=replace(deployment.precision, **{name: value}))
+        else:
+            raise ValueError(f"no rule proposes to change {path}")
+        deployment = replace(deployment, plan=plan)
+    return deployment
+
+
+_DEGREES: Final = {
+    "dp": "plan.dp",
+    "pp": "plan.pp",
+    "tp": "plan.tp.degree",
+    "sp": "plan.sp.degree",
+    "ep": "plan.ep.degree",
+}
+
+
+def degree_change(deployment: Deployment, **degrees: int) -> Change:
+    """Return the change to these degrees; explicit lists that belong to the old ones go back to their default."""
+    plan = deployment.plan
+    change: list[tuple[str, Any]] = [(_DEGREES[name], degree) for name, degree in degrees.items()]
+    if "pp" in degrees and plan.stages is not None:
+        change.append(("plan.stages", "balanced"))
+    if "ep" in degrees and isinstance(plan.ep.placement, tuple):
+        change.append(("plan.ep.placement", "contiguous"))
+    if plan.placement is not None and set(degrees) - {"ep"}:
+        change.append(("plan.placement", "packed"))
+    return tuple(change)
+
+
+def degree_repairs(deployment: Deployment, name: str, values: Iterable[int], now: int) -> Iterable[Repair]:
+    """Yield a repair for each value of one degree; the nearest to ``now`` is preferred, the smaller of two."""
+    for value in values:
+        text = str(value)
+        yield Repair(text=text, change=degree_change(deployment, **{name: value}), distance=abs(value - now))
+
+
+def degree_words(deployment: Deployment, **degrees: int) -> str:
+    """Return how a fix names several degrees: ``plan.tp 4 with plan.pp 2``."""
+    first, *more = [f"plan.{name} {degree}" for name, degree in degrees.items()]
+    changes = degree_change(deployment, **degrees)
+    more += [f"{path} {value}" for path, value in changes if path.endswith(("stages", "placement"))]
+    return f"{first} with {' and '.join(more)}" if more else first

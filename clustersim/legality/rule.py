@@ -1,0 +1,128 @@
+"""What a legality rule is, what breaks one, and what a check concludes: plain data for every level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Literal["P", "G", "T", "X"]
+"""The plan alone, the step graph, the recorded timeline, the execution of the graph."""
+
+Answer = Literal["legal", "illegal", "not_checkable"]
+
+Change = tuple[tuple[str, Any], ...]
+"""Dotted path of a scenario → value as it is written there, such as ``(("plan.tp.degree", 4),)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One condition that a legal deployment meets.
+
+    Parameters
+    ----------
+    id : str
+        Family and number, such as ``KV-4``.
+    levels : tuple of Level
+        Where it is checked, independently at each.
+    statement, why : str
+        What must hold; what goes wrong where it does not.
+    source : str
+        Document and section that it is taken from.
+    example : str
+        A change that must be caught.
+    """
+
+    id: str
+    levels: tuple[Level, ...]
+    statement: str
+    why: str
+    source: str
+    example: str
+
+    def as_json(self) -> dict[str, str]:
+        """Return the rule as the contract of ``rules --json`` has it."""
+        level = " ".join(self.levels)
+        return {"id": self.id, "level": level, "statement": self.statement, "source": self.source}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One place where a rule is broken.
+
+    Parameters
+    ----------
+    rule, level : str
+        Which rule, found at which level.
+    where : str
+        The offending value, such as ``plan.tp``; at the other levels the rank, step or node.
+    message, fix : str
+        What is wrong; what would be legal.
+    change : Change
+        The fix for a machine: applied, it leaves the rule unbroken at this place. Empty where no single change of
+        the scenario would do.
+    """
+
+    rule: str
+    level: Level
+    where: str
+    message: str
+    fix: str
+    change: Change = ()
+
+    def as_json(self) -> dict[str, str]:
+        """Return the violation as the contract of ``check --json`` has it."""
+        names = ("rule", "level", "where", "message", "fix")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAt:
+    """How much a rule found to look at, at one level; 0 means that it can't say anything."""
+
+    id: str
+    level: Level
+    looked_at: int
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return it as the contract of ``check --json`` has it."""
+        return {"id": self.id, "level": self.level, "looked_at": self.looked_at}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Every violation, and what each rule looked at."""
+
+    violations: tuple[Violation, ...]
+    rules: tuple[LookedAt, ...]
+
+    @property
+    def verdict(self) -> Answer:
+        """``illegal`` with any violation; ``not_checkable`` when no rule had anything to look at."""
+        if self.violations:
+            return "illegal"
+        return "legal" if any(rule.looked_at for rule in self.rules) else "not_checkable"
+
+    def of(self, rule: str, level: Level = "P") -> Answer:
+        """Return what one rule answers at one level."""
+        if any((found.rule, found.level) == (rule, level) for found in self.violations):
+            return "illegal"
+        looked = any((entry.id, entry.level) == (rule, level) and entry.looked_at for entry in self.rules)
+        return "legal" if looked else "not_checkable"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``{verdict, violations, rules}``, the contract of ``check --json``."""
+        return {
+            "verdict": self.verdict,
+            "violations": [violation.as_json() for violation in self.violations],
+            "rules": [rule.as_json() for rule in self.rules],
+        }
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdicts of several levels as one."""
+    found = tuple(verdicts)
+    return Verdict(
+        violations=tuple(violation for verdict in found for violation in verdict.violations),
+        rules=tuple(rule for verdict in found for rule in verdict.rules),
+    )

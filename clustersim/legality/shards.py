@@ -1,0 +1,60 @@
+"""Which K/V heads, tokens and experts a rank takes under a plan, derived from the plan alone."""
+
+from __future__ import annotations
+
+from clustersim.model.architecture import Attention
+from clustersim.plan.parallel import ParallelPlan
+
+Segment = tuple[int, int]
+"""Half-open range of token positions."""
+
+
+def kv_heads_held(attention: Attention, tp: int) -> tuple[tuple[int, ...], ...]:
+    """Return the K/V heads that each TP rank keeps: those that its query heads attend with.
+
+    Query heads are cut into tp runs; K/V head j serves the query heads j·g … (j+1)·g−1 of its group of g (Ainslie
+    et al., "GQA", arXiv:2305.13245, section 2.2).
+
+    Examples
+    --------
+    >>> gqa = Attention(kind="gqa", num_heads=8, num_kv_heads=2, head_dim=4, v_head_dim=4)
+    >>> kv_heads_held(gqa, 4)
+    ((0,), (0,), (1,), (1,))
+    """
+    heads = attention.num_heads
+    group = -(-heads // attention.num_kv_heads)
+    held = []
+    for rank in range(tp):
+        first, end = rank * heads // tp, (rank + 1) * heads // tp
+        held.append(tuple(range(first // group, -(-end // group))) if end > first else ())
+    return tuple(held)
+
+
+def segments_of(tokens: int, plan: ParallelPlan) -> tuple[tuple[Segment, ...], ...]:
+    """Return the runs of tokens of each SP rank: one each, or for zigzag runs r and 2·sp−1−r of 2·sp.
+
+    The first ``tokens mod runs`` runs are one token longer.
+    """
+    sp = plan.sp.degree
+    runs = 2 * sp if plan.sp.partition == "zigzag" else sp
+    short, longer = divmod(tokens, runs)
+    ends = [(run + 1) * short + min(run + 1, longer) for run in range(runs)]
+    cut = [(end - short - (run < longer), end) for run, end in enumerate(ends)]
+    return tuple((cut[rank],) if runs == sp else (cut[rank], cut[runs - 1 - rank]) for rank in range(sp))
+
+
+def probe_lengths(plan: ParallelPlan) -> tuple[int, ...]:
+    """Return prompt lengths at which a partition shows what it does: around its number of runs, and a prime."""
+    runs = 2 * plan.sp.degree
+    return () if plan.sp.degree == 1 else tuple(dict.fromkeys((1, runs - 1, runs, runs + 1, 997)))
+
+
+def expert_map(num_experts: int, plan: ParallelPlan) -> tuple[int, ...]:
+    """Return the EP rank of each expert as the plan places it."""
+    placement, ep = plan.ep.placement, plan.ep.degree
+    if placement == "strided":
+        return tuple(expert % ep for expert in range(num_experts))
+    if placement == "contiguous":
+        each = max(1, num_experts // ep)
+        return tuple(min(expert // each, ep - 1) for expert in range(num_experts))
+    return tuple(placement)

@@ -1,0 +1,120 @@
+"""Whether a scenario's plan is legal: the numbers that the rules need, and messages at file:line:column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from clustersim.errors import InputError, Problem
+from clustersim.legality.check import check_plan
+from clustersim.legality.deployment import Deployment, ServingLimits, counted
+from clustersim.legality.layout import Layout, layout_of
+from clustersim.legality.plan_rules.data import fits
+from clustersim.legality.rule import Verdict, Violation
+from clustersim.plan.memory import stage_memory
+from clustersim.plan.segments import segments
+from clustersim.plan.stages import stage_layers
+from clustersim.scenario.scenario import Scenario
+
+
+def check_scenario(scenario: Scenario) -> Verdict:
+    """Check the plan of a scenario against every rule of level P.
+
+    A plan that is legal is checked once more with the stages, segments and weights that the simulator derives
+    from it, so that what runs is what was checked.
+    """
+    numbers = _numbers(scenario)
+    verdict = check_plan(**numbers)
+    if verdict.verdict != "legal":
+        return verdict
+    return check_plan(**numbers, layout=_simulated_layout(scenario, layout_of(Deployment(**numbers))))
+
+
+def _numbers(scenario: Scenario) -> dict[str, Any]:
+    serving = scenario.serving
+    return {
+        "plan": scenario.plan,
+        "model": scenario.model,
+        "num_devices": len(scenario.topology.devices),
+        "memory_bytes": scenario.topology.device.memory_bytes,
+        "precision": scenario.precision,
+        "limits": ServingLimits(
+            kv_block_tokens=serving.kv_block_tokens,
+            memory_utilization=serving.memory_utilization,
+            max_batch_tokens=serving.max_batch_tokens,
+            max_batch_requests=serving.max_batch_requests,
+            kv_blocks=serving.kv_blocks,
+        ),
+        "cluster": scenario.topology.name,
+    }
+
+
+def _simulated_layout(scenario: Scenario, own: Layout) -> Layout:
+    """Return the layout with what the simulator takes stages, segments and weights to be."""
+    plan, model, precision = scenario.plan, scenario.model, scenario.precision
+    inner = stage_layers(model, plan)
+    first, last = (own.stages[0][0],), (own.stages[-1][-1],)
+    stages = [
+        (first if stage == 0 else ()) + modules + (last if stage == plan.pp - 1 else ())
+        for stage, modules in enumerate(inner)
+    ]
+    changed = replace(own, stages=tuple(stages))
+    if plan.sp.partition is not None:
+        partition = plan.sp.partition
+        split = {tokens: tuple(segments(tokens, plan.sp.degree, partition)) for tokens in own.segments}
+        changed = replace(changed, segments=split)
+    if plan.ep.scope == "global" and plan.dp > 1:
+        return changed  # the simulator refuses this plan, and has no memory for it
+    memory = stage_memory(
+        model,
+        plan,
+        weight_bytes=precision.weight_bytes,
+        activation_bytes=precision.activation_bytes,
+        kv_bytes=precision.kv_bytes,
+        max_batch_tokens=scenario.serving.max_batch_tokens,
+    )
+    return replace(changed, weight_bytes=tuple(rank.weights_bytes for rank in memory))
+
+
+def refuse_if_too_large(scenario: Scenario) -> None:
+    """Refuse a plan with more ranks than the cluster has devices: it can't be simulated.
+
+    Raises
+    ------
+    InputError
+        At the degree to blame, with the numbers and the nearest legal choice.
+    """
+    if fits(scenario.plan, len(scenario.topology.devices)) is None:
+        return
+    verdict = check_scenario(scenario)
+    raise InputError([problem(scenario, found, named=False) for found in verdict.violations if found.rule == "DP-1"])
+
+
+def problem(scenario: Scenario, violation: Violation, *, named: bool = True) -> Problem:
+    """Return a violation as a problem, placed at the offending value; ``named`` adds the rule's id."""
+    text = f"{violation.message}; {violation.fix}"
+    degree = f"{violation.where}.degree"  # where a degree is written out, it is the value to point at
+    placed = scenario.problem(degree, f"{text} [{violation.rule}]" if named else text)
+    return replace(placed, path=violation.where)
+
+
+def verdict_lines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
+    """Yield the verdict and each violation as a line of text."""
+    yield headline(scenario, verdict)
+    for violation in verdict.violations:
+        yield str(problem(scenario, violation))
+
+
+def headline(scenario: Scenario, verdict: Verdict) -> str:
+    """Return the verdict in one line: ``illegal: NAME breaks 2 rules at 3 places``."""
+    if verdict.violations:
+        broken = dict.fromkeys(violation.rule for violation in verdict.violations)
+        places = counted(len(verdict.violations), "place")
+        return f"illegal: the plan of {scenario.name} breaks {counted(len(broken), 'rule')} at {places}"
+    silent = [rule.id for rule in verdict.rules if not rule.looked_at]
+    looked = len(verdict.rules) - len(silent)
+    if not looked:
+        return f"not checkable: no rule had anything to look at in {scenario.name}"
+    text = f"legal: {counted(looked, 'rule')} found nothing wrong with the plan of {scenario.name}"
+    return f"{text}; nothing to look at for {', '.join(silent)}" if silent else text
