@@ -54,6 +54,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.facts: list[Fact] = []
         self.decodes_in_flight = 0
+        self.evicted = False
 
     def refusal(self, sequence: Sequence) -> str | None:
         """Return why a request can never run here, or None."""
@@ -71,12 +72,9 @@ class Scheduler:
 
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""
-        if self.config.scheduler == "continuous":
-            decision = self._admit(now, self.config.max_batch_tokens, whole=True)
-            if decision is None:
-                decision = self._decode_then(now, chunks=False)
-        else:
-            decision = self._decode_then(now, chunks=True)
+        decision = self._decide(now)
+        while decision is None and self.evicted:  # what was preempted may be all that there is to run
+            decision = self._decide(now)
         if decision is not None:
             for sequence in decision.decodes:
                 sequence.in_flight = True
@@ -85,51 +83,47 @@ class Scheduler:
             self.decodes_in_flight += bool(decision.decodes)
         return decision
 
-    def _decode_then(self, now: int, *, chunks: bool) -> Decision | None:
-        """Take decodes first; with ``chunks`` fill the rest of the budget with prompts."""
+    def _decide(self, now: int) -> Decision | None:
+        self.evicted = False
         budget = self.config.max_batch_tokens
-        decodes: list[Sequence] = []
-        preempted = False
-        if self.decode_overlap or self.decodes_in_flight == 0:
-            ready = [s for s in self.running if s.decodes and not s.in_flight]
-            share = -(-sum(1 for s in self.running if s.decodes) // self.stages)
-            for sequence in ready[: min(share, budget)]:
-                if sequence.blocks == 0:
-                    continue  # preempted by a sequence before it
-                fits, evicted = self._grow(now, sequence, sequence.computed + 1, chosen=decodes)
-                preempted = preempted or evicted
-                if fits:
-                    decodes.append(sequence)
-        if not chunks:
-            return self._decision(decodes, (), preempted) if decodes else None
-        budget -= len(decodes)
-        rest = None if preempted else self._admit(now, budget, whole=False)
-        prefills = rest.prefills if rest is not None else ()
-        return self._decision(decodes, prefills, preempted) if decodes or prefills else None
+        if self.config.scheduler == "continuous":
+            prefills = self._prefills(now, budget, [], whole=True)
+            decodes = [] if prefills else self._decodes(now, budget)
+        else:
+            decodes = self._decodes(now, budget)
+            prefills = [] if self.evicted else self._prefills(now, budget - len(decodes), decodes, whole=False)
+        if not decodes and not prefills:
+            return None
+        steady = not prefills and not self.evicted and len(decodes) == len(self.running)
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady and self.stages == 1)
 
-    def _decision(
-        self, decodes: list[Sequence], prefills: tuple[tuple[Sequence, int], ...], preempted: bool
-    ) -> Decision:
-        steady = not prefills and not preempted and len(decodes) == len(self.running)
-        return Decision(decodes=tuple(decodes), prefills=prefills, steady=steady and self.stages == 1)
+    def _decodes(self, now: int, budget: int) -> list[Sequence]:
+        """Choose decodes in order of admission; with PP a share of them, so that micro-batches are alike."""
+        chosen: list[Sequence] = []
+        if self.decodes_in_flight and not self.decode_overlap:
+            return chosen
+        ready = [s for s in self.running if s.decodes and not s.in_flight]
+        share = -(-sum(1 for s in self.running if s.decodes) // self.stages)
+        for sequence in ready[: min(share, budget)]:
+            # one that was preempted for a sequence before it has no blocks
+            if sequence.blocks and self._grow(now, sequence, sequence.computed + 1, chosen):
+                chosen.append(sequence)
+        return chosen
 
-    def _admit(self, now: int, budget: int, *, whole: bool) -> Decision | None:
+    def _prefills(self, now: int, budget: int, decodes: list[Sequence], *, whole: bool) -> list[tuple[Sequence, int]]:
         """Fill ``budget`` with prompts: those already begun, then waiting ones in order of arrival."""
-        prefills: list[tuple[Sequence, int]] = []
-        for sequence in self.running:
-            if budget <= 0:
-                break
-            if sequence.decodes or sequence.in_flight or sequence.blocks == 0:
-                continue
+        chosen: list[tuple[Sequence, int]] = []
+        for sequence in [s for s in self.running if not s.decodes and not s.in_flight]:
             count = min(sequence.to_compute, budget)
-            if self._take(now, sequence, sequence.computed + count):
-                prefills.append((sequence, count))
+            taken = [*decodes, *(s for s, _ in chosen)]
+            if count > 0 and sequence.blocks and self._grow(now, sequence, sequence.computed + count, taken):
+                chosen.append((sequence, count))
                 budget -= count
         while self.waiting and budget > 0 and len(self.running) < self.config.max_batch_requests:
             sequence = self.waiting[0]
             count = min(sequence.to_compute, budget)
-            alone = sequence.to_compute > self.config.max_batch_tokens and not prefills
-            if whole and count < sequence.to_compute and not alone:
+            alone = sequence.to_compute > self.config.max_batch_tokens and not chosen
+            if self.evicted or (whole and count < sequence.to_compute and not alone):
                 break
             sequence.owner = self.pool.emptiest()
             if not self._take(now, sequence, count):
@@ -137,9 +131,9 @@ class Scheduler:
             self.waiting.popleft()
             self.running.append(sequence)
             self.facts.append((now, ADMITTED, sequence.request, sequence.known))
-            prefills.append((sequence, count))
+            chosen.append((sequence, count))
             budget -= count
-        return Decision(decodes=(), prefills=tuple(prefills)) if prefills else None
+        return chosen
 
     def _take(self, now: int, sequence: Sequence, tokens: int) -> bool:
         """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
@@ -152,27 +146,23 @@ class Scheduler:
             self.facts.append((now, BLOCKS, sequence.request, missing))
         return True
 
-    def _grow(self, now: int, sequence: Sequence, tokens: int, *, chosen: list[Sequence]) -> tuple[bool, bool]:
-        """Take blocks for a decode, preempting later arrivals; return (whether it has them, whether any was)."""
-        preempted = False
+    def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
+        """Take the blocks that ``tokens`` need, preempting later arrivals; return whether it has them."""
         while not self._take(now, sequence, tokens):
-            victim = next(
-                (
-                    s
-                    for s in reversed(self.running)
-                    if s.owner == sequence.owner and not s.in_flight and s.blocks > 0 and s not in chosen
-                ),
-                None,
-            )
+            victim = next((s for s in reversed(self.running) if self._may_preempt(s, sequence, chosen)), None)
             if victim is None:
-                return False, preempted
+                return False
             self._preempt(now, victim)
-            preempted = True
             if victim is sequence:
-                return False, True
-        return True, preempted
+                return False
+        return True
+
+    @staticmethod
+    def _may_preempt(victim: Sequence, sequence: Sequence, chosen: list[Sequence]) -> bool:
+        return victim.owner == sequence.owner and not victim.in_flight and victim.blocks > 0 and victim not in chosen
 
     def _preempt(self, now: int, sequence: Sequence) -> None:
+        self.evicted = True
         self._release(now, sequence)
         self.running.remove(sequence)
         sequence.computed = 0

@@ -1,0 +1,131 @@
+"""Random small scenarios: every primitive, scheduler and fabric, tiny pools that preempt, arrivals that coincide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import strategies as st
+
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario
+from clustersim.scenario.scenario import Scenario
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 14336,
+    "vocab_size": 32000,
+}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+GPT_OSS = LLAMA | {
+    "model_type": "gpt_oss",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "head_dim": 32,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 4096,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "moe_intermediate_size": 1024,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "vocab_size": 1024,
+}
+FABRICS = (
+    {"name": "dgx-h100", "nodes": 1},
+    {"name": "dgx-a100", "nodes": 2},
+    {"name": "l40s-node", "nodes": 1},
+    {"name": "mi300x-node", "nodes": 1},
+    {"name": "fat-tree", "nodes": 4, "nodes_per_leaf": 2, "devices_per_node": 4, "spines": 1, "oversubscription": 4},
+)
+SIZES = {"dgx-h100": 8, "dgx-a100": 16, "l40s-node": 8, "mi300x-node": 8, "fat-tree": 16}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the document of a small legal scenario."""
+    config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK))))
+    moe, latent = "num_experts_per_tok" in config, "kv_lora_rank" in config
+    layers = 4 if "layer_types" in config else draw(st.integers(2, 5))
+    config["num_hidden_layers"] = layers
+    fabric = draw(st.sampled_from(FABRICS))
+    devices = SIZES[fabric["name"]]
+    tp = draw(st.sampled_from((1, 2, 4)))
+    pp = draw(st.sampled_from((1, 1, 2, 3)))
+    sp = draw(st.sampled_from((1, 1, 2, 4)))
+    while tp * pp * sp > devices:
+        tp, pp, sp = max(1, tp // 2), max(1, pp - 1), max(1, sp // 2)
+    dp = draw(st.sampled_from([d for d in (1, 2, 3) if d * tp * pp * sp <= devices]))
+    plan: dict[str, Any] = {"dp": dp, "pp": min(pp, layers), "tp": tp}
+    if sp > 1:
+        plan["sp"] = {
+            "degree": sp,
+            "scheme": "all_gather"
+            if latent or 8 // tp % sp
+            else draw(st.sampled_from(("all_gather", "ring", "all_to_all"))),
+            "partition": draw(st.sampled_from(("contiguous", "zigzag"))),
+            "decode": draw(st.sampled_from(("idle", "dp"))),
+        }
+    if moe:
+        plan["ep"] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if tp * sp % e == 0]))
+    if pp > 1 and draw(st.booleans()):
+        plan["decode_overlap"] = "none"
+    if draw(st.integers(0, 3)) == 0:
+        plan["placement"] = draw(st.permutations(range(devices)))[: dp * plan["pp"] * sp * tp]
+    arrivals = draw(
+        st.sampled_from(
+            (
+                {"process": "all_at_once"},
+                {"process": "poisson", "rate": "200/s"},
+                {"process": "constant", "rate": "1000/s"},
+                {"process": "closed_loop", "concurrency": 3},
+            )
+        )
+    )
+    longest = 64
+    block_tokens = draw(st.sampled_from((1, 4, 16)))
+    pool_tokens = draw(st.sampled_from((48, 80, 120, 200, 65536)))
+    return {
+        "name": "random",
+        "seed": draw(st.integers(0, 1000)),
+        "topology": fabric,
+        "model": {"name": "tiny", "source": "a test", "config": config},
+        "plan": plan,
+        "serving": {
+            "scheduler": draw(st.sampled_from(("continuous", "chunked_prefill"))),
+            "max_batch_requests": draw(st.sampled_from((1, 2, 8))),
+            "max_batch_tokens": draw(st.sampled_from((8, 32, 256))),
+            "kv_block_tokens": block_tokens,
+            "kv_blocks": -(-pool_tokens // block_tokens),
+            "router": draw(st.sampled_from(("round_robin", "least_outstanding"))),
+            "engine": draw(st.sampled_from(("vllm-0.19", "ideal"))),
+        },
+        "workload": {
+            "arrivals": arrivals,
+            "prompt_tokens": {"uniform": {"low": 1, "high": longest}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}},
+            "requests": draw(st.integers(1, 10)),
+        },
+        "run": {"horizon": draw(st.sampled_from((None, None, None, "5 ms", "20 ms")))},
+    }
+
+
+def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
+    """Build a scenario from a document, with values of ``run`` replaced."""
+    whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
+    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"))

@@ -1,0 +1,59 @@
+"""The law of the two replays: for every scenario ``full`` and ``folded`` give the same timeline, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from clustersim.run.simulate import RunResult, simulate
+from tests.laws.random_scenarios import documents, scenario_of
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
+    """Run a document in both replays."""
+    return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(documents())
+def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> None:
+    folded, full = both(document)
+    assert folded.timeline.digest == full.timeline.digest
+    assert folded.timeline.num_spans == full.timeline.num_spans
+    assert folded.timeline.num_steps == full.timeline.num_steps
+    for column in ("replica", "arrived_ns", "generated_tokens", "preemptions", "outcome"):
+        assert np.array_equal(folded.requests[column], full.requests[column])
+    for column in ("admitted_ns", "first_token_ns", "finished_ns"):
+        assert np.array_equal(folded.requests[column].filled(-1), full.requests[column].filled(-1))
+    assert all(np.array_equal(a, b) for a, b in zip(folded.token_gaps, full.token_gaps, strict=True))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(documents())
+def test_unfolding_gives_the_spans_that_full_recorded(document: dict[str, Any]) -> None:
+    folded, full = both(document)
+    ours, theirs = folded.timeline.unfold(), full.timeline.unfold()
+    assert len(ours) == folded.timeline.num_spans
+    for column in ("start_ns", "end_ns", "rank", "stream", "name", "op", "layer", "step", "replica", "stage"):
+        assert np.array_equal(getattr(ours, column), getattr(theirs, column)), column
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(documents())
+def test_every_request_is_accounted_for_and_streams_run_one_operator_at_a_time(document: dict[str, Any]) -> None:
+    result = simulate(scenario_of(document))
+    outcome = result.requests["outcome"]
+    assert set(outcome.tolist()) <= {"finished", "rejected", "unfinished"}
+    if document["run"]["horizon"] is None:
+        done = outcome == "finished"
+        assert len(outcome) == document["workload"]["requests"]
+        assert np.array_equal(result.requests["generated_tokens"][done], result.requests["output_tokens"][done])
+    spans = result.timeline.unfold()
+    lane = spans.rank.astype(np.int64) * 8 + spans.stream
+    order = np.lexsort((spans.start_ns, lane))
+    same = lane[order][1:] == lane[order][:-1]
+    assert np.all(spans.start_ns[order][1:][same] >= spans.end_ns[order][:-1][same])
