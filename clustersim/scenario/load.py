@@ -23,7 +23,7 @@ from clustersim.scenario.plan import build_plan, build_serving
 from clustersim.scenario.references import build_engine, build_model
 from clustersim.scenario.resolve import digest, with_defaults
 from clustersim.scenario.scenario import RunConfig, Scenario
-from clustersim.scenario.schema import SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.schema import DEFAULT_ENGINE, SHORTHANDS, PrecisionPart, ScenarioPart
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
@@ -55,6 +55,7 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
 def build_scenario(document: Document) -> Scenario:
     """Build a scenario from its document; see :func:`load`."""
     part = validate(document)
+    _default_engine(document.data)
     problems: list[Problem] = []
 
     def attempt(build: Callable[[], Value]) -> Value | None:
@@ -109,6 +110,13 @@ def build_scenario(document: Document) -> Scenario:
         document=resolved,
         origin=document,
     )
+
+
+def _default_engine(data: dict[str, Any]) -> None:
+    """Write the engine that is taken where none is named, so that it is looked up like any other."""
+    serving = data.get("serving") or {}
+    serving.setdefault("engine", DEFAULT_ENGINE)
+    data["serving"] = serving
 
 
 def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None) -> Precision:

@@ -69,6 +69,10 @@ def _expert_placement(value: object) -> object:
     return value
 
 
+DEFAULT_ENGINE: Final = "vllm-0.19"
+"""The engine of a scenario that names none: the newest vLLM that was measured. It is written into the run directory."""
+
+
 class TensorPart(Part):
     """Tensor parallelism: the degree, and which dimension of each operator it splits."""
 
@@ -141,7 +145,9 @@ class ServingPart(Part):
     kv_blocks: Count | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
     router: Literal["round_robin", "least_outstanding"] = "round_robin"
-    engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["vllm-0.19"])
+    engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
+        default={"name": DEFAULT_ENGINE}, examples=[DEFAULT_ENGINE]
+    )
 
 
 class RunPart(Part):
@@ -179,7 +185,7 @@ class ScenarioPart(Part):
     )
     precision: PrecisionPart = PrecisionPart()
     plan: PlanPart = PlanPart()
-    serving: ServingPart = Field(examples=["{engine: vllm-0.19}"])
+    serving: ServingPart = ServingPart()
     workload: WorkloadPart = Field(examples=["{trace: {path: traces/my-requests.csv}}"])
     run: RunPart = RunPart()
     targets: TargetsPart = TargetsPart()
