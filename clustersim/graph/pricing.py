@@ -88,6 +88,11 @@ class Pricer:
             return row
         return self._price(program.classes, features_of(batch, self.sp, self.windows), graph=False)
 
+    def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
+        """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
+        graph = batch.kind == "decode" and batch.num_decodes <= self.engine.graph_max_tokens
+        return self._price(classes, features_of(batch, self.sp, self.windows), graph=graph)
+
     def decode_run(
         self,
         program: StageProgram,

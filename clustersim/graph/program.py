@@ -51,7 +51,7 @@ class Instance:
     after: tuple[int, ...]
 
 
-def _class_node(node: Node) -> Node:
+def class_node(node: Node) -> Node:
     """Strip a node of what does not bear on its cost."""
     return replace(node, name="", module="", rule="", width=0, copies=1, where="all")
 
@@ -155,7 +155,7 @@ class _Compiler:
             return placed, symbol, -1
         communicates = node.axis is not None or node.op == "send"
         key = CostClass(
-            node=_class_node(node),
+            node=class_node(node),
             s=placed.s[0] if depends_on_s(node) else 0,
             comm=self.comm_key(node.op, placed.members) if communicates else None,
         )

@@ -20,12 +20,30 @@ from clustersim.replay.comm import CommTable
 class Contention:
     """Stages and boundaries, as (replica, stage), whose communications can meet others.
 
-    ``shared`` says of each the other owners that it may meet, for people to read.
+    Parameters
+    ----------
+    crowded : frozenset
+        Stages whose collectives can meet those of another stage, or of themselves.
+    watched : dict
+        Of the other stages that can be disturbed: the links on which sends may appear.
+    boundaries : frozenset
+        Boundaries whose sends can meet anything.
+    shared : tuple of str
+        What may meet where, for people to read.
     """
 
-    stages: frozenset[tuple[int, int]]
+    crowded: frozenset[tuple[int, int]]
+    watched: dict[tuple[int, int], tuple[int, ...]]
     boundaries: frozenset[tuple[int, int]]
     shared: tuple[str, ...]
+
+    @property
+    def stages(self) -> frozenset[tuple[int, int]]:
+        """Every stage that can be disturbed."""
+        return self.crowded | frozenset(self.watched)
+
+
+Owner = tuple[str, int, int, int]
 
 
 def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgram]], comm: CommTable) -> Contention:
@@ -38,8 +56,9 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
         (replica, stage) → its programs, one per kind of step.
     comm : CommTable
     """
-    owners: dict[int, list[tuple[str, int, int, int]]] = {}
-    selfish: dict[tuple[int, int], str] = {}
+    owners: dict[int, list[Owner]] = {}
+    crowded: dict[tuple[int, int], None] = {}
+    shared: dict[str, None] = {}
     for (replica, stage), found in programs.items():
         devices = mesh.stage_devices(replica, stage)
         groups = _group_links(found, devices, comm)
@@ -48,24 +67,37 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
             owners.setdefault(link, []).append(("stage", replica, stage, 0))
         for (left, left_links), (right, right_links) in combinations(groups.items(), 2):
             if not set(left) & set(right) and left_links & right_links:
-                selfish[replica, stage] = f"its own groups {list(left)} and {list(right)} share a link"
+                crowded[replica, stage] = None
+                shared[f"groups {list(left)} and {list(right)} of stage {stage} of replica {replica} share a link"] = (
+                    None
+                )
         if stage + 1 < mesh.plan.pp:
             after = mesh.stage_devices(replica, stage + 1)
             for rank, pair in enumerate(zip(devices, after, strict=True)):
                 for link in sorted(comm.links("send", pair)):
                     owners.setdefault(link, []).append(("boundary", replica, stage, rank))
-    stages: dict[tuple[int, int], None] = dict.fromkeys(selfish)
+    watched: dict[tuple[int, int], list[int]] = {}
     boundaries: dict[tuple[int, int], None] = {}
-    shared = {f"stage {s} of replica {r}: {why}": None for (r, s), why in selfish.items()}
     for link in sorted(owners):
-        if len(owners[link]) < 2:
+        here = owners[link]
+        if len(here) < 2:
             continue
-        for kind, replica, stage, _ in owners[link]:
-            (stages if kind == "stage" else boundaries)[replica, stage] = None
-        a, b = owners[link][:2]
+        stages = [owner for owner in here if owner[0] == "stage"]
+        for kind, replica, stage, _ in here:
+            if kind == "boundary":
+                boundaries[replica, stage] = None
+            elif len(stages) > 1:
+                crowded[replica, stage] = None
+            else:
+                watched.setdefault((replica, stage), []).append(link)
         ends = comm.topology.link_ends[link]
-        shared[f"{_name(a)} and {_name(b)} can meet on {ends[0]} → {ends[1]}"] = None
-    return Contention(stages=frozenset(stages), boundaries=frozenset(boundaries), shared=tuple(shared))
+        shared[f"{_name(here[0])} and {_name(here[1])} can meet on {ends[0]} → {ends[1]}"] = None
+    return Contention(
+        crowded=frozenset(crowded),
+        watched={stage: tuple(links) for stage, links in watched.items() if stage not in crowded},
+        boundaries=frozenset(boundaries),
+        shared=tuple(shared),
+    )
 
 
 def _group_links(
@@ -83,7 +115,7 @@ def _group_links(
     return found
 
 
-def _name(owner: tuple[str, int, int, int]) -> str:
+def _name(owner: Owner) -> str:
     kind, replica, stage, rank = owner
     if kind == "stage":
         return f"collectives of stage {stage} of replica {replica}"

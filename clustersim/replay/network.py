@@ -7,9 +7,9 @@ shared links, and are solved anew when one of them joins or leaves (Casanova et 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from simpy import Environment
@@ -34,10 +34,21 @@ class Flow:
     transfer_ns: int
     done: Callable[[Any], None]
     value: Any
+    foreign: bool
     remaining: float = 1.0
     rate: float = 0.0
     since: int = 0
     version: int = 0
+
+
+class Watcher(Protocol):
+    """Something that has to know when a flow that is not its own is on its links."""
+
+    def disturb(self) -> None:
+        """Take note that one entered a link."""
+
+    def calm(self) -> None:
+        """Take note that one left a link."""
 
 
 class Network:
@@ -55,6 +66,7 @@ class Network:
         self.capacity = capacity
         self.users: dict[int, list[Flow]] = {}
         self.touched: dict[FlowKey, Flow] = {}
+        self.watchers: dict[int, list[Watcher]] = {}
         self.solved = 0
 
     def begin(
@@ -65,6 +77,8 @@ class Network:
         duration_ns: int,
         done: Callable[[Any], None],
         value: Any,
+        started: int | None = None,
+        foreign: bool = False,
     ) -> None:
         """Start a communication now; ``done(value)`` is called when it ends.
 
@@ -78,19 +92,39 @@ class Network:
         duration_ns : int
             Its duration when it meets no other flow.
         done, value
+        started : int, optional
+            When it started, if it has been under way alone; now by default.
+        foreign : bool
+            Whether watchers of its links have to know of it.
         """
+        gone = 0 if started is None else now_ns(self.env) - started
         transfer_ns = 0 if plan is None else min(duration_ns, to_ns(payload_bytes * plan.seconds_per_byte))
         if plan is None or transfer_ns == 0:
-            at(self.env, duration_ns, COMPLETION, done, value)
+            at(self.env, duration_ns - gone, COMPLETION, done, value)
             return
-        flow = Flow(key, plan.links.tolist(), plan.links, plan.load_per_byte * payload_bytes, transfer_ns, done, value)
-        wait = duration_ns - transfer_ns
-        if wait:
+        loads = plan.load_per_byte * payload_bytes
+        flow = Flow(key, plan.links.tolist(), plan.links, loads, transfer_ns, done, value, foreign)
+        wait = duration_ns - transfer_ns - gone
+        if wait > 0:
             at(self.env, wait, COMPLETION, self._enter, flow)
         else:
-            self._enter(flow)
+            self._enter(flow, wait)
 
-    def _enter(self, flow: Flow) -> None:
+    def watch(self, links: Sequence[int], watcher: Watcher) -> int:
+        """Tell ``watcher`` of foreign flows on these links from now on; return how many are there (by link)."""
+        present = 0
+        for link in links:
+            self.watchers.setdefault(link, []).append(watcher)
+            present += sum(1 for flow in self.users.get(link, ()) if flow.foreign)
+        return present
+
+    def unwatch(self, links: Sequence[int], watcher: Watcher) -> None:
+        """End what :meth:`watch` began."""
+        for link in links:
+            self.watchers[link].remove(watcher)
+
+    def _enter(self, flow: Flow, ago: int = 0) -> None:
+        """Put a flow on its links; ``ago`` ≤ 0 is how long it has been there already, alone."""
         shared = False
         users = self.users
         for link in flow.links:
@@ -100,11 +134,16 @@ class Network:
                 shared = True
             else:
                 users[link] = [flow]
-        flow.since = now_ns(self.env)
+        flow.since = now_ns(self.env) + ago
         if shared:
+            flow.version += ago < 0  # what it has done alone counts
             self._touch(flow)
         else:
-            self._end_after(flow, flow.transfer_ns)
+            self._end_after(flow, flow.transfer_ns + ago)
+        if flow.foreign and self.watchers:
+            for link in flow.links:
+                for watcher in tuple(self.watchers.get(link, ())):
+                    watcher.disturb()
 
     def _end_after(self, flow: Flow, delay: int) -> None:
         flow.version += 1
@@ -120,6 +159,9 @@ class Network:
             users.remove(flow)
             for other in users:
                 self._touch(other)
+            if flow.foreign:
+                for watcher in self.watchers.get(link, ()):
+                    watcher.calm()
         self.touched.pop(flow.key, None)
         flow.done(flow.value)
 

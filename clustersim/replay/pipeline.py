@@ -21,6 +21,7 @@ from clustersim.graph.batch import Features
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.pricing import payload_bytes
 from clustersim.graph.program import StageProgram
+from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.comm import CommTable
 from clustersim.replay.events import (
     EventPass,
@@ -45,31 +46,56 @@ class MicroBatch:
     durations: list[Int64Array]
     started_at: int
     starts: list[int] = field(default_factory=list)
-    passes: list[EventPass | None] = field(default_factory=list)
+    passes: list[EventPass | ChainPass | None] = field(default_factory=list)
     send_starts: list[Int64Array] = field(default_factory=list)
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
 
 
+Shapes = dict[tuple[int, int, str, bool], ChainShape | EventProgram]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageWiring:
-    """What a stage of a replica needs to know: its programs, its devices, and how each pass is executed."""
+    """What a stage of a replica needs to know.
+
+    Parameters
+    ----------
+    programs : dict
+        Kind of step → program.
+    devices : tuple of int
+        Device of each rank.
+    as_events : bool
+        Whether passes can be disturbed (or everything is asked for), so that they cannot be one event.
+    send_as_events : bool
+        The same of the sends to the next stage.
+    full : bool
+        Whether every operator of every rank is an event.
+    watched : tuple of int or None
+        Links on which sends may disturb a pass; None when passes may meet each other.
+    shapes : dict
+        How programs run as events; shared by all stages of a run.
+    """
 
     programs: dict[StepKind, StageProgram]
     devices: tuple[int, ...]
     as_events: bool
     send_as_events: bool
     full: bool
-    event_programs: dict[tuple[int, int, str, bool], EventProgram]
+    watched: tuple[int, ...] | None
+    shapes: Shapes
 
-    def event_program(self, kind: StepKind) -> EventProgram:
-        """Return the pass as events: contracted where that is exact and not everything is asked for."""
+    def shape(self, kind: StepKind) -> ChainShape | EventProgram:
+        """Return how a pass runs as events: as a chain or contracted where that is exact, else node by node."""
         program = self.programs[kind]
-        contract = not self.full and contraction_is_exact(program)
-        key = (*program.key, contract)
-        if key not in self.event_programs:
-            self.event_programs[key] = contracted_program(program) if contract else expanded_program(program)
-        return self.event_programs[key]
+        key = (*program.key, self.full)
+        if key not in self.shapes:
+            contract = not self.full and contraction_is_exact(program)
+            if contract and program.template.is_chain:
+                self.shapes[key] = chain_shape(program)
+            else:
+                self.shapes[key] = contracted_program(program) if contract else expanded_program(program)
+        return self.shapes[key]
 
 
 class Pipeline:
@@ -136,27 +162,48 @@ class Pipeline:
                 tp = len(wiring.devices) // len(exits)
                 self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
             return
-        run = EventPass(
-            env,
-            wiring.event_program(micro.kind),
-            durations.tolist(),
-            self._communicator(stage, micro),
-            lambda ranks: self._left(stage, micro, ranks),
-            lambda: self._free(stage, micro),
-        )
+        shape = wiring.shape(micro.kind)
+        communicate = self._communicator(stage, micro)
+        run: EventPass | ChainPass
+        if isinstance(shape, ChainShape):
+            run = ChainPass(
+                env,
+                self.network,
+                shape,
+                durations,
+                wiring.watched,
+                communicate,
+                lambda: self._chain_ended(stage, micro),
+            )
+        else:
+            run = EventPass(
+                env,
+                shape,
+                durations.tolist(),
+                communicate,
+                lambda ranks: self._left(stage, micro, ranks),
+                lambda: self._free(stage, micro),
+            )
         micro.passes.append(run)
         run.begin()
+
+    def _chain_ended(self, stage: int, micro: MicroBatch) -> None:
+        if stage + 1 < len(self.stages):
+            self._left(stage, micro, tuple(range(micro.unsent[stage])))
+        self._free(stage, micro)
 
     def _communicator(self, stage: int, micro: MicroBatch) -> Any:
         wiring = self.stages[stage]
         program = wiring.programs[micro.kind]
 
-        def communicate(operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any) -> None:
+        def communicate(
+            operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any, started: int | None = None
+        ) -> None:
             payload = payload_bytes(program, micro.features, cls)
             devices = tuple(wiring.devices[m] for m in members)
             plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
             key = (self.replica, stage, micro.step, 0, operator, members[0])
-            self.network.begin(key, plan, payload, ns, done, operator)
+            self.network.begin(key, plan, payload, ns, done, operator, started)
 
         return communicate
 
@@ -228,6 +275,7 @@ class Pipeline:
             int(micro.durations[stage][cls]),
             self._sent,
             (stage, rank),
+            foreign=True,
         )
 
     def _sent(self, lane_of: tuple[int, int]) -> None:
@@ -257,7 +305,7 @@ class Pipeline:
             if micro is None:
                 continue
             run = micro.passes[stage]
-            waiting = run.waiting() if run is not None else []
+            waiting = run.waiting() if isinstance(run, EventPass) else []
             detail = f"; {len(waiting)} operators wait, the first for {waiting[0][1]} others" if waiting else ""
             found.append(f"replica {self.replica} stage {stage} is inside step {micro.step}{detail}")
         for stage, queue in enumerate(self.queues):

@@ -20,10 +20,9 @@ from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.comm import CommTable
 from clustersim.replay.contention import Contention, find_contention
-from clustersim.replay.events import EventProgram
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
-from clustersim.replay.pipeline import Pipeline, StageWiring
+from clustersim.replay.pipeline import Pipeline, Shapes, StageWiring
 from clustersim.replay.replica import Replica
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
@@ -143,8 +142,8 @@ class _Replay:
         numbers = {key: number for number, key in enumerate(distinct)}
         self.recorder = Recorder([p.template for p in distinct.values()])
         self.network = Network(self.env, given.topology.link_capacity)
-        shared_events: dict[tuple[int, int, str, bool], EventProgram] = {}
-        self.replicas = [self._replica(index, programs, numbers, shared_events) for index in range(given.plan.dp)]
+        shapes: Shapes = {}
+        self.replicas = [self._replica(index, programs, numbers, shapes) for index in range(given.plan.dp)]
 
     def _programs(self) -> dict[tuple[int, int], dict[StepKind, StageProgram]]:
         """Compile the programs of every replica's stages; replicas placed alike share them."""
@@ -195,7 +194,7 @@ class _Replay:
         index: int,
         programs: dict[tuple[int, int], dict[StepKind, StageProgram]],
         numbers: dict[tuple[int, int, str], int],
-        shared_events: dict[tuple[int, int, str, bool], EventProgram],
+        shapes: Shapes,
     ) -> Replica:
         given, plan = self.given, self.given.plan
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
@@ -214,7 +213,8 @@ class _Replay:
                     as_events=full or uneven or (index, stage) in self.contention.stages,
                     send_as_events=full or (index, stage) in self.contention.boundaries,
                     full=full,
-                    event_programs=shared_events,
+                    watched=None if uneven else self.contention.watched.get((index, stage)),
+                    shapes=shapes,
                 )
             )
         replica = Replica(

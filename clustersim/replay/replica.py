@@ -14,6 +14,7 @@ from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.pricing import Pricer, decode_keys
 from clustersim.graph.program import StageProgram
+from clustersim.replay.chain import ChainPass
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import MicroBatch, Pipeline
 from clustersim.serving.decision import Decision, batch_of
@@ -244,11 +245,15 @@ class Replica:
         for stage, program in enumerate(self._programs(micro.kind)):
             template = self.template_numbers[program.key]
             run, start = micro.passes[stage], micro.starts[stage]
-            if run is None:
+            if run is None or (isinstance(run, ChainPass) and not run.stretched):
                 one = Durations.of_one(micro.durations[stage])
                 self.recorder.run(self.index, stage, template, micro.step, np.array([start]), one)
             else:
-                times = run.node_times()
+                if isinstance(run, ChainPass):
+                    starts, ends = run.instance_times()
+                    times = starts[program.template.node_instance], ends[program.template.node_instance]
+                else:
+                    times = run.node_times()
                 self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
                 self.recorder.transfer(self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage])
