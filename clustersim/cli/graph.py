@@ -1,0 +1,140 @@
+"""``clustersim graph``: the step graph of a scenario as a picture, or for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from clustersim.errors import IllegalPlanError, InputError, Problem
+from clustersim.graph.batch import StepBatch
+from clustersim.graph.blueprint import STEP_KINDS, StepKind
+from clustersim.graph.export import WRITERS
+from clustersim.graph.priced import PricedGraph
+from clustersim.plan.mesh import Mesh
+from clustersim.report.files import written_whole
+from clustersim.report.graph_page import graph_page
+from clustersim.report.words import setup_words
+from clustersim.run.legality import check_scenario, verdict_lines
+from clustersim.run.step import step_batch, step_graph
+from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
+
+SUFFIXES: Final = (".html", *WRITERS)
+_PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
+
+
+@click.command()
+@click.argument("scenario")
+@click.option(
+    "--step", "kind", type=click.Choice(STEP_KINDS), default="prefill", show_default=True, help="What the step carries."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html]."
+)
+@click.option("--tokens", type=click.IntRange(min=1), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
+@click.option("--batch", type=click.IntRange(min=1), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}].")
+@click.option("--context", type=click.IntRange(min=1), help=f"Decode, mixed: tokens before the step [{_CONTEXT}].")
+@click.option("--stage", type=click.IntRange(min=0), help="Only this pipeline stage [all].")
+@click.option("--replica", type=click.IntRange(min=0), default=0, show_default=True, help="Whose devices and links.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
+def graph(
+    scenario: str,
+    kind: StepKind,
+    output: Path | None,
+    tokens: int | None,
+    batch: int | None,
+    context: int | None,
+    stage: int | None,
+    replica: int,
+    overrides: tuple[str, ...],
+) -> None:
+    """Write the graph of one step of SCENARIO (a path, or the name of one that ships).
+
+    Every operator of every rank of one replica: what it works on, how long it takes, what it needs. HTML is for people;
+    GraphML, DOT and JSON are for programs.
+    """
+    loaded = load(scenario, overrides)
+    target = output if output is not None else Path(f"{loaded.name}-{kind}.html")
+    problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_unwritable(target)]
+    if problems:
+        raise InputError(problems)
+    verdict = check_scenario(loaded)
+    if verdict.verdict != "legal":
+        raise IllegalPlanError("\n".join(verdict_lines(loaded, verdict)))
+    tokens, context = tokens or _PROMPT, context or _CONTEXT
+    step = step_batch(
+        kind, loaded.model, loaded.plan.sp,
+        prompt_tokens=tokens, sequences=batch or _SEQUENCES, context_tokens=context,
+    )  # fmt: skip
+    priced = step_graph(loaded, step, stages=None if stage is None else (stage,), replica=replica)
+    _write(target, priced, loaded, replica, step_words(step, tokens, context))
+    nodes, edges = len(priced.graph), len(priced.graph.source)
+    click.echo(f"{target}: {nodes:,} nodes, {edges:,} edges")
+
+
+def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, words: str) -> None:
+    mesh, base = Mesh(plan=scenario.plan), replica * scenario.plan.replica_ranks
+    devices = [scenario.topology.devices[mesh.device(base + rank)] for rank in range(scenario.plan.replica_ranks)]
+    title = setup_words({"scenario": scenario.document})
+    if target.suffix == ".html":
+        named = scenario.name + (f", replica {replica}" if scenario.plan.dp > 1 else "")
+        text = graph_page(priced, title=title, subtitle=f"{words} ({named})", devices=devices)
+    else:
+        about: Mapping[str, Any] = {
+            "title": f"{title}: {words}", "scenario": scenario.name, "replica": replica, "devices": devices,
+        }  # fmt: skip
+        text = WRITERS[target.suffix](priced, about)
+    try:
+        with written_whole(target) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"{target}: cannot be written ({error.strerror})"
+        raise InputError(Problem(path="--output", message=message)) from None
+
+
+def step_words(batch: StepBatch, prompt_tokens: int, context_tokens: int) -> str:
+    """Say what a step carries."""
+    count = batch.num_decodes
+    decodes = f"{count:,} sequence{'s' if count > 1 else ''} behind {context_tokens:,} tokens each"
+    match batch.kind:
+        case "prefill":
+            return f"prefill of a prompt of {prompt_tokens:,} tokens"
+        case "decode":
+            return f"decode of {decodes}"
+        case _:
+            return f"prefill of a prompt of {prompt_tokens:,} tokens with decode of {decodes}"
+
+
+def _unused(kind: StepKind, tokens: int | None, batch: int | None, context: int | None) -> list[Problem]:
+    """Return a problem for each option that this kind of step has no use for."""
+    missing = {"prefill": {"--batch": batch, "--context": context}, "decode": {"--tokens": tokens}, "mixed": {}}[kind]
+    other = "decode" if kind == "prefill" else "prefill"
+    return [
+        Problem(path=option, message=f"a {kind} step has none; use --step {other} or --step mixed")
+        for option, value in missing.items()
+        if value is not None
+    ]
+
+
+def _out_of_range(scenario: Scenario, stage: int | None, replica: int) -> list[Problem]:
+    plan = scenario.plan
+    found = []
+    if stage is not None and stage >= plan.pp:
+        found.append(Problem(path="--stage", message=f"{stage} is not in 0 … {plan.pp - 1} (plan.pp is {plan.pp})"))
+    if replica >= plan.dp:
+        found.append(Problem(path="--replica", message=f"{replica} is not in 0 … {plan.dp - 1} (plan.dp is {plan.dp})"))
+    return found
+
+
+def _unwritable(target: Path) -> list[Problem]:
+    if target.suffix not in SUFFIXES:
+        known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        return [Problem(path="--output", message=f"{target}: the suffix says the format; use {known}")]
+    if target.is_dir():
+        return [Problem(path="--output", message=f"{target} is a folder; expected a file")]
+    if not target.absolute().parent.is_dir():
+        return [Problem(path="--output", message=f"{target}: there is no folder {target.parent}")]
+    return []

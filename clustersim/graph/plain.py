@@ -1,0 +1,115 @@
+"""From plain data (parsed JSON) to dataclasses, with every problem gathered at its place."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from clustersim.errors import Problem, did_you_mean
+
+Value = TypeVar("Value")
+
+_WORDS = {int: "a whole number of at least 0", bool: "true or false", str: "a text", types.NoneType: "null"}
+
+
+class PlainReader:
+    """Reads plain data; what is wrong with it is gathered in ``problems``.
+
+    Parameters
+    ----------
+    file : str or None
+        Where the data is from, for messages.
+    """
+
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+
+    def wrong(self, path: str, message: str) -> None:
+        """Note a problem at a dotted path."""
+        self.problems.append(Problem(file=self.file, path=path, message=message))
+
+    def unexpected(self, path: str, expected: str, found: Any) -> None:
+        """Note that something else was expected at a path."""
+        self.wrong(path, f"expected {expected}, but found {found!r:.60}")
+
+    def mapping(self, found: Any, keys: Collection[str], path: str) -> Mapping[str, Any]:
+        """Return an object whose keys are known; an empty one, and a problem, when it is none."""
+        if not isinstance(found, Mapping):
+            self.unexpected(path, "an object", found)
+            return {}
+        for key in found:
+            if key not in keys:
+                place = f"{path}.{key}" if path else str(key)
+                self.wrong(place, f"unknown key{did_you_mean(str(key), list(keys))}")
+        return found
+
+    def items(self, found: Any, path: str) -> list[Any]:
+        """Return a list; an empty one, and a problem, when it is none."""
+        if not isinstance(found, list):
+            self.unexpected(path, "a list", found)
+            return []
+        return found
+
+    def value(self, found: Any, hint: Any, path: str) -> Any:
+        """Return a value of the type ``hint``, lists as tuples; the type's own problem when it is another."""
+        if not fits(found, hint):
+            self.unexpected(path, wording(hint), found)
+        return tuple(found) if isinstance(found, list) else found
+
+    def fields(self, found: Any, kind: type[Value], path: str, **given: Any) -> Value | None:
+        """Build a dataclass from an object; the fields in ``given`` were read by the caller.
+
+        Returns
+        -------
+        kind or None
+            None when anything of it was wrong.
+        """
+        before = len(self.problems)
+        any_kind: Any = kind
+        hints = hints_of(any_kind)
+        known = self.mapping(found, hints, path)
+        values = dict(given)
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.name in given:
+                continue
+            if field.name in known:
+                values[field.name] = self.value(known[field.name], hints[field.name], f"{path}.{field.name}")
+            elif field.default is MISSING and field.default_factory is MISSING:
+                self.wrong(path, f"{field.name!r} is missing")
+        return kind(**values) if len(self.problems) == before else None
+
+
+@cache
+def hints_of(kind: Hashable) -> dict[str, Any]:
+    """Return the type of each field of a dataclass."""
+    return get_type_hints(kind)
+
+
+def fits(found: Any, hint: Any) -> bool:
+    """Say whether plain data is of a type: int (not negative), bool, str, None, Literal, tuple[int, …] or a union."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return isinstance(found, str) and found in get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(fits(found, choice) for choice in get_args(hint))
+    if origin is tuple:
+        return isinstance(found, list) and all(fits(item, get_args(hint)[0]) for item in found)
+    if hint is int:
+        return type(found) is int and found >= 0
+    return isinstance(found, hint)
+
+
+def wording(hint: Any) -> str:
+    """Say what values a type has: ``'a', 'b' or null``."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in get_args(hint))
+    if origin in (Union, types.UnionType):
+        return " or ".join(wording(choice) for choice in get_args(hint))
+    if origin is tuple:
+        return f"a list, each item {wording(get_args(hint)[0])}"
+    return _WORDS[hint]
