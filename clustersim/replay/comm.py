@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.plan import CommPlan, choose
+
+MOST_CHOICES: Final = 100_000
+"""Choices that are kept; they are cheap to make again."""
 
 Signature = tuple[tuple[str, float, float, float, float], ...]
 
@@ -35,6 +39,7 @@ class CommTable:
         self.algorithms = algorithms
         self.candidates = candidates
         self._plans: dict[tuple[str, tuple[int, ...]], tuple[CommPlan, ...]] = {}
+        self._chosen: dict[tuple[str, tuple[int, ...], float], CommPlan | None] = {}
         self._numbers: dict[tuple[str, Signature], int] = {}
         self._by_number: list[tuple[CommPlan, ...]] = []
 
@@ -64,8 +69,13 @@ class CommTable:
 
     def chosen(self, op: str, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
         """Return the plan that a payload takes, or None where nothing has to move."""
-        plans = self.plans(op, devices)
-        return plans[int(choose(plans, payload_bytes)[0])] if plans else None
+        key = (op, devices, payload_bytes)
+        if key not in self._chosen:
+            if len(self._chosen) >= MOST_CHOICES:
+                self._chosen.clear()
+            plans = self.plans(op, devices)
+            self._chosen[key] = plans[int(choose(plans, payload_bytes)[0])] if plans else None
+        return self._chosen[key]
 
     def links(self, op: str, devices: tuple[int, ...]) -> frozenset[int]:
         """Return every link that any candidate uses."""

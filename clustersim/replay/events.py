@@ -17,7 +17,7 @@ from simpy import Environment, Event
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STRUCTURAL_OPS
 from clustersim.graph.program import StageProgram
-from clustersim.replay.instant import COMPLETION
+from clustersim.replay.instant import COMPLETION, now_ns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,9 +168,7 @@ class EventPass:
         Called when every operator has ended.
     """
 
-    __slots__ = (
-        "communicate", "durations", "ends", "env", "left", "on_end", "on_exit", "pending", "program", "starts",
-    )  # fmt: skip
+    __slots__ = ("communicate", "durations", "ends", "env", "on_end", "on_exit", "pending", "program", "starts")
 
     def __init__(
         self,
@@ -188,46 +186,60 @@ class EventPass:
         self.on_exit = on_exit
         self.on_end = on_end
         self.pending = program.indegree.copy()
-        self.left = len(self.pending)
-        self.starts = [0] * self.left
-        self.ends = [0] * self.left
+        self.starts = [0] * len(self.pending)
+        self.ends = [0] * len(self.pending)
 
     def begin(self) -> None:
-        """Start every operator that waits for nothing."""
-        for operator, waits in enumerate(self.program.indegree):
-            if waits == 0:
-                self._start(operator)
+        """Start every operator that waits for nothing.
 
-    def _start(self, operator: int) -> None:
-        env = self.env
-        self.starts[operator] = env._now  # type: ignore[assignment]
-        members = self.program.members[operator]
-        if members is None:
-            event = Event(env)
-            event._ok = True
+        The rest follows in ``ended``, a closure, since names of a closure are twice as fast as attributes. An
+        operator that ends hands its event on to the first one that it lets start.
+        """
+        env, program, communicate = self.env, self.program, self.communicate
+        starts, ends, pending, durations = self.starts, self.ends, self.pending, self.durations
+        successors, members, exits, classes = program.successors, program.members, program.exits, program.cls
+        schedule, on_exit, on_end = env.schedule, self.on_exit, self.on_end
+        left = len(pending)
+
+        def start(operator: int, event: Event | None, now: int) -> Event | None:
+            starts[operator] = now
+            group = members[operator]
+            if group is not None:
+                communicate(operator, classes[operator], group, durations[operator], finish)
+                return event
+            if event is None:
+                event = Event(env)
+                event._ok = True
             event._value = operator
-            event.callbacks = [self._ended]
-            env.schedule(event, COMPLETION, self.durations[operator])  # type: ignore[arg-type]
-        else:
-            self.communicate(operator, self.program.cls[operator], members, self.durations[operator], self._finish)
+            event.callbacks = callbacks
+            schedule(event, COMPLETION, durations[operator])  # type: ignore[arg-type]
+            return None
 
-    def _ended(self, event: Event) -> None:
-        self._finish(event._value)
+        def ended(event: Event) -> None:
+            advance(event._value, event)
 
-    def _finish(self, operator: int) -> None:
-        self.ends[operator] = self.env._now  # type: ignore[assignment]
-        pending = self.pending
-        for after in self.program.successors[operator]:
-            waits = pending[after] - 1
-            pending[after] = waits
+        def finish(operator: int) -> None:
+            advance(operator, None)
+
+        def advance(operator: int, event: Event | None) -> None:
+            nonlocal left
+            now: int = env._now  # type: ignore[assignment]
+            ends[operator] = now
+            for after in successors[operator]:
+                waits = pending[after] - 1
+                pending[after] = waits
+                if not waits:
+                    event = start(after, event, now)
+            left -= 1
+            if operator in exits:
+                on_exit(exits[operator])
+            if not left:
+                on_end()
+
+        callbacks: list[Callable[[Any], None]] = [ended]
+        for operator, waits in enumerate(program.indegree):
             if waits == 0:
-                self._start(after)
-        exits = self.program.exits.get(operator)
-        if exits is not None:
-            self.on_exit(exits)
-        self.left -= 1
-        if self.left == 0:
-            self.on_end()
+                start(operator, None, now_ns(env))
 
     def waiting(self) -> list[tuple[int, int]]:
         """Return (operator, unfinished predecessors) of what has not started, for a stall's story."""
