@@ -73,6 +73,11 @@ DEFAULT_ENGINE: Final = "vllm-0.19"
 """The engine of a scenario that names none: the newest vLLM that was measured. It is written into the run directory."""
 
 
+def _nothing(value: object) -> object:
+    """Take null as nothing, so that ``--set expect=null`` drops what a scenario expects."""
+    return {} if value is None else value
+
+
 class TensorPart(Part):
     """Tensor parallelism: the degree, and which dimension of each operator it splits."""
 
@@ -188,8 +193,10 @@ class ScenarioPart(Part):
     serving: ServingPart = ServingPart()
     workload: WorkloadPart = Field(examples=["{trace: {path: traces/my-requests.csv}}"])
     run: RunPart = RunPart()
-    targets: TargetsPart = TargetsPart()
-    expect: dict[str, Any] = Field(default_factory=dict, examples=["{legal: true, finished: 200}"])
+    targets: Annotated[TargetsPart, BeforeValidator(_nothing)] = TargetsPart()
+    expect: Annotated[dict[str, Any], BeforeValidator(_nothing)] = Field(
+        default_factory=dict, examples=["{legal: true, finished: 200}"]
+    )
     cost: CostPart | None = None
     collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])
 
