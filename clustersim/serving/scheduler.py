@@ -147,14 +147,18 @@ class Scheduler:
         return True
 
     def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
-        """Take the blocks that ``tokens`` need, preempting later arrivals; return whether it has them."""
+        """Take the blocks that ``tokens`` need; return whether it has them.
+
+        Where the pool lacks them, sequences admitted later give theirs, the last one first. One that is in flight
+        cannot, so the sequence waits for it; and it never takes from one admitted earlier, nor gives up its own:
+        the earliest sequence gets ahead in every round, so that none can starve another.
+        """
         while not self._take(now, sequence, tokens):
-            victim = next((s for s in reversed(self.running) if self._may_preempt(s, sequence, chosen)), None)
+            younger = self.running[self.running.index(sequence) + 1 :]
+            victim = next((s for s in reversed(younger) if self._may_preempt(s, sequence, chosen)), None)
             if victim is None:
                 return False
             self._preempt(now, victim)
-            if victim is sequence:
-                return False
         return True
 
     @staticmethod
