@@ -120,9 +120,9 @@ def _embedding(deployment: Deployment) -> float:
 
 
 def _head(deployment: Deployment, stage: Sequence[Module]) -> float:
-    """Return the LM head; one that is tied costs nothing beside an embedding that is split the same way."""
+    """Return the LM head; one that is tied costs nothing on the stage that has the embedding."""
     model, plan = deployment.model, deployment.plan
-    if model.tied_embeddings and plan.split.embedding == plan.split.lm_head and stage[0][1] == "embedding":
+    if model.tied_embeddings and stage[0][1] == "embedding":
         return 0.0
     by_vocab = plan.split.lm_head == "vocab"
     return _shard(model.vocab, plan.tp) * model.hidden if by_vocab else model.vocab * _shard(model.hidden, plan.tp)

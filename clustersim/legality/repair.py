@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Final
 
 from clustersim.legality.deployment import Deployment
@@ -104,8 +105,16 @@ _DEGREES: Final = {
 
 
 def degree_change(deployment: Deployment, **degrees: int) -> Change:
-    """Return the change to these degrees; explicit lists that belong to the old ones go back to their default."""
+    """Return the change to these degrees, and what must follow it.
+
+    An ep that no longer divides the ranks shrinks to what does, and explicit lists that belong to the old degrees
+    go back to their default.
+    """
     plan = deployment.plan
+    after = {"dp": plan.dp, "tp": plan.tp, "sp": plan.sp.degree, "ep": plan.ep.degree} | degrees
+    ranks = after["sp"] * after["tp"] * (after["dp"] if plan.ep.scope == "global" else 1)
+    if "ep" not in degrees and after["ep"] > 1 and ranks % after["ep"]:
+        degrees["ep"] = gcd(after["ep"], ranks)
     change: list[tuple[str, Any]] = [(_DEGREES[name], degree) for name, degree in degrees.items()]
     if "pp" in degrees and plan.stages is not None:
         change.append(("plan.stages", "balanced"))
@@ -119,13 +128,17 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
 def degree_repairs(deployment: Deployment, name: str, values: Iterable[int], now: int) -> Iterable[Repair]:
     """Yield a repair for each value of one degree; the nearest to ``now`` is preferred, the smaller of two."""
     for value in values:
-        text = str(value)
-        yield Repair(text=text, change=degree_change(deployment, **{name: value}), distance=abs(value - now))
+        change = degree_change(deployment, **{name: value})
+        more = [_change_word(path, new) for path, new in change[1:] if path == _DEGREES["ep"]]
+        text = f"{value} (with {more[0]})" if more else str(value)
+        yield Repair(text=text, change=change, distance=abs(value - now))
 
 
-def degree_words(deployment: Deployment, **degrees: int) -> str:
-    """Return how a fix names several degrees: ``plan.tp 4 with plan.pp 2``."""
-    first, *more = [f"plan.{name} {degree}" for name, degree in degrees.items()]
-    changes = degree_change(deployment, **degrees)
-    more += [f"{path} {value}" for path, value in changes if path.endswith(("stages", "placement"))]
+def degree_words(change: Change) -> str:
+    """Return how a fix names a change of degrees: ``plan.tp 4 with plan.pp 2``."""
+    first, *more = [_change_word(path, value) for path, value in change]
     return f"{first} with {' and '.join(more)}" if more else first
+
+
+def _change_word(path: str, value: Any) -> str:
+    return f"{path.removesuffix('.degree')} {value}"

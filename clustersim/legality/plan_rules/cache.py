@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clustersim.legality.deployment import Deployment, counted
 from clustersim.legality.layout import Layout
-from clustersim.legality.plan_rules.tensor import head_divisors, layer_words, splits_evenly
-from clustersim.legality.repair import Fault, Finding, Repair, degree_repairs
+from clustersim.legality.plan_rules.tensor import head_repairs, layer_words, splits_evenly
+from clustersim.legality.repair import Fault, Finding, Repair
 from clustersim.model.architecture import Attention
 
 
@@ -63,7 +63,7 @@ def _shard_fault(deployment: Deployment, message: str, layers: list[int]) -> Fau
         where="plan.tp",
         message=message.format(layers=layer_words(layers)),
         advice="give each head to one TP rank, or to tp / heads ranks where tp exceeds the heads",
-        repairs=lambda: degree_repairs(deployment, "tp", head_divisors(deployment), deployment.plan.tp),
+        repairs=lambda: head_repairs(deployment),
     )
 
 

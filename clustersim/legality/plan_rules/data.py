@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import gcd, prod
+from math import prod
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
@@ -75,18 +75,10 @@ def _preference(now: dict[str, int], degrees: dict[str, int]) -> tuple[int, int]
 def _resized(
     deployment: Deployment, now: dict[str, int], degrees: dict[str, int], *, kind: str, last_resort: bool
 ) -> Repair:
-    """Return the repair to these degrees, with an ep that divides what is left of the ranks."""
-    ep = deployment.plan.ep
     new = {name: degree for name, degree in degrees.items() if degree != now[name]}
-    ranks = degrees["sp"] * degrees["tp"] * (degrees["dp"] if ep.scope == "global" else 1)
-    if ranks % ep.degree:
-        new["ep"] = gcd(ep.degree, ranks)
-    return Repair(
-        text=degree_words(deployment, **new),
-        change=degree_change(deployment, **new),
-        kind=kind if last_resort else next(iter(new)),
-        last_resort=last_resort,
-    )
+    change = degree_change(deployment, **new)
+    kind = kind if last_resort else next(iter(new))
+    return Repair(text=degree_words(change), change=change, kind=kind, last_resort=last_resort)
 
 
 def _placement_faults(deployment: Deployment) -> Iterator[Fault]:

@@ -96,8 +96,7 @@ def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iter
         for degree in degrees:
             change = degree_change(deployment, **{name: degree})
             if _would_fit(deployment, change):
-                text = degree_words(deployment, **{name: degree})
-                yield Repair(text=text, change=change, distance=distance, kind=name)
+                yield Repair(text=degree_words(change), change=change, distance=distance, kind=name)
     for change in formats:
         if _would_fit(deployment, change):
             yield Repair(text=f"{change[0][1]} weights", change=change, distance=4, kind="weights")
@@ -114,9 +113,7 @@ def _joint_repairs(deployment: Deployment, formats: Sequence[Change]) -> Iterato
             degrees = {"tp": tp, "pp": pp} if dp == plan.dp else {"dp": dp, "tp": tp, "pp": pp}
             change = (*degree_change(deployment, **degrees), *weights)
             if _would_fit(deployment, change):
-                text = degree_words(deployment, **degrees)
-                text += f" and {weights[0][1]} weights" if weights else ""
-                yield Repair(text=text, change=change, kind="joint", last_resort=True)
+                yield Repair(text=degree_words(change), change=change, kind="joint", last_resort=True)
 
 
 def _would_fit(deployment: Deployment, change: Change) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clustersim.legality.deployment import Deployment, divisors
 from clustersim.legality.layout import Layout
-from clustersim.legality.repair import Fault, Finding, Repair, degree_repairs
+from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_repairs, degree_words
 from clustersim.model.architecture import Attention, Ffn, Moe
 
 
@@ -98,12 +98,13 @@ def _telling(deployment: Deployment, splits: Iterable[Split]) -> list[Split]:
 
 
 def _fault(deployment: Deployment, split: Split) -> Fault:
-    plan = deployment.plan
-
-    def repairs() -> Iterable[Repair]:
+    def repairs() -> Iterator[Repair]:
         if split.path == "plan.ep":
-            return degree_repairs(deployment, "ep", divisors(deployment.expert_ranks), plan.ep.degree)
-        return degree_repairs(deployment, "tp", head_divisors(deployment), plan.tp)
+            experts = divisors(deployment.expert_ranks)
+            yield from degree_repairs(deployment, "ep", experts, deployment.plan.ep.degree)
+            yield without_split(deployment)
+        else:
+            yield from head_repairs(deployment)
 
     return Fault(
         where=split.path,
@@ -111,6 +112,23 @@ def _fault(deployment: Deployment, split: Split) -> Fault:
         advice="use plan.tp 1 and plan.ep 1",
         repairs=repairs,
     )
+
+
+def head_repairs(deployment: Deployment) -> Iterator[Repair]:
+    """Yield every tp that divides the heads; where other rules refuse all of them, no split at all."""
+    yield from degree_repairs(deployment, "tp", head_divisors(deployment), deployment.plan.tp)
+    yield without_split(deployment)
+
+
+def without_split(deployment: Deployment) -> Repair:
+    """Return the repair to tp 1 and ep 1, with a scheme that asks nothing of the heads."""
+    plan = deployment.plan
+    degrees = {"tp": 1} if plan.ep.degree == 1 else {"tp": 1, "ep": 1}
+    change = degree_change(deployment, **degrees)
+    if plan.sp.scheme == "all_to_all":
+        scheme = "all_gather" if deployment.model.layers[0].attention.kind == "mla" else "ring"
+        change = (*change, ("plan.sp.scheme", scheme))
+    return Repair(text=degree_words(change), change=change, last_resort=True)
 
 
 def head_divisors(deployment: Deployment) -> list[int]:
