@@ -123,9 +123,7 @@ def _check_algorithm(known: Mapping[str, Algorithm], kind: str, name: str, membe
     why = known[name].refuses(members)
     if why:
         choices = ", ".join(["auto", *valid])
-        message = (
-            f"algorithm {name!r} for {kind} over {len(members.given)} devices {why}; use one of {choices}"
-        )
+        message = f"algorithm {name!r} for {kind} over {len(members.given)} devices {why}; use one of {choices}"
         raise InputError(Problem(message=message))
 
 
@@ -180,7 +178,7 @@ def _on_box(group: Group, laps: int) -> Traffic:
     return bucket(group, shape, laps)
 
 
-def _half(laps: int, up_down: Callable[[int], tuple[float, float]]) -> dict[str, Algorithm]:
+def _shared(laps: int, up_down: Callable[[int], tuple[float, float]]) -> dict[str, Algorithm]:
     """The algorithms that all-reduce (two laps), all-gather and reduce-scatter (one) have in common."""
     return {
         "ring": Algorithm(build=lambda group: ring(group, laps), constants="ring"),
@@ -189,9 +187,7 @@ def _half(laps: int, up_down: Callable[[int], tuple[float, float]]) -> dict[str,
             constants="in_switch",
             refuses=_needs_switch,
         ),
-        "hierarchical": Algorithm(
-            build=lambda group: two_level(group, laps), constants="ring", refuses=_needs_rails
-        ),
+        "hierarchical": Algorithm(build=lambda group: two_level(group, laps), constants="ring", refuses=_needs_rails),
         "torus": Algorithm(build=lambda group: _on_box(group, laps), constants="ring", refuses=_needs_box),
         "halving_doubling": Algorithm(
             build=lambda group: halving(group, laps),
@@ -202,9 +198,7 @@ def _half(laps: int, up_down: Callable[[int], tuple[float, float]]) -> dict[str,
     }
 
 
-_DIRECT_SHARE = Algorithm(
-    build=lambda group: direct(group, 1.0 / len(group.ranked)), constants="direct", auto=_never
-)
+_DIRECT_SHARE = Algorithm(build=lambda group: direct(group, 1.0 / len(group.ranked)), constants="direct", auto=_never)
 
 ALGORITHMS: Final[Mapping[str, Mapping[str, Algorithm]]] = {
     "all_reduce": {
@@ -215,10 +209,10 @@ ALGORITHMS: Final[Mapping[str, Mapping[str, Algorithm]]] = {
             build=two_shot, constants="two_shot", refuses=_needs_shared_memory, auto=_is_custom_default
         ),
         "tree": Algorithm(build=double_tree, constants="tree", auto=_spans_domains),
-        **_half(2, lambda count: (1.0 + 1.0 / count, 1.0 + 1.0 / count)),
+        **_shared(2, lambda count: (1.0 + 1.0 / count, 1.0 + 1.0 / count)),
     },
-    "all_gather": {**_half(1, lambda count: (1.0 / count, 1.0)), "direct": _DIRECT_SHARE},
-    "reduce_scatter": {**_half(1, lambda count: (1.0, 1.0 / count)), "direct": _DIRECT_SHARE},
+    "all_gather": {**_shared(1, lambda count: (1.0 / count, 1.0)), "direct": _DIRECT_SHARE},
+    "reduce_scatter": {**_shared(1, lambda count: (1.0, 1.0 / count)), "direct": _DIRECT_SHARE},
     "all_to_all": {
         "direct": Algorithm(build=lambda group: direct(group, 1.0 / len(group.ranked)), constants="direct"),
         "hierarchical": Algorithm(build=two_level_all_to_all, constants="direct", refuses=_needs_rails),

@@ -38,6 +38,9 @@ class Family:
         Per peer that a rank talks to at the same time.
     efficiency : float
         Share of a link's capacity that payload can reach inside a scale-up domain.
+    own_s_per_byte : float
+        Per byte of the part that a rank of all-gather, reduce-scatter or all-to-all keeps: 1/n of the payload,
+        which it copies in its memory with the few cores that the collective has.
     ramp_s, ramp_half_s : float
         See :class:`~clustersim.collective.plan.CommPlan`.
     network_step_s, network_efficiency : float
@@ -50,6 +53,7 @@ class Family:
     step_s: float = 0.0
     peer_s: float = 0.0
     efficiency: float = 1.0
+    own_s_per_byte: float = 0.0
     ramp_s: float = 0.0
     ramp_half_s: float = 1e-5
     network_step_s: float = 0.0
@@ -63,15 +67,17 @@ ASSUMED: Final[Mapping[str, Mapping[str, float]]] = {
     "ring": {
         "base_s": 5.0e-6,
         "step_s": 0.2e-6,
-        "efficiency": 0.74,
-        "ramp_s": 25e-6,
-        "ramp_half_s": 10e-6,
+        "efficiency": 0.76,
+        "own_s_per_byte": 1.3e-12,
+        "ramp_s": 22e-6,
+        "ramp_half_s": 13e-6,
         **_NETWORK,
     },
     "direct": {
         "base_s": 6.4e-6,
         "peer_s": 0.2e-6,
-        "efficiency": 0.64,
+        "efficiency": 0.67,
+        "own_s_per_byte": 1e-12,
         "ramp_s": 8e-6,
         "ramp_half_s": 1e-6,
         **_NETWORK,
@@ -128,9 +134,7 @@ def _wrong_constants(device: Device) -> list[Problem]:
         for key, value in constants.items():
             wrong = f"{value!r} is not between 0 (excluded) and 1"
             if key not in known:
-                problems.append(
-                    Problem(message=f"unknown constant{did_you_mean(key, known)}", path=f"{where}.{key}")
-                )
+                problems.append(Problem(message=f"unknown constant{did_you_mean(key, known)}", path=f"{where}.{key}"))
             elif key.endswith("efficiency") and not 0.0 < value <= 1.0:
                 problems.append(Problem(message=wrong, path=f"{where}.{key}"))
             elif value < 0.0 or (key == "ramp_half_s" and value == 0.0):

@@ -1,4 +1,4 @@
-"""Fit of a family's constants to measured collectives: ``base + steps × step + T + ramp × T / (T + half)``.
+"""Fit of a family's constants: ``base + steps × step + own part × copy + T + ramp × T / (T + half)``.
 
 ``T`` is the time that the algorithm's load takes on its busiest link at the fitted efficiency. The last
 term is what a pipelined transfer loses while it fills up and changes protocol (NCCL: LL, LL128, Simple): it
@@ -38,12 +38,15 @@ class Samples:
         What the routes of its steps take by themselves; it is not fitted.
     seconds : array of float
         What was measured.
+    own_bytes : array of float
+        The payload's part that a rank keeps, so that it crosses no link but is copied.
     """
 
     steps: FloatArray
     ideal_seconds: FloatArray
     latency_seconds: FloatArray
     seconds: FloatArray
+    own_bytes: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Fitted:
     efficiency: float
     ramp_s: float
     ramp_half_s: float
+    own_s_per_byte: float = 0.0
     median_error: float = float("nan")
     p90_error: float = float("nan")
     num_samples: int = 0
@@ -63,7 +67,8 @@ class Fitted:
         """Return the seconds that the constants give for samples."""
         transfer = samples.ideal_seconds / self.efficiency
         ramp = self.ramp_s * transfer / (transfer + self.ramp_half_s)
-        return self.base_s + self.step_s * samples.steps + samples.latency_seconds + transfer + ramp
+        own = self.own_s_per_byte * samples.own_bytes
+        return self.base_s + self.step_s * samples.steps + samples.latency_seconds + transfer + ramp + own
 
 
 def fit_family(
@@ -127,32 +132,38 @@ def _narrowed(now: tuple[float, float], best: float, bounds: tuple[float, float]
 def _fit_linear(
     samples: Samples, efficiency: float, half: float, base_s: float | None, ramp: bool
 ) -> tuple[Fitted, float]:
-    """Fit base, step and ramp for a given efficiency and half; return also the sum of relative errors."""
+    """Fit the linear constants for a given efficiency and half; return also the sum of relative errors."""
     transfer = samples.ideal_seconds / efficiency
+    nothing = np.zeros_like(transfer)
     one_count = base_s is None and float(np.ptp(samples.steps)) == 0.0
-    unknowns = [np.zeros_like(transfer) if one_count else samples.steps]
-    unknowns += [transfer / (transfer + half)] if ramp else []
-    unknowns += [np.ones_like(transfer)] if base_s is None else []
+    unknowns = [
+        nothing if one_count else samples.steps,
+        samples.own_bytes,
+        transfer / (transfer + half) if ramp else nothing,
+        np.ones_like(transfer) if base_s is None else nothing,
+    ]
     columns = np.stack(unknowns, axis=1) / samples.seconds[:, None]
+    used = np.flatnonzero(columns.any(axis=0))
     target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0)) / samples.seconds
     weight = np.ones_like(target)
     found = np.zeros(columns.shape[1])
     for _ in range(_ROUNDS):
-        found = _least_squares(columns * weight[:, None], target * weight)
+        found[used] = _least_squares(columns[:, used] * weight[:, None], target * weight)
         error = np.abs(columns @ found - target)
         weight = 1.0 / np.sqrt(np.maximum(error, 0.01))  # errors below 1 % are equally good
     fitted = Fitted(
-        base_s=float(found[-1]) if base_s is None else base_s,
+        base_s=float(found[3]) if base_s is None else base_s,
         step_s=float(found[0]),
         efficiency=efficiency,
-        ramp_s=float(found[1]) if ramp else 0.0,
+        ramp_s=float(found[2]),
         ramp_half_s=half,
+        own_s_per_byte=float(found[1]),
     )
     return fitted, float(np.abs(columns @ found - target).sum())
 
 
 def _least_squares(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative least squares by trying every set of positive unknowns (there are at most three)."""
+    """Non-negative least squares by trying every set of positive unknowns (there are at most four)."""
     best, best_error = np.zeros(columns.shape[1]), float(target @ target)
     for count in range(1, columns.shape[1] + 1):
         for chosen in itertools.combinations(range(columns.shape[1]), count):

@@ -13,9 +13,11 @@ stages; NCCL's PXN and DeepEP's normal kernels for the all-to-all over rails.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clustersim.collective.group import Group, group_of
 from clustersim.collective.pairs import direct
-from clustersim.collective.ring import ring
+from clustersim.collective.ring import own_part, ring
 from clustersim.collective.traffic import Traffic, merged, scaled
 
 
@@ -25,7 +27,7 @@ def two_level(group: Group, laps: int) -> Traffic:
     # A rail works on the part of the payload that its member owns.
     between = [scaled(ring(rail, laps), 1.0 / len(rails)) for rail in rails]
     inside = [ring(group_of(group.topology, domain), laps) for domain in group.domains]
-    return merged([_together(between), _together(inside)])
+    return replace(merged([_together(between), _together(inside)]), own=own_part(group, laps))
 
 
 def two_level_all_to_all(group: Group) -> Traffic:
@@ -33,10 +35,9 @@ def two_level_all_to_all(group: Group) -> Traffic:
     rails = _rails(group)
     between = [direct(rail, 1.0 / len(group.domains)) for rail in rails]
     inside = [
-        direct(group_of(group.topology, domain), len(group.domains) / len(group.ranked))
-        for domain in group.domains
+        direct(group_of(group.topology, domain), len(group.domains) / len(group.ranked)) for domain in group.domains
     ]
-    return merged([_together(between), _together(inside)])
+    return replace(merged([_together(between), _together(inside)]), own=1.0 / len(group.ranked))
 
 
 def _rails(group: Group) -> list[Group]:

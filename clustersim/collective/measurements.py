@@ -21,7 +21,8 @@ from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.collective.constants import Family
 from clustersim.collective.fit import Samples
 from clustersim.collective.group import group_of
-from clustersim.collective.traffic import price
+from clustersim.collective.plan import CommPlan
+from clustersim.collective.traffic import Traffic, price
 
 _ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
 _KINDS: Final = {"alltoall": "all_to_all", "send_recv": "send"}
@@ -67,8 +68,7 @@ def read_aiconfigurator(path: Path, system: str) -> list[Measurement]:
             dtype=row["nccl_dtype"] or row["allreduce_dtype"],
             devices=int(float(row["num_gpus"])),
             nodes=1,
-            payload_bytes=float(row["message_size"])
-            * _ELEMENT_BYTES[row["nccl_dtype"] or row["allreduce_dtype"]],
+            payload_bytes=float(row["message_size"]) * _ELEMENT_BYTES[row["nccl_dtype"] or row["allreduce_dtype"]],
             seconds=float(row["latency"]) * 1e-3,
         )
         for row in rows
@@ -152,32 +152,35 @@ def samples(
     Samples
         One entry per measurement, in order.
     """
-    work: dict[tuple[str, int, int], tuple[float, float, float, float]] = {}
+    work: dict[tuple[str, int, int], tuple[CommPlan, Traffic]] = {}
     entries = []
     for one in measurements:
         case = (one.kind, one.devices, one.nodes)
         if case not in work:
             work[case] = _work(topology, algorithm, *case)
-        steps, peers, latency_s, seconds_per_byte = work[case]
-        count = peers if per_peer else steps
-        entries.append((count, one.payload_bytes * seconds_per_byte, latency_s, one.seconds))
-    steps_, ideal, latency, seconds = np.array(entries, np.float64).reshape(-1, 4).T
-    return Samples(steps=steps_, ideal_seconds=ideal, latency_seconds=latency, seconds=seconds)
+        plan, traffic = work[case]
+        count = traffic.peers if per_peer else sum(times for times, _ in traffic.steps)
+        ideal_s = one.payload_bytes * plan.seconds_per_byte
+        entries.append((count, ideal_s, plan.alpha_s, traffic.own * one.payload_bytes, one.seconds))
+    steps, ideal, latency, own, seconds = np.array(entries, np.float64).reshape(-1, 5).T
+    return Samples(
+        steps=steps,
+        ideal_seconds=ideal,
+        latency_seconds=latency,
+        seconds=seconds,
+        own_bytes=own,
+    )
 
 
-def _work(
-    topology: Topology, algorithm: str, kind: str, devices: int, nodes: int
-) -> tuple[float, float, float, float]:
-    """Return (steps, peers, latency in seconds, ideal seconds per byte)."""
+def _work(topology: Topology, algorithm: str, kind: str, devices: int, nodes: int) -> tuple[CommPlan, Traffic]:
+    """Return the plan without any constants (its α is the latency of its routes), and its traffic."""
     size = devices // nodes
     members: list[int] = []
     for node in range(nodes):
         members += [int(index) for index in np.flatnonzero(topology.node_of == node)[:size]]
     group = group_of(topology, tuple(members))
     traffic = ALGORITHMS[kind][algorithm].build(group)
-    bare = price(group, kind, algorithm, traffic, Family())
-    steps = sum(times for times, _ in traffic.steps)
-    return float(steps), float(traffic.peers), bare.alpha_s, bare.seconds_per_byte
+    return price(group, kind, algorithm, traffic, Family()), traffic
 
 
 def _version(text: str) -> tuple[int, ...]:

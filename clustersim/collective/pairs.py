@@ -18,6 +18,7 @@ def direct(group: Group, share: float) -> Traffic:
         sends=[(source, target, share) for source, target in pairs],
         steps=[(1, pairs)],
         peers=len(group.ranked) - 1,
+        own=share if share < 1.0 else 0.0,
     )
 
 
@@ -40,6 +41,7 @@ def pairwise(group: Group) -> Traffic:
     return Traffic(
         sends=[(source, target, 1.0 / count) for pairs in shifts for source, target in pairs],
         steps=[(1, pairs) for pairs in shifts],
+        own=1.0 / count,
     )
 
 
@@ -48,18 +50,14 @@ def gather(group: Group) -> Traffic:
     root = group.given[0]
     pairs = [(member, root) for member in group.given[1:]]
     share = 1.0 / len(group.given)
-    return Traffic(
-        sends=[(source, target, share) for source, target in pairs], steps=[(1, pairs)], peers=len(pairs)
-    )
+    return Traffic(sends=[(source, target, share) for source, target in pairs], steps=[(1, pairs)], peers=len(pairs))
 
 
 def broadcast_direct(group: Group) -> Traffic:
     """The first of the given order sends the tensor to every other."""
     root = group.given[0]
     pairs = [(root, member) for member in group.given[1:]]
-    return Traffic(
-        sends=[(source, target, 1.0) for source, target in pairs], steps=[(1, pairs)], peers=len(pairs)
-    )
+    return Traffic(sends=[(source, target, 1.0) for source, target in pairs], steps=[(1, pairs)], peers=len(pairs))
 
 
 def send(group: Group) -> Traffic:

@@ -35,6 +35,8 @@ class CommPlan:
         Device indices in the order given.
     alpha_s : float
         Seconds before the first byte counts: launch, and the serial steps with their latencies.
+    own_seconds_per_byte : float
+        What a rank takes per payload byte to copy the part that it keeps.
     ramp_s, ramp_half_s : float
         What a transfer of ``T`` seconds loses to filling its pipeline: ``ramp_s × T / (T + ramp_half_s)``.
     links : array of int
@@ -51,6 +53,7 @@ class CommPlan:
     algorithm: str
     group: tuple[int, ...]
     alpha_s: float
+    own_seconds_per_byte: float
     ramp_s: float
     ramp_half_s: float
     links: Int64Array
@@ -60,9 +63,10 @@ class CommPlan:
 
     def alpha(self, payload_bytes: npt.ArrayLike) -> FloatArray:
         """Return the seconds that a payload (any shape, bytes) spends without using links."""
-        transfer = np.asarray(payload_bytes, np.float64) * self.seconds_per_byte
+        payload = np.asarray(payload_bytes, np.float64)
+        transfer = payload * self.seconds_per_byte
         lost: FloatArray = self.ramp_s * (transfer / (transfer + self.ramp_half_s))
-        return self.alpha_s + lost
+        return self.alpha_s + payload * self.own_seconds_per_byte + lost
 
     def seconds(self, payload_bytes: npt.ArrayLike) -> FloatArray:
         """Return the seconds that a payload (any shape, bytes) takes when nothing else uses its links."""

@@ -3,7 +3,7 @@
 Which measurement tells of which family:
 
 ========== =================================================================================================
-ring       NCCL's all-gather, reduce-scatter and all-reduce of int8, which NVLink SHARP cannot reduce
+ring       NCCL's all-gather, reduce-scatter and all-reduce of half; of int8 where a switch would reduce half
 direct     NCCL's all-to-all; between nodes DeepEP's low-latency dispatch and combine
 one_shot   vLLM's custom all-reduce over 2, or below 256 KiB (its own rule, csrc/custom_all_reduce.cuh)
 two_shot   the same from there to below 8 MiB, its largest buffer; on PCIe it does not run on more than 2
@@ -15,6 +15,7 @@ send       Vidur's send_recv, inside a node and between two
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -55,7 +56,7 @@ def refit(
     cases = newest(measurements)
     nccl = [one for one in cases if one.library == "NCCL" and one.nodes == 1]
     fits: dict[str, Fitted] = {}
-    rings = [one for one in nccl if one.kind in _RING_KINDS and one.dtype == "int8"]
+    rings = [one for one in nccl if one.kind in _RING_KINDS and _is_ring(one, topology)]
     if len(rings) >= _LEAST:
         fits["ring"] = fit_family(samples(topology, "ring", rings))
     _fit_custom(topology, [one for one in cases if one.library == custom], fits)
@@ -71,6 +72,12 @@ def refit(
     return fits
 
 
+def _is_ring(one: Measurement, topology: Topology) -> bool:
+    """NCCL reduces half in the switch where it can, over more than two devices; int8 it never does."""
+    in_switch = topology.in_switch_reduction and one.kind == "all_reduce" and one.devices > 2
+    return one.dtype == ("int8" if in_switch else "half")
+
+
 def _fit_custom(topology: Topology, own: list[Measurement], fits: dict[str, Fitted]) -> None:
     is_pcie = "pcie" in (topology.link_tier[link] for link in topology.route(0, 1))
     small = [one for one in own if one.payload_bytes < _CUSTOM_BYTES and (one.devices == 2 or not is_pcie)]
@@ -84,9 +91,7 @@ def _fit_custom(topology: Topology, own: list[Measurement], fits: dict[str, Fitt
         fits["two_shot"] = fit_family(cases, base_s=base_s, ramp=False)
 
 
-def _fit_near_and_far(
-    topology: Topology, name: str, cases: list[Measurement], fits: dict[str, Fitted]
-) -> None:
+def _fit_near_and_far(topology: Topology, name: str, cases: list[Measurement], fits: dict[str, Fitted]) -> None:
     near = [one for one in cases if one.nodes == 1]
     far = [one for one in cases if one.nodes == 2]
     per_peer = name in _PER_PEER
@@ -96,9 +101,10 @@ def _fit_near_and_far(
     if len(far) >= _LEAST:
         peers = far[0].devices - 1 if per_peer else 0
         base_s = fitted.base_s + fitted.step_s * peers
-        fits[f"{name}.network"] = fit_family(
-            samples(topology, "direct", far), base_s=base_s, ramp=False, efficiency=(0.1, 1.0)
-        )
+        cases_far = samples(topology, "direct", far)
+        known_s = cases_far.latency_seconds + cases_far.own_bytes * fitted.own_s_per_byte
+        cases_far = replace(cases_far, latency_seconds=known_s, own_bytes=np.zeros_like(known_s))
+        fits[f"{name}.network"] = fit_family(cases_far, base_s=base_s, ramp=False, efficiency=(0.1, 1.0))
 
 
 def _thinned(cases: Sequence[Measurement]) -> list[Measurement]:
@@ -120,6 +126,8 @@ def constants(fits: Mapping[str, Fitted]) -> dict[str, dict[str, float]]:
             continue
         values = {"base_s": fitted.base_s, "peer_s" if name in _PER_PEER else "step_s": fitted.step_s}
         values["efficiency"] = fitted.efficiency
+        if fitted.own_s_per_byte > 0.0:
+            values["own_s_per_byte"] = fitted.own_s_per_byte
         if fitted.ramp_s > 0.0:
             values |= {"ramp_s": fitted.ramp_s, "ramp_half_s": fitted.ramp_half_s}
         section[name] = _rounded(values)

@@ -22,7 +22,12 @@ def ring(group: Group, laps: int) -> Traffic:
     count = len(group.ranked)
     share = laps * (count - 1) / count / len(orders)
     sends = [(source, target, share) for order in orders for source, target in hops(order)]
-    return Traffic(sends=sends, steps=lap(group, orders[0], laps))
+    return Traffic(sends=sends, steps=lap(group, orders[0], laps), own=own_part(group, laps))
+
+
+def own_part(group: Group, laps: int) -> float:
+    """Return what a rank copies of its own: its part of an all-gather or reduce-scatter (one lap)."""
+    return 1.0 / len(group.ranked) if laps == 1 else 0.0
 
 
 def broadcast_ring(group: Group) -> Traffic:
@@ -85,7 +90,7 @@ def _linked_orders(group: Group) -> list[tuple[int, ...]]:
     for stride in range(1, count):
         if math.gcd(stride, count) == 1:
             candidate = tuple(order[i * stride % count] for i in range(count))
-            unlinked = [pair for pair in hops(candidate) if not group.is_linked(*pair)]
-            if len(unlinked) < 2:  # a line of a torus has no link back from its end
+            unlinked = (pair for pair in hops(candidate) if not group.is_linked(*pair))
+            if len(list(itertools.islice(unlinked, 2))) < 2:  # a line of a torus has no link back from its end
                 orders.append(candidate)
     return orders or [order]

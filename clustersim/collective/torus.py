@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from clustersim.collective.group import Group, group_of
-from clustersim.collective.ring import ring
+from clustersim.collective.ring import own_part, ring
 from clustersim.collective.traffic import Send, Step, Traffic
 
 
@@ -34,7 +34,7 @@ def bucket(group: Group, shape: tuple[int, ...], laps: int) -> Traffic:
             sends += [(a, b, part * share) for line in rings[axis] for a, b, part in line.sends]
             share /= shape[axis]
     steps: list[Step] = [step for lines in rings for step in lines[0].steps]
-    return Traffic(sends=sends, steps=steps)
+    return Traffic(sends=sends, steps=steps, own=own_part(group, laps))
 
 
 def _lines(group: Group, shape: tuple[int, ...], axis: int) -> list[Group]:

@@ -1,5 +1,4 @@
-"""What an algorithm sends, apart from any device: who sends how much to whom, and which sends wait for
-others.
+"""What an algorithm sends, apart from any device: who sends how much to whom, and which sends wait.
 
 Algorithms build :class:`Traffic` from the group alone; :func:`price` lays it over the routes of a topology.
 """
@@ -34,6 +33,8 @@ class Traffic:
         The longest chain of steps that wait for each other; it sets α.
     peers : int
         Peers that one rank talks to at the same time (0 or 1: no extra cost).
+    own : float
+        Bytes per payload byte that a rank keeps and copies.
     switch_loads : sequence of (link, bytes per payload byte)
         Loads of the scale-up switch's own multicasts and reductions, which are no sends between two devices.
     """
@@ -41,6 +42,7 @@ class Traffic:
     sends: Sequence[Send] = ()
     steps: Sequence[Step] = ()
     peers: int = 0
+    own: float = 0.0
     switch_loads: Sequence[tuple[int, float]] = ()
 
 
@@ -102,6 +104,7 @@ def price(group: Group, kind: str, algorithm: str, traffic: Traffic, constants: 
         algorithm=algorithm,
         group=group.given,
         alpha_s=alpha_s,
+        own_seconds_per_byte=traffic.own * constants.own_s_per_byte,
         ramp_s=constants.ramp_s,
         ramp_half_s=constants.ramp_half_s,
         links=links,

@@ -9,6 +9,7 @@ Recursive halving and doubling: Thakur, Rabenseifner & Gropp 2005, § 4.5 (Raben
 from __future__ import annotations
 
 from clustersim.collective.group import Group
+from clustersim.collective.ring import own_part
 from clustersim.collective.traffic import Send, Step, Traffic
 
 
@@ -47,7 +48,7 @@ def halving(group: Group, kinds: int) -> Traffic:
         sends += [(source, target, kinds * share) for source, target in pairs]
         steps.append((kinds, pairs))
         distance, share = 2 * distance, share / 2
-    return Traffic(sends=sends, steps=steps)
+    return Traffic(sends=sends, steps=steps, own=own_part(group, kinds))
 
 
 def two_trees(count: int) -> tuple[list[int], list[int]]:
