@@ -49,12 +49,12 @@ def run(
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
     loaded = load(scenario, chosen)
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
-    check_writable(target)
     refuse_if_too_large(loaded)
     verdict = check_scenario(loaded)
     if verdict.verdict != "legal":
         _refuse(ctx, loaded, verdict, as_json=as_json)
         return
+    check_writable(target)
     with ProgressBar() as progress:
         result = simulate(loaded, None if as_json or quiet else progress)
     summary = summary_of(result, legal=True)
@@ -92,7 +92,7 @@ def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
     requests, steps = plain_columns(result.requests), step_columns(result.timeline)
     print_summary(
         summary,
-        remarks=remarks(summary, requests, steps),
+        remarks=[*remarks(summary, requests, steps), *result.notes],
         run_dir=target,
         dashboard=target / "dashboard.html",
         kv_peak=kv_peak(steps),

@@ -12,7 +12,9 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.collective.algorithms import plan_collective
 from clustersim.cost.protocol import CostModel
+from clustersim.cost.points import read_points
 from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.table import TableCost
 from clustersim.errors import InputError
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.expand import blueprint_of
@@ -43,6 +45,8 @@ class RunResult:
         Blocks of each pool.
     simulate_s : float
         Wall seconds that the replay took.
+    notes : tuple of str
+        What a reader of the numbers must know of how they were made.
     """
 
     scenario: Scenario
@@ -51,6 +55,7 @@ class RunResult:
     replayed: ReplayResult
     kv_blocks: int
     simulate_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def timeline(self) -> Timeline:
@@ -87,6 +92,18 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         replayed=replayed,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
+        notes=_notes(given.pricer.cost),
+    )
+
+
+def _notes(cost: CostModel) -> tuple[str, ...]:
+    """Say where durations were asked for that a measured table does not cover."""
+    if not isinstance(cost, TableCost):
+        return ()
+    return tuple(
+        f"{count:,} prices of {op} lay outside the measured table; the roofline, scaled at its edge, stood in."
+        for op, count in cost.outside.items()
+        if count
     )
 
 
@@ -95,8 +112,6 @@ def cost_model(scenario: Scenario) -> CostModel:
     roofline = RooflineCost(scenario.topology.device, scenario.precision)
     if scenario.cost_table is None:
         return roofline
-    from clustersim.cost.table import TableCost, read_points
-
     return TableCost(read_points(scenario.cost_table), roofline)
 
 

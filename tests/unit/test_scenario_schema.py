@@ -112,7 +112,6 @@ def test_validate_reports_all_problems_in_order_of_position() -> None:
         "'workload: {trace: {path: traces/my-requests.csv}}'",
         "s.yaml:3:7: plan.tp: must be at least 1, but is 0",
         "s.yaml:4:3: plan.dq: unknown key 'dq'; did you mean 'dp'?",
-        "s.yaml:5:10: serving.engine: is missing; add it, such as 'engine: vllm-0.19'",
         "s.yaml:6:7: seed: expected a whole number such as 8, but found the text 'a'",
     ]
 
@@ -132,5 +131,5 @@ def test_a_mistake_behind_an_alias_is_reported_once() -> None:
 def test_json_schema_has_the_keys_of_a_scenario() -> None:
     schema = json_schema()
     assert set(schema["properties"]) == set(ScenarioPart.model_fields)
-    assert schema["required"] == ["name", "topology", "model", "serving", "workload"]
+    assert schema["required"] == ["name", "topology", "model", "workload"]
     assert schema["additionalProperties"] is False
