@@ -113,12 +113,17 @@ class Scheduler:
     def _prefills(self, now: int, budget: int, decodes: list[Sequence], *, whole: bool) -> list[tuple[Sequence, int]]:
         """Fill ``budget`` with prompts: those already begun, then waiting ones in order of arrival."""
         chosen: list[tuple[Sequence, int]] = []
+        exhausted: list[int] = []  # owners whose next free blocks are for a prompt already begun
         for sequence in [s for s in self.running if not s.decodes and not s.in_flight]:
             count = min(sequence.to_compute, budget)
             taken = [*decodes, *(s for s, _ in chosen)]
-            if count > 0 and sequence.blocks and self._grow(now, sequence, sequence.computed + count, taken):
+            if count == 0 or not sequence.blocks:
+                continue
+            if self._grow(now, sequence, sequence.computed + count, taken):
                 chosen.append((sequence, count))
                 budget -= count
+            else:
+                exhausted.append(sequence.owner)
         while self.waiting and budget > 0 and len(self.running) < self.config.max_batch_requests:
             sequence = self.waiting[0]
             count = min(sequence.to_compute, budget)
@@ -126,7 +131,7 @@ class Scheduler:
             if self.evicted or (whole and count < sequence.to_compute and not alone):
                 break
             sequence.owner = self.pool.emptiest()
-            if not self._take(now, sequence, count):
+            if sequence.owner in exhausted or not self._take(now, sequence, count):
                 break
             self.waiting.popleft()
             self.running.append(sequence)

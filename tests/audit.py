@@ -1,0 +1,144 @@
+"""What must hold after every simulated run, whatever the scenario: no request, token or K/V block is lost.
+
+``simulated`` and ``replayed`` run and then audit; the fixture ``run`` (tests/conftest.py) does the same for tests
+that take one.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.replay.replay import ReplayInput, ReplayResult, replay
+from clustersim.run.simulate import RunResult, replay_input, simulate
+from clustersim.scenario.scenario import Scenario
+from clustersim.serving.decision import ADMITTED, ARRIVED, BLOCKS, FINISHED, PREEMPTED, REJECTED
+from clustersim.timeline.timeline import Timeline
+
+MOST_SPANS = 200_000
+"""Runs with more spans are not audited span by span, for time."""
+
+
+def simulated(scenario: Scenario) -> RunResult:
+    """Simulate a scenario and audit what came out."""
+    result = simulate(scenario)
+    audit(replay_input(scenario, scenario.requests()), result.replayed)
+    return result
+
+
+def replayed(given: ReplayInput) -> ReplayResult:
+    """Replay and audit what came out."""
+    result = replay(given)
+    audit(given, result)
+    return result
+
+
+def audit(given: ReplayInput, result: ReplayResult) -> None:
+    """Raise AssertionError when a run breaks a law of serving."""
+    _no_request_is_lost(given, result)
+    _blocks_are_conserved(given, result)
+    _first_come_first_served(result)
+    _every_token_has_its_step(given, result)
+    _budgets_hold(given, result.timeline)
+    if result.timeline.num_spans <= MOST_SPANS:
+        _streams_run_one_operator_at_a_time(result.timeline)
+
+
+def token_instants(timeline: Timeline, num_requests: int) -> list[list[int]]:
+    """Return the instants at which each request got its tokens, in the order of the record."""
+    found: list[list[int]] = [[] for _ in range(num_requests)]
+    runs = timeline.token_runs
+    for ids_at, count, ends_at, steps in zip(
+        *(runs[name].tolist() for name in ("ids_at", "count", "ends_at", "steps")), strict=True
+    ):
+        ends = timeline.token_ends[ends_at : ends_at + steps].tolist()
+        for request in timeline.token_ids[ids_at : ids_at + count].tolist():
+            found[request].extend(ends)
+    return found
+
+
+def _facts(timeline: Timeline, kind: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return replica, instant and request of the facts of a kind."""
+    facts = timeline.facts
+    chosen = facts["kind"] == kind
+    return facts["replica"][chosen], facts["time_ns"][chosen], facts["request"][chosen]
+
+
+def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
+    count = len(given.requests)
+    arrived, rejected, admitted, preempted, finished = (
+        np.bincount(_facts(result.timeline, kind)[2], minlength=count)
+        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
+    )
+    came = result.arrived_ns >= 0
+    assert np.array_equal(arrived + rejected, came.astype(int)), "each arrival is one fact: arrived or rejected"
+    assert set(np.flatnonzero(rejected).tolist()) == set(result.reasons), "each rejection has its reason"
+    assert np.array_equal(preempted, result.preemptions)
+    assert (finished <= arrived).all(), "only what arrived finishes, and once"
+    in_batch = admitted - preempted
+    assert ((in_batch == 0) | (in_batch == 1)).all(), "admitted once, and once more after each preemption"
+    assert (in_batch[finished == 1] == 1).all()
+    if given.horizon_ns is None:
+        assert came.all()
+        assert np.array_equal(finished, arrived), "without a horizon all that is not rejected finishes"
+    if given.requests.concurrency is None:
+        assert np.array_equal(result.arrived_ns[came], given.requests.arrived_at_ns[came])
+
+
+def _blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
+    owners = given.plan.sp.degree if given.plan.sp.decode == "dp" else 1
+    facts = result.timeline.facts
+    chosen = facts["kind"] == BLOCKS
+    held = np.zeros(len(given.requests), np.int64)
+    used = [0] * given.plan.dp
+    for replica, request, blocks in zip(
+        *(facts[name][chosen].tolist() for name in ("replica", "request", "value")), strict=True
+    ):
+        held[request] += blocks
+        used[replica] += blocks
+        assert held[request] >= 0, f"request {request} gives back blocks that it does not hold"
+        assert 0 <= used[replica] <= given.kv_blocks * owners, f"replica {replica} uses {used[replica]} blocks"
+    finished = _facts(result.timeline, FINISHED)[2]
+    assert not held[finished].any(), "what has finished holds no block"
+    if given.horizon_ns is None:
+        assert not any(used), "all pools are empty at the end"
+
+
+def _first_come_first_served(result: ReplayResult) -> None:
+    never_preempted = result.preemptions == 0
+    replica, _, request = _facts(result.timeline, ADMITTED)
+    for index in dict.fromkeys(replica.tolist()):
+        admitted = [r for r in request[replica == index].tolist() if never_preempted[r]]
+        assert admitted == sorted(admitted), f"replica {index} admits a later arrival first"
+
+
+def _every_token_has_its_step(given: ReplayInput, result: ReplayResult) -> None:
+    instants = token_instants(result.timeline, len(given.requests))
+    for request, ends in enumerate(instants):
+        assert all(before < after for before, after in pairwise(ends)), f"request {request}: two tokens in one step"
+        assert len(ends) <= given.requests.output_tokens[request]
+    for _, time, request in zip(*(column.tolist() for column in _facts(result.timeline, FINISHED)), strict=True):
+        assert len(instants[request]) == given.requests.output_tokens[request], f"request {request} lacks tokens"
+        assert not instants[request] or instants[request][-1] == time, "a request finishes with its last token"
+    _, times, requests = _facts(result.timeline, ADMITTED)
+    assert (times >= result.arrived_ns[requests]).all(), "nothing is admitted before it arrives"
+
+
+def _budgets_hold(given: ReplayInput, timeline: Timeline) -> None:
+    steps, serving = timeline.steps, given.serving
+    assert (steps["prefill_tokens"] + steps["decode_tokens"] <= serving.max_batch_tokens).all()
+    assert (steps["prefill_tokens"] + steps["decode_tokens"] >= 1).all()
+    assert (steps["running"] <= serving.max_batch_requests).all()
+    assert (steps["batch_requests"] <= steps["running"]).all()
+    assert (steps["kv_blocks_used"] <= steps["kv_blocks_total"]).all()
+
+
+def _streams_run_one_operator_at_a_time(timeline: Timeline) -> None:
+    spans = timeline.unfold()
+    assert len(spans) == timeline.num_spans
+    lanes = spans.rank.astype(np.int64) * 8 + spans.stream
+    order = np.lexsort((spans.start_ns, lanes))
+    same = lanes[order][1:] == lanes[order][:-1]
+    assert (spans.start_ns[order][1:][same] >= spans.end_ns[order][:-1][same]).all()

@@ -1,0 +1,169 @@
+"""A deployment of round numbers, so that what a test expects can be derived in the head.
+
+::
+
+    every GEMM, of experts too     1 µs          an element-wise operator      0.1 µs
+    attention                      10 ns per key of a decode, per (query, key) pair of a prefill
+    the host                       0.4 µs to schedule a step, 0.4 µs to sample
+    a link                         1 GB/s, so that a byte takes 1 ns; a serial step of a communication takes 1 µs
+    a token                        1,000 bytes as hidden state, 1,000 bytes of K/V per layer, 2,000 bytes of logits
+
+A step on one device takes 2 µs at its ends (schedule 0.4, embedding 0.1, final norm 0.1, LM head 1, sample 0.4) and
+4.6 µs per dense layer (4 GEMMs; norm, K/V write, residual, norm, activation, residual) besides its attention: for a
+prompt of n tokens n(n+1)/2 pairs, for a decode the tokens known so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cluster.device import Device
+from clustersim.cluster.topology import Topology, topology_from_edges
+from clustersim.collective import plan_collective
+from clustersim.collective.constants import FAMILIES
+from clustersim.cost.engine import Engine
+from clustersim.cost.precision import Precision
+from clustersim.cost.protocol import CostModel, Shape
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.pricing import Pricer
+from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.comm import CommTable
+from clustersim.replay.replay import Mode, ReplayInput
+from clustersim.serving.config import ServingConfig
+from clustersim.timeline.spans import STREAMS
+from clustersim.timeline.timeline import Timeline
+from clustersim.workload.requests import Requests
+
+ENDS_NS, LAYER_NS = 2_000, 4_600
+ENGINE = Engine(name="round", source="a test", schedule_s=0.4e-6, sample_s=0.4e-6)
+GB_S = 1e9
+ALGORITHMS = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
+ATTENTION = Attention(kind="gqa", num_heads=4, num_kv_heads=2, head_dim=125, v_head_dim=125, rotary=False)
+DENSE = Layer(attention=ATTENTION, ffn=Ffn(intermediate=1000, gated=False))
+SPARSE = Layer(attention=ATTENTION, ffn=Moe(num_experts=4, top_k=2, expert_intermediate=1000, gated=False))
+
+Arrival = tuple[int, int, int]
+"""(instant in ns, prompt tokens, output tokens)"""
+
+
+class RoundCost:
+    """The cost model of the figure above."""
+
+    def seconds(self, op: str, shape: Shape) -> FloatArray:
+        """Return the device time of ``op`` in seconds."""
+        if op == "memory":
+            return np.where(np.asarray(shape["bytes"]) > 0, 0.1e-6, 0.0)
+        if op == "attention_prefill":
+            return np.asarray(shape["pairs"], np.float64) * 10e-9
+        if op == "attention_decode":
+            return np.asarray(shape["keys"], np.float64) * 10e-9
+        return np.full(np.shape(shape["k"]), 1e-6)
+
+
+def model(layers: int, layer: Layer = DENSE) -> ModelSpec:
+    """``layers`` equal layers of 1,000 bytes of hidden state and 1,000 bytes of K/V per token."""
+    return ModelSpec(name="round", hidden=500, vocab=1000, layers=(layer,) * layers)
+
+
+def device() -> Device:
+    """A device whose communications cost 1 µs per serial step, besides their bytes."""
+    constants = {"base_s": 0.0, "step_s": 1e-6, "efficiency": 1.0}
+    return Device(
+        name="round",
+        vendor="none",
+        memory_bytes=1,
+        memory_bytes_per_s=1.0,
+        flops={"bf16": 1.0},
+        collectives=dict.fromkeys(FAMILIES, constants),
+    )
+
+
+def crossbar(count: int) -> Topology:
+    """``count`` devices on one switch, a link of 1 GB/s each way."""
+    names = [f"g{i}" for i in range(count)]
+    return topology_from_edges("crossbar", device(), names, [(n, "switch", GB_S, 0.0, "scaleup") for n in names])
+
+
+def two_leaves(each: int) -> Topology:
+    """``each`` devices on each of two switches, between which there is one link of 1 GB/s each way."""
+    names = [f"g{i}" for i in range(2 * each)]
+    edges = [(name, f"leaf{i // each}", GB_S, 0.0, "scaleup") for i, name in enumerate(names)]
+    return topology_from_edges("two leaves", device(), names, [*edges, ("leaf0", "leaf1", GB_S, 0.0, "scaleup")])
+
+
+def requests(arrivals: Sequence[Arrival], concurrency: int | None = None) -> Requests:
+    """Requests as (instant in ns, prompt tokens, output tokens)."""
+    columns = np.array(arrivals, np.int64).reshape(-1, 3).T
+    return Requests(
+        arrived_at_ns=columns[0],
+        prompt_tokens=columns[1],
+        output_tokens=columns[2],
+        concurrency=concurrency,
+        source="a test",
+    )
+
+
+def deployment(
+    arrivals: Sequence[Arrival],
+    *,
+    mode: Mode = "folded",
+    plan: ParallelPlan | None = None,
+    layers: int = 1,
+    layer: Layer = DENSE,
+    topology: Topology | None = None,
+    kv_blocks: int = 1000,
+    concurrency: int | None = None,
+    horizon_ns: int | None = None,
+    engine: Engine = ENGINE,
+    cost: CostModel | None = None,
+    algorithms: Mapping[str, str] = ALGORITHMS,
+    **serving: object,
+) -> ReplayInput:
+    """What a replay of round numbers is a function of; ``serving`` are fields of :class:`ServingConfig`."""
+    plan = plan or ParallelPlan()
+    topology = topology or crossbar(plan.world)
+    comm = CommTable(topology, algorithms, plan_collective)
+    spec = model(layers, layer)
+    return ReplayInput(
+        topology=topology,
+        plan=plan,
+        blueprints={kind: blueprint_of(spec, plan, Precision(), kind) for kind in STEP_KINDS},
+        pricer=Pricer(cost=cost or RoundCost(), engine=engine, comm=comm, sp=plan.sp),
+        comm=comm,
+        serving=replace(ServingConfig(kv_block_tokens=4), **serving),  # type: ignore[arg-type]
+        kv_blocks=kv_blocks,
+        requests=requests(arrivals, concurrency),
+        mode=mode,
+        horizon_ns=horizon_ns,
+    )
+
+
+def lane(timeline: Timeline, rank: int, *streams: str) -> list[tuple[str, int, int]]:
+    """Return (name, start, end) of the spans of a rank, on all streams or on those given, in order of start."""
+    spans = timeline.unfold(ranks=[rank])
+    return [
+        (spans.names[name], start, end)
+        for name, stream, start, end in zip(
+            spans.name.tolist(), spans.stream.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True
+        )
+        if not streams or STREAMS[stream] in streams
+    ]
+
+
+def step_ends(timeline: Timeline, replica: int = 0) -> list[int]:
+    """Return the instants at which a replica's requests got tokens, in order."""
+    runs = timeline.token_runs
+    ends = [
+        timeline.token_ends[at : at + steps]
+        for at, steps, where in zip(
+            runs["ends_at"].tolist(), runs["steps"].tolist(), runs["replica"].tolist(), strict=True
+        )
+        if where == replica
+    ]
+    return np.concatenate(ends).tolist() if ends else []
