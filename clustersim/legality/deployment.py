@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 
 from clustersim.cost.precision import Precision
 from clustersim.model.architecture import ModelSpec, Moe
@@ -66,6 +67,11 @@ class Deployment:
         """Ranks that the experts of a layer are spread over when ep > 1."""
         plan = self.plan
         return plan.sp.degree * plan.tp * (plan.dp if plan.ep.scope == "global" else 1)
+
+    @property
+    def expert_degrees(self) -> list[int]:
+        """The degrees of EP that divide the experts of every layer and the ranks."""
+        return divisors(gcd(*(moe.num_experts for moe in self.moes), self.expert_ranks)) if self.moes else [1]
 
     @property
     def expert_tp(self) -> int:

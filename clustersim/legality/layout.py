@@ -45,7 +45,7 @@ def layout_of(deployment: Deployment) -> Layout:
     plan, model = deployment.plan, deployment.model
     stages = stages_of(model, plan)
     kinds = {layer.attention: kv_heads_held(layer.attention, plan.tp) for layer in model.layers}
-    ranks = plan.sp.degree * plan.tp
+    ranks = min(plan.sp.degree * plan.tp, deployment.num_devices)
     return Layout(
         stages=stages,
         kv_heads=tuple(kinds[layer.attention] for layer in model.layers),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from clustersim.model.architecture import Attention
 from clustersim.plan.parallel import ParallelPlan
 
 Segment = tuple[int, int]
 """Half-open range of token positions."""
+
+MOST_SEGMENTS: Final = 1024
+"""Beyond so many SP ranks (a typing error, more likely than a wish) nobody looks at every segment."""
 
 
 def kv_heads_held(attention: Attention, tp: int) -> tuple[tuple[int, ...], ...]:
@@ -22,6 +27,7 @@ def kv_heads_held(attention: Attention, tp: int) -> tuple[tuple[int, ...], ...]:
     ((0,), (0,), (1,), (1,))
     """
     heads = attention.num_heads
+    tp = min(tp, heads)  # the ranks beyond that have no query heads
     group = -(-heads // attention.num_kv_heads)
     held = []
     for rank in range(tp):
@@ -45,8 +51,8 @@ def segments_of(tokens: int, plan: ParallelPlan) -> tuple[tuple[Segment, ...], .
 
 def probe_lengths(plan: ParallelPlan) -> tuple[int, ...]:
     """Return prompt lengths at which a partition shows what it does: around its number of runs, and a prime."""
-    runs = 2 * plan.sp.degree
-    return () if plan.sp.degree == 1 else tuple(dict.fromkeys((1, runs - 1, runs, runs + 1, 997)))
+    sp = plan.sp.degree
+    return tuple(dict.fromkeys((1, 2 * sp - 1, 2 * sp, 2 * sp + 1, 997))) if 1 < sp <= MOST_SEGMENTS else ()
 
 
 def expert_map(num_experts: int, plan: ParallelPlan) -> tuple[int, ...]:

@@ -194,3 +194,13 @@ def test_more_devices_and_memory_never_break_a_rule(deployment: Deployment, fact
     )
     grown = {rule for rule, _ in faults(larger)}
     assert grown <= {rule for rule, _ in faults(deployment)}
+
+
+@given(deployment=deployments(), tokens=st.integers(1, 10**5), requests=st.integers(1, 10**4))
+@settings(max_examples=30, deadline=None)
+def test_batch_size_changes_nothing_but_the_memory_that_buffers_take(
+    deployment: Deployment, tokens: int, requests: int
+) -> None:
+    limits = replace(deployment.limits, max_batch_tokens=tokens, max_batch_requests=requests)
+    other = faults(replace(deployment, limits=limits))
+    assert {one for one in other if one[0] != "KV-6"} == {one for one in faults(deployment) if one[0] != "KV-6"}

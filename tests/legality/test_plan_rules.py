@@ -291,6 +291,22 @@ def test_degree_below_one_leaves_nothing_else_to_look_at() -> None:
     assert [rule.id for rule in verdict.rules if rule.looked_at] == ["SP-1", "PP-1"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dp": 10**12},
+        {"pp": 10**12, "stages": None},
+        {"tp": 10**12},
+        {"sp": replace(RING, degree=10**12)},
+        {"ep": ExpertPlan(degree=10**12)},
+    ],
+)
+def test_degree_beyond_any_cluster_is_answered_at_once(change: dict[str, Any]) -> None:
+    verdict = check(planned(SPREAD, placement=None, **change))
+    assert verdict.verdict == "illegal"
+    assert all(violation.change for violation in verdict.violations)
+
+
 def test_rule_with_nothing_to_look_at_is_not_checkable() -> None:
     alone = replace(DENSE, plan=type(DENSE.plan)())
     verdict = check(alone)

@@ -52,19 +52,30 @@ def _smaller(deployment: Deployment) -> Iterator[Repair]:
     """Yield one smaller degree where that alone fills the cluster as well as anything; else what fills it most."""
     plan, devices = deployment.plan, deployment.num_devices
     now = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp": plan.sp.degree}
-    choices = {name: list(range(degree, 0, -1)) for name, degree in now.items()}
-    choices["tp"] = [degree for degree in reversed(head_divisors(deployment)) if degree <= plan.tp]
-    halves = {name: sorted({max(1, degree >> shift) for shift in range(20)}) for name, degree in now.items()}
-    halves["tp"] = choices["tp"]
-    single = [now | {name: degree} for name, degrees in choices.items() for degree in degrees]
+    heads = [degree for degree in head_divisors(deployment) if degree <= plan.tp]
+    halves = {name: _halves(degree, devices) for name, degree in now.items()} | {"tp": heads}
     several = [dict(zip(now, degrees, strict=True)) for degrees in product(*halves.values())]
-    fitting = [degrees for degrees in (*single, *several) if prod(degrees.values()) <= devices]
-    most = max(prod(degrees.values()) for degrees in fitting)
-    for degrees in fitting:
-        if degrees in single and prod(degrees.values()) == most:
+    single = []
+    for name, degree in now.items():
+        room = devices * degree // plan.world
+        largest = [value for value in heads if value <= room][-1:] if name == "tp" else [min(degree, room)]
+        single += [now | {name: value} for value in largest if value >= 1]
+    fitting = [degrees for degrees in several if prod(degrees.values()) <= devices]
+    most = max(prod(degrees.values()) for degrees in (*single, *fitting))
+    for degrees in single:
+        if prod(degrees.values()) == most:
             yield _resized(deployment, now, degrees, kind="single", last_resort=False)
-    for degrees in sorted(fitting, key=lambda degrees: (-prod(degrees.values()), *_preference(now, degrees))):
+    largest_first = sorted(
+        [*single, *fitting], key=lambda degrees: (-prod(degrees.values()), *_preference(now, degrees))
+    )
+    for degrees in largest_first:
         yield _resized(deployment, now, degrees, kind="several", last_resort=True)
+
+
+def _halves(degree: int, most: int) -> list[int]:
+    """Return a degree, its half, a quarter and so on down to 1, rounded up, of these the ones up to ``most``."""
+    found = dict.fromkeys(-(-degree >> shift) for shift in range(degree.bit_length() + 1))
+    return [value for value in found if value <= most]
 
 
 def _preference(now: dict[str, int], degrees: dict[str, int]) -> tuple[int, int]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import gcd
 
-from clustersim.legality.deployment import Deployment, divisors
+from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
 from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_repairs
 
@@ -35,7 +34,7 @@ def _degree_faults(deployment: Deployment) -> Iterator[Fault]:
     experts = tuple(dict.fromkeys(moe.num_experts for moe in deployment.moes))
 
     def repairs() -> Iterable[Repair]:
-        return degree_repairs(deployment, "ep", divisors(gcd(*experts, deployment.expert_ranks)), ep)
+        return degree_repairs(deployment, "ep", deployment.expert_degrees, ep)
 
     for count in experts:
         if count % ep:
@@ -100,7 +99,7 @@ def groups(deployment: Deployment, layout: Layout) -> Finding:
                 message=f"each expert is shared by {deployment.expert_ranks} / {plan.ep.degree} = {share} ranks, which "
                 f"cut across TP groups of {plan.tp} (sp {plan.sp.degree}, {plan.ep.scope})",
                 advice="use 1",
-                repairs=lambda: degree_repairs(deployment, "ep", divisors(deployment.expert_ranks), plan.ep.degree),
+                repairs=lambda: degree_repairs(deployment, "ep", deployment.expert_degrees, plan.ep.degree),
             )
         )
     for num_experts, maps in layout.expert_maps.items():

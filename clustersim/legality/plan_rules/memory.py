@@ -86,7 +86,7 @@ def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iter
     plan = deployment.plan
     tensor = [tp for tp in head_divisors(deployment) if tp > plan.tp]
     stages_ = range(plan.pp + 1, len(deployment.model.layers) + 1)
-    experts = [ep for ep in divisors(deployment.expert_ranks) if ep > plan.ep.degree and deployment.moes]
+    experts = [ep for ep in deployment.expert_degrees if ep > plan.ep.degree]
     formats = [
         (("precision.weights", name),)
         for name in ("fp8", "fp4")

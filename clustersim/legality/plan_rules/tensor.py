@@ -100,8 +100,7 @@ def _telling(deployment: Deployment, splits: Iterable[Split]) -> list[Split]:
 def _fault(deployment: Deployment, split: Split) -> Fault:
     def repairs() -> Iterator[Repair]:
         if split.path == "plan.ep":
-            experts = divisors(deployment.expert_ranks)
-            yield from degree_repairs(deployment, "ep", experts, deployment.plan.ep.degree)
+            yield from degree_repairs(deployment, "ep", deployment.expert_degrees, deployment.plan.ep.degree)
             yield without_split(deployment)
         else:
             yield from head_repairs(deployment)

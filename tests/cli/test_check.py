@@ -1,0 +1,205 @@
+"""``clustersim check`` and ``rules``: verdicts, places, exit statuses; and plans that are larger than the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim import catalog
+from clustersim.cli import main
+from clustersim.legality.rulebook import RULES
+from clustersim.run.legality import check_scenario, problem
+from clustersim.scenario.load import load
+
+SCENARIO = """\
+name: small
+topology: dgx-h100
+model: llama-3.1-70b
+plan:
+  dp: 1
+  tp: 4
+serving:
+  engine: ideal
+workload:
+  arrivals: {process: constant, rate: 4/s}
+  prompt_tokens: 100
+  output_tokens: 2
+  requests: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def edited(old: str, new: str) -> None:
+    """Write the scenario with one line changed."""
+    assert SCENARIO.count(old) == 1
+    Path("s.yaml").write_text(SCENARIO.replace(old, new))
+
+
+def test_check_of_a_legal_plan_says_what_it_looked_at() -> None:
+    result = invoke("check", "s.yaml")
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "legal: 6 rules found nothing wrong with the plan of small; "
+        "nothing to look at for SP-1, SP-3, SP-7, SP-9, EP-1, EP-6\n"
+    )
+
+
+def test_check_places_a_violation_and_names_what_would_be_legal() -> None:
+    edited("tp: 4", "tp: 6")
+    result = invoke("check", "s.yaml")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[:4] == [
+        "illegal: the plan of small breaks 1 rule at 1 place",
+        "s.yaml:6:7: plan.tp: 6 does not divide 64 attention heads (llama-3.1-70b); "
+        "use 1, 2, 4, 8, 16, 32 or 64 [TP-1]",
+        "   |   tp: 6",
+        "   |       ^",
+    ]
+
+
+def test_check_points_at_the_degree_where_it_is_written_out() -> None:
+    edited("tp: 4", "tp: {embedding: hidden, degree: 6}")
+    assert "s.yaml:6:35: plan.tp: 6 does not divide" in invoke("check", "s.yaml").stdout
+
+
+def test_check_points_at_the_override_that_breaks_a_rule() -> None:
+    assert "--set #1: plan.ep: expert parallelism" in invoke("check", "s.yaml", "--set", "plan.ep=2").stdout
+
+
+def test_check_json_is_the_contract() -> None:
+    edited("tp: 4", "tp: 6")
+    result = invoke("check", "s.yaml", "--json")
+    assert result.exit_code == 1
+    verdict = json.loads(result.stdout)
+    assert list(verdict) == ["verdict", "violations", "rules"]
+    assert verdict["verdict"] == "illegal"
+    assert verdict["violations"] == [
+        {
+            "rule": "TP-1",
+            "level": "P",
+            "where": "plan.tp",
+            "message": "6 does not divide 64 attention heads (llama-3.1-70b)",
+            "fix": "use 1, 2, 4, 8, 16, 32 or 64",
+        }
+    ]
+    assert verdict["rules"][0] == {"id": "KV-4", "level": "P", "looked_at": 0}
+
+
+def test_check_of_a_scenario_that_cannot_be_read_exits_with_2() -> None:
+    edited("tp: 4", "tq: 4")
+    result = invoke("check", "s.yaml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "s.yaml:6:3: plan.tq" in result.stderr
+
+
+def test_five_ways_to_be_illegal_are_all_told_at_once() -> None:
+    result = invoke("check", "illegal-five-ways", "--json")
+    assert result.exit_code == 1
+    assert [(found["rule"], found["where"]) for found in json.loads(result.stdout)["violations"]] == [
+        ("KV-6", "serving.kv_blocks"),
+        ("TP-1", "plan.tp"),
+        ("SP-3", "plan.sp.decode"),
+        ("PP-1", "plan.stages.cuts[0]"),
+        ("EP-1", "plan.ep"),
+    ]
+    lines = [line for line in invoke("check", "illegal-five-ways").stdout.splitlines() if ".yaml:" in line]
+    places = [line.split(".yaml:")[1].split(": ")[0] for line in lines]
+    assert places == ["16:14", "9:7", "10:7", "12:19", "11:7"]
+
+
+def test_changes_of_the_five_violations_applied_as_overrides_make_the_plan_legal() -> None:
+    verdict = check_scenario(load("illegal-five-ways"))
+    shape = [found for found in verdict.violations if found.rule != "KV-6"]
+    changes = [f"{path}={json.dumps(value)}" for found in shape for path, value in found.change]
+    (left,) = check_scenario(load("illegal-five-ways", changes)).violations  # the pool, for the tp that is now right
+    changes += [f"{path}={json.dumps(value)}" for path, value in left.change]
+    assert check_scenario(load("illegal-five-ways", changes)).verdict == "legal"
+
+
+@pytest.mark.parametrize("name", catalog.names("scenarios"))
+def test_shipped_scenario_is_as_legal_as_it_expects(name: str) -> None:
+    scenario = load(name)
+    expected = [test.tests[0][1] for test in scenario.expect if test.key == "legal"]
+    verdict = check_scenario(scenario)
+    assert (verdict.verdict == "legal") == (expected[0] if expected else True), verdict.violations
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "choice"),
+    [
+        ("dp: 1", "dp: 5", "s.yaml:5:7: plan.dp: dp 5 × pp 1 × sp 1 × tp 4 = 20 ranks, but dgx-h100 has 16 devices",
+         "use plan.dp 4"),
+        ("tp: 4", "tp: 32", "s.yaml:6:7: plan.tp: dp 1 × pp 1 × sp 1 × tp 32 = 32 ranks, but dgx-h100 has 16 devices",
+         "use plan.tp 16"),
+        ("dp: 1", "pp: 8", "s.yaml:5:7: plan.pp: dp 1 × pp 8 × sp 1 × tp 4 = 32 ranks, but dgx-h100 has 16 devices",
+         "use plan.pp 4 or plan.tp 2"),
+    ],
+)  # fmt: skip
+def test_plan_larger_than_the_cluster_is_illegal_to_check_and_unusable_to_run(
+    old: str, new: str, line: str, choice: str
+) -> None:
+    edited(old, new)
+    checked = invoke("check", "s.yaml")
+    assert checked.exit_code == 1
+    assert f"{line}; {choice} [DP-1]\n" in checked.stdout
+    ran = invoke("run", "s.yaml")
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert f"{line}; {choice}\n" in ran.stderr
+
+
+def test_run_of_an_illegal_plan_simulates_nothing(folder: Path) -> None:
+    edited("tp: 4", "tp: 6")
+    result = invoke("run", "s.yaml")
+    assert result.exit_code == 1
+    assert "plan.tp: 6 does not divide 64 attention heads" in result.stderr
+    assert [path.name for path in folder.iterdir()] == ["s.yaml"]
+
+
+def test_problem_of_a_violation_is_placed_at_what_holds_an_absent_value() -> None:
+    edited("tp: 4", "sp: {degree: 2, scheme: ring, partition: zigzag}")
+    scenario = load("s.yaml")
+    (found,) = [found for found in check_scenario(scenario).violations if found.rule == "SP-3"]
+    placed = problem(scenario, found)
+    assert (placed.line, placed.column, placed.path) == (6, 7, "plan.sp.decode")
+
+
+def rules_json(*arguments: str) -> Any:
+    return json.loads(invoke("rules", *arguments, "--json").stdout)
+
+
+def test_rules_lists_every_rule_of_every_level() -> None:
+    listed = rules_json()
+    assert [list(rule) for rule in listed] == [["id", "level", "statement", "source"]] * len(RULES)
+    families = ["PH", "KV", "TP", "SP", "PP", "EP", "DP", "RUN"]
+    counts = [sum(rule["id"].startswith(f"{family}-") for rule in listed) for family in families]
+    assert counts == [5, 7, 9, 9, 6, 7, 4, 5]
+    assert all(rule["statement"] and ".md: " in rule["source"] for rule in listed)
+    assert {level for rule in listed for level in rule["level"].split()} == {"P", "G", "T", "X"}
+
+
+def test_rules_shows_one_rule_and_a_family() -> None:
+    assert rules_json("kv-4") == [next(rule.as_json() for rule in RULES if rule.id == "KV-4")]
+    assert [rule["id"] for rule in rules_json("DP")] == ["DP-1", "DP-2", "DP-3", "DP-4"]
+    shown = invoke("rules", "KV-4").stdout
+    assert "checked on  the plan (P), the step graph (G)" in shown
+    assert "catches     an orphaned head; an undeclared copy" in shown
+
+
+def test_rules_of_an_unknown_id_suggests_one() -> None:
+    result = invoke("rules", "KV-9")
+    assert result.exit_code == 2
+    assert "no rule 'KV-9'; did you mean 'KV-" in result.stderr
