@@ -98,7 +98,7 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
     decodes = batch.decode_sequences + (0,) * (degree - len(batch.decode_sequences))
     keys = batch.decode_keys + (0,) * (degree - len(batch.decode_keys))
     tokens = [p + d for p, d in zip(prefill, decodes, strict=True)]
-    last = degree - 1 if sp.partition == "contiguous" else 0
+    last = [_holder(part, chunk.count) for part, chunk in zip(parts, batch.chunks, strict=True)]
     context = sum(chunk.start for chunk in batch.chunks)
     new = sum(chunk.count for chunk in batch.chunks)
 
@@ -109,7 +109,7 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
         "tokens": tuple(map(float, tokens)),
         "prefill_tokens": tuple(map(float, prefill)),
         "decode_sequences": tuple(map(float, decodes)),
-        "rows": tuple(float(decodes[s] + (len(batch.chunks) if s == last else 0)) for s in range(degree)),
+        "rows": tuple(float(decodes[s] + last.count(s)) for s in range(degree)),
         "decode_keys": tuple(map(float, keys)),
         "stage_tokens": everywhere(sum(tokens)),
         "peak_tokens": everywhere(max(tokens)),
@@ -127,6 +127,17 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
         for window_or_none in (None, *windows):
             found |= _prefill_features(batch.chunks, parts, degree, window_or_none)
     return found
+
+
+def _holder(part: list[tuple[tuple[int, int], ...]], count: int) -> int:
+    """Return the SP rank that has the last of ``count`` tokens."""
+    return next(s for s, runs in enumerate(part) if any(a < count <= b for a, b in runs))
+
+
+def _keys(chunk: Chunk, window: int | None) -> int:
+    """Return the keys that all tokens of a chunk attend to together."""
+    keys = chunk.start + chunk.count
+    return keys if window is None else min(keys, chunk.count + window - 1)
 
 
 def _prefill_features(
@@ -155,7 +166,7 @@ def _prefill_features(
         f"pairs{suffix}": tuple(float(sum(row)) for row in pairs),
         f"prefill_keys{suffix}": tuple(map(float, seen)),
         f"pairs{suffix}*": (float(sum(map(sum, pairs))),) * degree,
-        f"prefill_keys{suffix}*": (float(sum(chunk.start + chunk.count for chunk in chunks)),) * degree,
+        f"prefill_keys{suffix}*": (float(sum(_keys(chunk, window) for chunk in chunks)),) * degree,
     }
     for step in range(degree):
         sender = [(s - step) % degree for s in range(degree)]
