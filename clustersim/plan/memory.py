@@ -93,7 +93,8 @@ def _attention(model: ModelSpec, attention: Attention, tp: int) -> float:
 
 def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> float:
     experts = moe.num_experts * weights.expert_parameters(model, moe) / (plan.ep.degree * plan.expert_tp)
-    shared = weights.shared_expert_parameters(model, moe) / plan.tp
+    gate = model.hidden if moe.shared_gate else 0
+    shared = (weights.shared_expert_parameters(model, moe) - gate) / plan.tp + gate
     return weights.router_parameters(model, moe) + experts + shared
 
 
