@@ -27,6 +27,11 @@ def scaled(terms: Terms, factor: float) -> Terms:
     return tuple((feature, coefficient * factor) for feature, coefficient in terms)
 
 
+def boundary_node() -> Node:
+    """Return the node after which the prompts of a step may decode (rule PH-1)."""
+    return Node(name="boundary", op="boundary", module="boundary")
+
+
 def single_device(model: ModelSpec, precision: Precision, kind: StepKind) -> Blueprint:
     """Return the blueprint of one step on one device, before any primitive is applied.
 
@@ -96,8 +101,7 @@ class _Work:
         sample = Node(name="sample", op="sample", module="host", amount=SEQUENCES, stream="host")
         last = build.add(sample, logits)
         if self.prefills:
-            boundary = Node(name="boundary", op="boundary", module="boundary", where="all")
-            build.add(boundary, last, kind="boundary")
+            build.add(boundary_node(), last, kind="boundary")
         return build.build(last)
 
     def attention(self, a: Attention) -> Body:
@@ -273,7 +277,10 @@ class _Work:
             s_up = self.linear("shared_up", "moe", shared * (2 if f.gated else 1), h, "columns")
             s_act = self._act("shared_act", "moe", shared, f.gated, TOKENS, "elementwise")
             s_down = self.linear("shared_down", "moe", h, shared, "rows")
-            s_last = build.add(s_down, build.add(s_act, build.add(s_up, norm)))
+            inner = [build.add(s_up, norm)]
+            if f.shared_gate:  # scaling the inner activations scales the output, whichever part of it a rank has
+                inner.append(build.add(self.linear("shared_gate", "moe", 1, h, "replicate"), norm))
+            s_last = build.add(s_down, build.add(s_act, *inner))
             add = Node(
                 name="shared_add",
                 op="memory",

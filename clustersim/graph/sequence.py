@@ -9,7 +9,8 @@ Schemes, per attention of a prefill or mixed step:
   Ulysses", 2023, arXiv:2309.14509).
 
 After the last layer of a stage the K/V that the step wrote moves to the rank that will decode the sequence
-(``kv_move``, rule SP-8). Decode steps carry no SP partition: other ranks idle, or own whole sequences.
+(``kv_move``, rule SP-8), and only then comes the phase boundary of that stage. Decode steps carry no SP partition: other
+ranks idle, or own whole sequences.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, EdgeKind, Node, Terms, Unit
-from clustersim.graph.operators import scaled
+from clustersim.graph.operators import boundary_node, scaled
 from clustersim.plan.parallel import ParallelPlan
 
 Inputs = Sequence[tuple[int, EdgeKind]]
@@ -47,8 +48,11 @@ def sequence_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision
             stages.append(stage)
             continue
         move = _move(written, plan)
-        at = len(stage) - 1  # before the send of an inner stage, before the head of the last
-        stages.append((*stage[:at], Unit(body=move, layer=-1), stage[at]))
+        *inner, last = stage
+        if last.body.name == "send":
+            stages.append((*inner, Unit(body=_moving(move), layer=-1), last))
+        else:
+            stages.append((*inner, replace(last, body=_moving_beside(last.body, move))))
     return replace(changed, stages=tuple(stages), sp=sp)
 
 
@@ -78,15 +82,31 @@ def _cache_bytes(body: Body, kv_dtype_bytes: float) -> float:
     return sum(kv_entry_elements(node) * kv_dtype_bytes for node in body.nodes if node.name == "kv_write")
 
 
-def _move(bytes_per_token: float, plan: ParallelPlan) -> Body:
-    build = BodyBuilder("kv_move")
+def _move(bytes_per_token: float, plan: ParallelPlan) -> Node:
     op = "gather" if plan.sp.decode == "idle" else "all_to_all"
-    node = Node(
+    return Node(
         name="kv_move", op=op, module="attention", amount=(("segment_tokens", bytes_per_token),), axis="sp",
         stream="comm",
     )  # fmt: skip
-    build.add(node, INPUT, kind="kv")
+
+
+def _moving(move: Node) -> Body:
+    """Return the body that moves K/V of an inner stage, up to a phase boundary of its own."""
+    build = BodyBuilder("kv_move")
+    build.add(boundary_node(), build.add(move, INPUT, kind="kv"), kind="boundary")
     return build.build(INPUT)
+
+
+def _moving_beside(head: Body, move: Node) -> Body:
+    """Return the head of the last stage with the move beside it; its phase boundary waits for both."""
+    build = BodyBuilder(head.name)
+    moved = build.add(move, INPUT, kind="kv")
+    at = {INPUT: INPUT} | {position: build.add(node) for position, node in enumerate(head.nodes)}
+    for edge in head.edges:
+        build.edge(at[edge.source], at[edge.target], edge.kind)
+    (boundary,) = (at[position] for position, node in enumerate(head.nodes) if node.op == "boundary")
+    build.edge(moved, boundary, "boundary")
+    return build.build(at[head.exit])
 
 
 class _Exposure:
@@ -165,17 +185,17 @@ class _Exposure:
         return attended
 
     def _by_heads(self, build: BodyBuilder, node: Node, inputs: Inputs) -> int:
-        kv = max(1, node.kv_heads // self.sp)
-        moved = node.heads * node.qk_dim + node.kv_heads * (node.qk_dim + node.v_dim)
-        scatter = self._exposure("qkv_all_to_all", "all_to_all", "segment_tokens", moved)
-        context = scaled((("context_tokens", 1.0),), node.kv_heads * (node.qk_dim + node.v_dim) * self.act)
+        needed = _kv_heads_needed(node.heads, node.kv_heads, self.sp)
+        entry = sum(needed) * (node.qk_dim + node.v_dim)
+        scatter = self._exposure("qkv_all_to_all", "all_to_all", "segment_tokens", node.heads * node.qk_dim + entry)
+        context = scaled((("context_tokens", 1.0),), entry * self.act)
         amount: Terms = scatter.amount + context
         first = build.add(replace(scatter, amount=amount))
         for source, kind in inputs:
             if kind == "data" or build.nodes[source].name == "kv_read":
                 build.edge(source, first, "data" if kind == "data" else "kv")
         core = replace(
-            node, heads=node.heads // self.sp, kv_heads=kv, variant=f"{node.variant}*",
+            node, heads=node.heads // self.sp, kv_heads=max(needed), variant=f"{node.variant}*",
             amount=(("all_prefill_tokens", 1.0),),
         )  # fmt: skip
         position = build.add(core, first, kind="kv")
@@ -184,3 +204,9 @@ class _Exposure:
                 build.edge(source, position, "kv")
         back = self._exposure("out_all_to_all", "all_to_all", "segment_tokens", node.heads * node.v_dim)
         return build.add(back, position)
+
+
+def _kv_heads_needed(heads: int, kv_heads: int, sp: int) -> list[int]:
+    """Return for each SP rank the K/V heads that its run of query heads attends with; neighbours may share one."""
+    each, group = heads // sp, heads // kv_heads
+    return [-(-(s + 1) * each // group) - s * each // group for s in range(sp)]
