@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -272,8 +271,3 @@ def is_acyclic(graph: StepGraph, extra: tuple[Int64Array, Int64Array] | None = N
                 ready.append(after)
     return done == len(graph)
 
-
-def runs(values: list[int]) -> list[tuple[int, int]]:
-    """Return (value, count) of each run of equal values."""
-    starts = [0] + [i + 1 for i, (a, b) in enumerate(pairwise(values)) if a != b] + [len(values)]
-    return [(values[a], b - a) for a, b in pairwise(starts) if b > a]
