@@ -15,7 +15,8 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STREAMS
-from clustersim.graph.pricing import Pricer, amount
+from clustersim.graph.price_table import amount
+from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import CostClass, class_node, depends_on_s
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.work import bytes_moved, flops

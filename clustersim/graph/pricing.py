@@ -12,7 +12,8 @@ from clustersim.clock import FloatArray, Int64Array, to_ns_array
 from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import CostModel
 from clustersim.graph.batch import Features, StepBatch, features_of
-from clustersim.graph.blueprint import COMPUTE_OPS, Node, Terms
+from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS
+from clustersim.graph.price_table import PriceGroup, amount, attention_shape, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
 
@@ -23,17 +24,9 @@ MIN_DURATION_NS: Final = 1
 class CommPrice(Protocol):
     """Seconds of communication by the number that ``StageProgram`` gave to its kind of group."""
 
-    def seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
-        """Return uncontended seconds for payloads in bytes."""
+    def seconds(self, comm: int, payload_bytes: float) -> float:
+        """Return uncontended seconds for a payload in bytes."""
         ...
-
-
-def amount(terms: Terms, features: Features, s: int) -> float:
-    """Evaluate a linear form of features at SP coordinate ``s``."""
-    total = 0.0
-    for feature, coefficient in terms:
-        total += coefficient * features[feature][s]
-    return total
 
 
 def active_experts(experts: int, visits: float) -> float:
@@ -77,6 +70,7 @@ class Pricer:
     sp: SequencePlan
     windows: tuple[int, ...] = ()
     memory: dict[tuple[tuple[int, int, str], tuple[int, ...]], Int64Array] = field(default_factory=dict)
+    groups: dict[tuple[int, int, str], tuple[PriceGroup, ...]] = field(default_factory=dict)
 
     def durations(self, program: StageProgram, batch: StepBatch) -> Int64Array:
         """Return nanoseconds per cost class, int64 of shape (classes,)."""
@@ -86,12 +80,12 @@ class Pricer:
             row = row.copy()
             row[list(columns)] = varying[0]
             return row
-        return self._price(program.classes, features_of(batch, self.sp, self.windows), graph=False)
+        return self._price(self._groups(program), features_of(batch, self.sp, self.windows), graph=False)
 
     def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
         """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
         graph = batch.kind == "decode" and batch.num_decodes <= self.engine.graph_max_tokens
-        return self._price(classes, features_of(batch, self.sp, self.windows), graph=graph)
+        return self._price(price_groups(classes), features_of(batch, self.sp, self.windows), graph=graph)
 
     def decode_run(
         self,
@@ -119,7 +113,7 @@ class Pricer:
         columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
         if row is None:
             batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
-            row = self._price(program.classes, features_of(batch, self.sp, self.windows), graph=graph)
+            row = self._price(self._groups(program), features_of(batch, self.sp, self.windows), graph=graph)
             row[list(columns)] = 0
             self.memory[program.key, decode_sequences] = row
         gap = self.engine.graph_launch_s if graph else self.engine.launch_s
@@ -131,72 +125,67 @@ class Pricer:
             counts = decode_sequences[cls.s] if cls.s < len(decode_sequences) else 0
             attended = keys.get((cls.s, window), np.zeros(steps, np.int64))
             shape: dict[str, FloatArray | float] = {
-                **_attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
+                **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
             }  # fmt: skip
             varying[:, place] = _to_ns(self.cost.seconds("attention_decode", shape) + gap)
         return row, columns, varying
 
-    def _price(self, classes: Sequence[CostClass], features: Features, *, graph: bool) -> Int64Array:
-        seconds = np.zeros(len(classes))
+    def _groups(self, program: StageProgram) -> tuple[PriceGroup, ...]:
+        if program.key not in self.groups:
+            self.groups[program.key] = price_groups(program.classes)
+        return self.groups[program.key]
+
+    def _price(self, groups: Sequence[PriceGroup], features: Features, *, graph: bool) -> Int64Array:
+        seconds = np.empty(sum(len(group.indices) for group in groups))
         gap = self.engine.graph_launch_s if graph else self.engine.launch_s
-        by_op: dict[str, list[int]] = {}
-        for index, cls in enumerate(classes):
-            by_op.setdefault(cls.node.op, []).append(index)
-        for op, indices in by_op.items():
-            chosen = [classes[i] for i in indices]
-            if op in COMPUTE_OPS:
-                seconds[indices] = self._compute(op, chosen, features, gap)
-            elif op in ("schedule", "sample"):
-                seconds[indices] = [self._host(cls, features) for cls in chosen]
+        for group in groups:
+            if group.op in COMPUTE_OPS:
+                seconds[group.indices] = self._compute(group, features, gap)
+            elif group.op in HOST_OPS:
+                seconds[group.indices] = self._host(group, features)
             else:
-                seconds[indices] = [self._communication(cls, features) for cls in chosen]
+                seconds[group.indices] = self._communication(group, features)
         return _to_ns(seconds)
 
-    def _compute(self, op: str, classes: list[CostClass], features: Features, gap: float) -> FloatArray:
-        nodes = [cls.node for cls in classes]
-        amounts = np.array([amount(cls.node.amount, features, cls.s) for cls in classes])
-        shape: dict[str, FloatArray | float]
+    def _compute(self, group: PriceGroup, features: Features, gap: float) -> FloatArray:
+        op, amounts = group.op, group.amounts(features)
         if op == "memory":
-            fused = np.array([node.fused for node in nodes])
-            seconds = self.cost.seconds(op, {"bytes": amounts}) + gap
-            empty = self.cost.seconds(op, {"bytes": np.zeros_like(amounts)}) + gap
-            return np.where(fused, seconds - empty, seconds)
-        if op in ("gemm", "grouped_gemm"):
-            shape = {"n": _column(nodes, "n"), "k": _column(nodes, "k")}
-            if op == "gemm":
-                shape["m"] = amounts
-            else:
-                shape["rows"] = amounts
-                shape["experts"] = _column(nodes, "experts")
-                shape["active"] = np.array(
-                    [active_experts(node.experts, float(rows)) for node, rows in zip(nodes, amounts, strict=True)]
-                )
+            seconds = self.cost.seconds(op, {"bytes": np.array(amounts)}) + gap
+            empty = float(self.cost.seconds(op, {"bytes": 0.0})) + gap
+            return np.where(group.fused, seconds - empty, seconds)
+        shape: dict[str, FloatArray | float] = dict(group.shape)
+        if op == "gemm":
+            shape["m"] = np.array(amounts)
+        elif op == "grouped_gemm":
+            shape["rows"] = np.array(amounts)
+            shape["active"] = np.array(
+                [active_experts(cls.node.experts, rows) for cls, rows in zip(group.classes, amounts, strict=True)]
+            )
+        elif op == "attention_prefill":
+            shape["queries"] = np.array(amounts)
+            shape["keys"] = group.feature("prefill_keys", features)
+            shape["pairs"] = group.feature("pairs", features)
         else:
-            shape = {
-                key: np.array([_attention_shape(node)[key] for node in nodes])
-                for key in ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
-            }
-            prefix = "prefill_keys" if op == "attention_prefill" else "decode_keys"
-            shape["keys"] = np.array([features[f"{prefix}{c.node.variant}"][c.s] for c in classes])
-            if op == "attention_prefill":
-                shape["pairs"] = np.array([features[f"pairs{c.node.variant}"][c.s] for c in classes])
-                shape["queries"] = amounts
-            else:
-                shape["batch"] = amounts
+            shape["batch"] = np.array(amounts)
+            shape["keys"] = group.feature("decode_keys", features)
         return self.cost.seconds(op, shape) + gap
 
-    def _host(self, cls: CostClass, features: Features) -> float:
-        sequences = amount(cls.node.amount, features, cls.s)
+    def _host(self, group: PriceGroup, features: Features) -> list[float]:
         engine = self.engine
-        if cls.node.op == "schedule":
-            return engine.schedule_s + engine.schedule_per_request_s * sequences
-        return engine.sample_s + engine.sample_per_request_s * sequences
+        once, each = (
+            (engine.schedule_s, engine.schedule_per_request_s)
+            if group.op == "schedule"
+            else (engine.sample_s, engine.sample_per_request_s)
+        )
+        return [once + each * sequences for sequences in group.amounts(features)]
 
-    def _communication(self, cls: CostClass, features: Features) -> float:
-        payload = np.array([amount(cls.node.amount, features, cls.s)])
-        if cls.comm is None:
-            raise ValueError(f"{cls.node.op} has no group")
-        return float(self.comm.seconds(cls.comm, payload)[0]) + self.engine.collective_launch_s
+    def _communication(self, group: PriceGroup, features: Features) -> list[float]:
+        launch = self.engine.collective_launch_s
+        return [
+            self.comm.seconds(cls.comm, payload) + launch
+            for cls, payload in zip(group.classes, group.amounts(features), strict=True)
+            if cls.comm is not None
+        ]
 
 
 def payload_bytes(program: StageProgram, features: Features, cls: int) -> float:
@@ -211,20 +200,6 @@ def decode_keys(batch: StepBatch) -> dict[tuple[int, int | None], int]:
     for window, keys in batch.windowed_keys.items():
         found |= {(s, window): k for s, k in enumerate(keys)}
     return found
-
-
-def _attention_shape(node: Node) -> dict[str, float]:
-    return {
-        "heads": float(node.heads),
-        "kv_heads": float(node.kv_heads),
-        "qk_dim": float(node.qk_dim),
-        "v_dim": float(node.v_dim),
-        "shared_kv": float(node.shared_kv),
-    }
-
-
-def _column(nodes: list[Node], name: str) -> FloatArray:
-    return np.array([float(getattr(node, name)) for node in nodes])
 
 
 def _to_ns(seconds: FloatArray) -> Int64Array:

@@ -12,7 +12,8 @@ from typing import Final
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Features
 from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
-from clustersim.graph.pricing import active_experts, amount
+from clustersim.graph.price_table import amount
+from clustersim.graph.pricing import active_experts
 
 AMOUNT_OF: Final = {
     "gemm": "rows",

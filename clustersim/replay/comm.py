@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import numpy as np
-
-from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.plan import CommPlan, choose
 
 MOST_CHOICES: Final = 100_000
 """Choices that are kept; they are cheap to make again."""
 
-Signature = tuple[tuple[str, float, float, float, float], ...]
+Signature = tuple[tuple[str, float, float, float, float, float, float], ...]
 
 
 class CommTable:
@@ -39,6 +36,7 @@ class CommTable:
         self.algorithms = algorithms
         self.candidates = candidates
         self._plans: dict[tuple[str, tuple[int, ...]], tuple[CommPlan, ...]] = {}
+        self._seconds: dict[tuple[int, float], float] = {}
         self._chosen: dict[tuple[str, tuple[int, ...], float], CommPlan | None] = {}
         self._numbers: dict[tuple[str, Signature], int] = {}
         self._by_number: list[tuple[CommPlan, ...]] = []
@@ -55,17 +53,26 @@ class CommTable:
         """Return a number that is equal for groups whose communication costs the same."""
         plans = self.plans(op, devices)
         signature = tuple(
-            (plan.algorithm, plan.alpha_s, plan.ramp_s, plan.ramp_half_s, plan.seconds_per_byte) for plan in plans
-        )
+            (
+                plan.algorithm, plan.alpha_s, plan.own_seconds_per_byte, plan.ramp_s, plan.ramp_half_s,
+                plan.seconds_per_byte, plan.max_payload_bytes,
+            )
+            for plan in plans
+        )  # fmt: skip
         number = self._numbers.setdefault((op, signature), len(self._by_number))
         if number == len(self._by_number):
             self._by_number.append(plans)
         return number
 
-    def seconds(self, comm: int, payload_bytes: FloatArray) -> FloatArray:
+    def seconds(self, comm: int, payload_bytes: float) -> float:
         """Return uncontended seconds by communication number, of the cheapest candidate."""
-        plans = self._by_number[comm]
-        return choose(plans, payload_bytes)[1] if plans else np.zeros_like(payload_bytes)
+        key = (comm, payload_bytes)
+        if key not in self._seconds:
+            if len(self._seconds) >= MOST_CHOICES:
+                self._seconds.clear()
+            plans = self._by_number[comm]
+            self._seconds[key] = float(choose(plans, payload_bytes)[1]) if plans else 0.0
+        return self._seconds[key]
 
     def chosen(self, op: str, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
         """Return the plan that a payload takes, or None where nothing has to move."""

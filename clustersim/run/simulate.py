@@ -118,6 +118,9 @@ def cost_model(scenario: Scenario) -> CostModel:
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
     plan, model = scenario.plan, scenario.model
+    if plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1:
+        message = "experts over the ranks of all replicas cannot be simulated yet; use replica"
+        raise InputError(scenario.problem("plan.ep.scope", message))
     windows = dict.fromkeys(
         layer.attention.sliding_window for layer in model.layers if layer.attention.sliding_window is not None
     )
