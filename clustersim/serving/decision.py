@@ -50,14 +50,18 @@ def batch_of(decision: Decision, owners: int, windows: tuple[int, ...]) -> StepB
     windows : tuple of int
         Sliding windows of the model.
     """
-    counts, keys = [0] * owners, [0] * owners
     windowed = {window: [0] * owners for window in windows}
-    for sequence in decision.decodes:
-        attended = sequence.computed + 1
-        counts[sequence.owner] += 1
-        keys[sequence.owner] += attended
-        for window, sums in windowed.items():
-            sums[sequence.owner] += min(attended, window)
+    if owners == 1 and not windows:
+        counts = [len(decision.decodes)]
+        keys = [sum([sequence.computed for sequence in decision.decodes]) + counts[0]]
+    else:
+        counts, keys = [0] * owners, [0] * owners
+        for sequence in decision.decodes:
+            attended = sequence.computed + 1
+            counts[sequence.owner] += 1
+            keys[sequence.owner] += attended
+            for window, sums in windowed.items():
+                sums[sequence.owner] += min(attended, window)
     return StepBatch(
         chunks=tuple(
             Chunk(request=s.request, start=s.computed, count=count, owner=s.owner) for s, count in decision.prefills

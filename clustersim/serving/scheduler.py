@@ -102,11 +102,14 @@ class Scheduler:
         chosen: list[Sequence] = []
         if self.decodes_in_flight and not self.decode_overlap:
             return chosen
-        ready = [s for s in self.running if s.decodes and not s.in_flight]
-        share = -(-sum(1 for s in self.running if s.decodes) // self.stages)
+        decoding = [s for s in self.running if s.decodes]
+        ready = decoding if self.stages == 1 else [s for s in decoding if not s.in_flight]
+        share = -(-len(decoding) // self.stages)
+        size = self.pool.block_tokens
         for sequence in ready[: min(share, budget)]:
             # one that was preempted for a sequence before it has no blocks
-            if sequence.blocks and self._grow(now, sequence, sequence.computed + 1, chosen):
+            has_room = sequence.computed < sequence.blocks * size
+            if has_room or (sequence.blocks and self._grow(now, sequence, sequence.computed + 1, chosen)):
                 chosen.append(sequence)
         return chosen
 

@@ -56,4 +56,4 @@ class Sequence:
     @property
     def decodes(self) -> bool:
         """Whether the next step of this sequence is a decode step."""
-        return self.generated > 0 and self.prompt_tokens + self.generated - self.computed == 1
+        return self.generated > 0 and self.prompt_tokens + self.generated == self.computed + 1
