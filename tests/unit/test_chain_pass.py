@@ -13,6 +13,7 @@ import pytest
 from simpy import Environment
 
 from clustersim.collective import plan_collective
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.network import Network
@@ -129,21 +130,10 @@ def test_a_pass_that_has_ended_watches_no_longer():
 
 
 def test_chain_shape_cuts_at_collectives():
-    from clustersim.plan.parallel import ParallelPlan
-
     given = deployment([], plan=ParallelPlan(tp=2))
     program = _Replay(given, None).replicas[0]._programs("decode")[0]
     shape = chain_shape(program)
-    # schedule, embedding | all-reduce | norm … o_proj | all-reduce | add … down | all-reduce | add … head | all-gather | sample
-    assert [members is not None for members in shape.members] == [
-        False,
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    # Two operators, then the all-reduce of the embedding; five up to each all-reduce of the layer; the add, the norm
+    # and the LM head before its all-gather; and the sampling.
+    assert [members is not None for members in shape.members] == [False, True] * 4 + [False]
     assert np.diff([*shape.first, len(shape.instance_class)]).tolist() == [2, 1, 5, 1, 5, 1, 3, 1, 1]

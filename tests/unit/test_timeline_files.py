@@ -1,0 +1,102 @@
+"""A timeline that was written and read again is the same one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from clustersim.errors import InputError
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
+from clustersim.timeline.spans import SPAN_COLUMNS
+from tests.round_numbers import deployment, two_leaves
+
+ARRIVALS = [(0, 30, 4), (500, 9, 6), (1_000, 40, 2)]
+CASES = {
+    "jumps": deployment(ARRIVALS),
+    "rejected": deployment([(0, 9_999, 1)]),
+    "nothing": deployment([]),
+    "sends that meet": deployment(
+        ARRIVALS,
+        plan=ParallelPlan(dp=2, pp=2, placement=(0, 2, 1, 3)),
+        topology=two_leaves(2),
+        layers=2,
+    ),
+    # All-reduces of stage 0 cross the link between the leaves both ways, where sends of another step meet them.
+    "stretched": deployment(
+        ARRIVALS,
+        plan=ParallelPlan(pp=2, tp=2, placement=(0, 2, 1, 3)),
+        topology=two_leaves(2),
+        layers=2,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def saved(request, run, tmp_path):
+    """A timeline, and the run directory that it was written into."""
+    timeline = run(CASES[request.param]).timeline
+    (tmp_path / "timeline").mkdir()
+    save_timeline(timeline, tmp_path / "timeline")
+    return timeline, tmp_path
+
+
+def test_a_timeline_read_again_unfolds_to_the_same_spans(saved):
+    written, folder = saved
+    read = load_timeline(folder)
+    assert (read.digest, read.num_spans, read.num_steps) == (written.digest, written.num_spans, written.num_steps)
+    ours, theirs = read.unfold(), written.unfold()
+    assert (ours.names, ours.ops) == (theirs.names, theirs.ops)
+    for column in SPAN_COLUMNS:
+        assert np.array_equal(getattr(ours, column), getattr(theirs, column)), column
+
+
+def test_a_timeline_read_again_has_the_same_steps_facts_and_tokens(saved):
+    written, folder = saved
+    read = load_timeline(folder)
+    for table in ("passes", "transfers", "steps", "facts", "token_runs"):
+        for name, values in getattr(written, table).items():
+            assert np.array_equal(getattr(read, table)[name], values), (table, name)
+    assert np.array_equal(read.token_ends, written.token_ends)
+    assert np.array_equal(read.token_ids, written.token_ids)
+
+
+def test_the_cases_have_what_their_names_say(run):
+    assert len(run(CASES["jumps"]).timeline.varying)
+    assert not len(run(CASES["sends that meet"]).timeline.irregular)
+    assert len(run(CASES["sends that meet"]).timeline.transfers["at"])
+    assert len(run(CASES["stretched"]).timeline.irregular)
+
+
+def test_load_refuses_a_folder_without_a_timeline(tmp_path):
+    with pytest.raises(InputError, match="holds no readable timeline"):
+        load_timeline(tmp_path)
+
+
+def test_load_refuses_a_timeline_of_another_format(run, tmp_path):
+    folder = tmp_path / "timeline"
+    folder.mkdir()
+    save_timeline(run(CASES["jumps"]).timeline, folder)
+    head = json.loads((folder / "templates.json").read_text())
+    (folder / "templates.json").write_text(json.dumps(head | {"format": 0}))
+    with pytest.raises(InputError, match="was written in format 0, this version reads 1; run the scenario again"):
+        load_timeline(tmp_path)
+
+
+def test_load_refuses_a_broken_file(run, tmp_path):
+    folder = tmp_path / "timeline"
+    folder.mkdir()
+    save_timeline(run(CASES["jumps"]).timeline, folder)
+    (folder / "facts.parquet").write_bytes(b"not parquet")
+    with pytest.raises(InputError, match="holds no readable timeline"):
+        load_timeline(tmp_path)
+
+
+def test_a_table_keeps_numbers_words_and_what_is_absent(tmp_path):
+    words = np.array(["a", None], object)
+    write_table(tmp_path / "t.parquet", {"n": np.array([2**60, -1]), "word": words})
+    found = read_table(tmp_path / "t.parquet")
+    assert found["n"].tolist() == [2**60, -1]
+    assert found["word"].tolist() == ["a", None]
