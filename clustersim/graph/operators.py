@@ -277,10 +277,10 @@ class _Work:
             s_up = self.linear("shared_up", "moe", shared * (2 if f.gated else 1), h, "columns")
             s_act = self._act("shared_act", "moe", shared, f.gated, TOKENS, "elementwise")
             s_down = self.linear("shared_down", "moe", h, shared, "rows")
-            inner = [build.add(s_up, norm)]
+            parts = [build.add(s_up, norm)]
             if f.shared_gate:  # scaling the inner activations scales the output, whichever part of it a rank has
-                inner.append(build.add(self.linear("shared_gate", "moe", 1, h, "replicate"), norm))
-            s_last = build.add(s_down, build.add(s_act, *inner))
+                parts.append(build.add(self.linear("shared_gate", "moe", 1, h, "replicate"), norm))
+            s_last = build.add(s_down, build.add(s_act, *parts))
             add = Node(
                 name="shared_add",
                 op="memory",

@@ -9,8 +9,8 @@ Schemes, per attention of a prefill or mixed step:
   Ulysses", 2023, arXiv:2309.14509).
 
 After the last layer of a stage the K/V that the step wrote moves to the rank that will decode the sequence
-(``kv_move``, rule SP-8), and only then comes the phase boundary of that stage. Decode steps carry no SP partition: other
-ranks idle, or own whole sequences.
+(``kv_move``, rule SP-8), and only then comes the phase boundary of that stage. Decode steps carry no SP partition:
+other ranks idle, or own whole sequences.
 """
 
 from __future__ import annotations
