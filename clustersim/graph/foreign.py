@@ -90,10 +90,14 @@ class _Reading(PlainReader):
             self.fields(chunk, Chunk, f"step.chunks[{at}]")
             for at, chunk in enumerate(self.items(known.get("chunks", []), "step.chunks"))
         ]
-        windowed = known.get("windowed_keys", {})
+        windowed = self.mapping(known.get("windowed_keys", {}), None, "step.windowed_keys")
         keys = {}
-        for window in self.mapping(windowed, [w for w in windowed if w.isdecimal()], "step.windowed_keys"):
-            keys[int(window)] = self.value(windowed[window], tuple[int, ...], f"step.windowed_keys.{window}")
+        for window, counts in windowed.items():
+            path = f"step.windowed_keys.{window}"
+            if not window.isdecimal():
+                self.wrong(path, "expected a window in tokens as the key")
+                continue
+            keys[int(window)] = self.value(counts, tuple[int, ...], path)
         plain = {key: known[key] for key in ("decode_sequences", "decode_keys") if key in known}
         found = self.fields(
             plain, StepBatch, "step", chunks=tuple(chunk for chunk in chunks if chunk is not None), windowed_keys=keys

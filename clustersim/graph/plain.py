@@ -36,13 +36,13 @@ class PlainReader:
         """Note that something else was expected at a path."""
         self.wrong(path, f"expected {expected}, but found {found!r:.60}")
 
-    def mapping(self, found: Any, keys: Collection[str], path: str) -> Mapping[str, Any]:
-        """Return an object whose keys are known; an empty one, and a problem, when it is none."""
+    def mapping(self, found: Any, keys: Collection[str] | None, path: str) -> Mapping[str, Any]:
+        """Return an object with none but these keys (None: any); an empty one, and a problem, when it is none."""
         if not isinstance(found, Mapping):
             self.unexpected(path, "an object", found)
             return {}
         for key in found:
-            if key not in keys:
+            if keys is not None and key not in keys:
                 place = f"{path}.{key}" if path else str(key)
                 self.wrong(place, f"unknown key{did_you_mean(str(key), list(keys))}")
         return found

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
+from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import Blueprint, Body, Node, StepKind
 from clustersim.graph.expand import blueprint_of
+from clustersim.graph.priced import PricedGraph, price_graph
+from clustersim.graph.pricing import Pricer
+from clustersim.graph.stepgraph import expand
 from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 
@@ -61,3 +68,53 @@ def edges(found: Body) -> set[tuple[str, str, str]]:
     """Return (source, target, kind) by name; the body's input is ``in``."""
     name = {-1: "in"} | dict(enumerate(names(found)))
     return {(name[edge.source], name[edge.target], edge.kind) for edge in found.edges}
+
+
+class UnitCost:
+    """A nanosecond per FLOP pair, per attended pair or key, and per byte."""
+
+    def seconds(self, op: str, shape: Any) -> Any:
+        """Return the count of the shape's main quantity in nanoseconds."""
+        match op:
+            case "gemm":
+                count = shape["m"] * shape["n"] * shape["k"]
+            case "grouped_gemm":
+                count = shape["rows"] * shape["n"] * shape["k"]
+            case "attention_prefill":
+                count = shape["pairs"] * shape["heads"]
+            case "attention_decode":
+                count = shape["keys"] * shape["heads"]
+            case _:
+                count = shape["bytes"]
+        return np.asarray(count, np.float64) * 1e-9
+
+
+class UnitLinks:
+    """Communication by number: a group of g ranks takes g nanoseconds a byte."""
+
+    def seconds(self, comm: int, payload_bytes: Any) -> Any:
+        """Return seconds; ``comm`` is the number of ranks."""
+        return np.asarray(payload_bytes, np.float64) * comm * 1e-9
+
+
+def pricer(given: ParallelPlan, windows: tuple[int, ...] = (), **engine: Any) -> Pricer:
+    """Return a pricer of round numbers; by default the engine adds nothing."""
+    return Pricer(
+        cost=UnitCost(), engine=Engine(name="still", source="a test", **engine), comm=UnitLinks(), sp=given.sp,
+        windows=windows,
+    )  # fmt: skip
+
+
+def priced(model: ModelSpec, batch: StepBatch, only: tuple[int, ...] | None = None, **degrees: Any) -> PricedGraph:
+    """Return the graph of a step with durations of round numbers."""
+    given = plan(**degrees)
+    found = blueprint_of(model, given, BF16, batch.kind)
+    return price_graph(
+        expand(found, given, only), given, batch,
+        pricer=pricer(given), precision=BF16, comm_number=lambda op, ranks: len(ranks),
+    )  # fmt: skip
+
+
+def prompt(count: int, start: int = 0) -> StepBatch:
+    """Return a step that prefills one prompt."""
+    return StepBatch(chunks=(Chunk(request=0, start=start, count=count),))
