@@ -1,0 +1,135 @@
+"""A run directory is complete or absent, replaced as a whole, and never laid over something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clustersim.cli.layouts import overview
+from clustersim.errors import InputError
+from clustersim.report import run_directory
+from clustersim.report.run_directory import FILES, check_writable, read_run, write_run
+from clustersim.report.summary import summary_of
+from clustersim.scenario.load import load
+from tests.audit import simulated
+
+VERDICT = {"verdict": "legal", "violations": [], "rules": []}
+EVERYTHING = {*FILES, "timeline", "dashboard.html"}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return simulated(load("quickstart", ("workload.trace.requests=3",)))
+
+
+@pytest.fixture
+def write(result):
+    def write(target: Path) -> None:
+        write_run(target, result, summary_of(result, legal=True), VERDICT, overview())
+
+    return write
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_run_directory_has_every_file(write, tmp_path):
+    write(tmp_path / "runs" / "a")
+    assert names(tmp_path / "runs" / "a") == EVERYTHING
+    assert names(tmp_path / "runs") == {"a"}
+
+
+def test_a_run_directory_is_read_as_it_was_written(result, write, tmp_path):
+    write(tmp_path / "a")
+    read = read_run(tmp_path / "a")
+    assert read.timeline.digest == result.timeline.digest == read.summary["timeline_digest"]
+    assert read.requests["finished_ns"].tolist() == result.requests["finished_ns"].tolist()
+    assert read.requests["outcome"].tolist() == ["finished"] * 3
+    assert int(read.steps["count"].sum()) == result.timeline.num_steps
+    assert all(np.array_equal(a, b) for a, b in zip(read.token_gaps, result.token_gaps, strict=True))
+
+
+def test_the_scenario_of_a_run_directory_runs_again_to_the_same_timeline(result, write, tmp_path):
+    write(tmp_path / "a")
+    again = simulated(load(str(tmp_path / "a" / "scenario.yaml"), ()))
+    assert again.timeline.digest == result.timeline.digest
+
+
+def test_an_earlier_run_is_replaced_as_a_whole(write, tmp_path):
+    write(tmp_path / "a")
+    (tmp_path / "a" / "left over").write_text("from the earlier run")
+    write(tmp_path / "a")
+    assert names(tmp_path / "a") == EVERYTHING
+    assert names(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_run_that_cannot_be_written_to_the_end_leaves_nothing(write, tmp_path, monkeypatch, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(run_directory, "write_dashboard", fail)
+    with pytest.raises(type(failure)):
+        write(tmp_path / "a")
+    assert names(tmp_path) == set()
+
+
+def test_a_run_that_cannot_be_written_to_the_end_leaves_the_earlier_one(write, tmp_path, monkeypatch):
+    write(tmp_path / "a")
+    before = (tmp_path / "a" / "summary.json").read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(run_directory, "write_dashboard", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(tmp_path / "a")
+    assert names(tmp_path) == {"a"}
+    assert names(tmp_path / "a") == EVERYTHING
+    assert (tmp_path / "a" / "summary.json").read_bytes() == before
+
+
+def test_check_writable_accepts_a_new_name_an_empty_folder_and_an_earlier_run(write, tmp_path):
+    check_writable(tmp_path / "new" / "name")
+    (tmp_path / "empty").mkdir()
+    check_writable(tmp_path / "empty")
+    write(tmp_path / "run")
+    check_writable(tmp_path / "run")
+
+
+def test_check_writable_refuses_a_folder_that_holds_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="is not empty and holds no run, so nothing in it is overwritten"):
+        check_writable(tmp_path)
+
+
+def test_check_writable_refuses_a_file(tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(InputError, match="is a file; expected a folder"):
+        check_writable(tmp_path / "a")
+
+
+def test_check_writable_refuses_a_place_inside_a_file(tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        check_writable(tmp_path / "a" / "b")
+
+
+def test_read_run_names_what_is_missing(write, tmp_path):
+    write(tmp_path / "a")
+    (tmp_path / "a" / "steps.parquet").unlink()
+    with pytest.raises(InputError, match=r"is no run directory: steps\.parquet missing"):
+        read_run(tmp_path / "a")
+
+
+def test_the_summary_is_json_that_other_programs_read(write, tmp_path):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    write(tmp_path / "a")
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text(), parse_constant=refuse)
+    assert summary["requests"] == {"arrived": 3, "finished": 3, "rejected": 0, "unfinished": 0}
