@@ -12,18 +12,19 @@ import simpy
 from clustersim.clock import Int64Array
 from clustersim.cluster.topology import Topology
 from clustersim.errors import StallError
-from clustersim.graph.blueprint import STEP_KINDS, Blueprint, Body, StepKind
+from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.pricing import Pricer
-from clustersim.graph.program import StageProgram, build_program
-from clustersim.graph.stepgraph import Placed, place
+from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.comm import CommTable
+from clustersim.replay.compile import compile_programs
 from clustersim.replay.contention import Contention, find_contention
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
-from clustersim.replay.pipeline import Pipeline, Shapes, StageWiring
+from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
+from clustersim.replay.wiring import Shapes, StageWiring
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ARRIVED, REJECTED
@@ -134,9 +135,8 @@ class _Replay:
         self.reasons: dict[int, str] = {}
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
-        self.places: dict[Body, list[Placed]] = {}
         self.router = ROUTERS[given.serving.router]
-        programs = self._programs()
+        programs = compile_programs(self.mesh, given.blueprints, given.comm)
         self.contention = find_contention(self.mesh, {at: list(p.values()) for at, p in programs.items()}, given.comm)
         distinct = {p.key: p for found in programs.values() for p in found.values()}
         numbers = {key: number for number, key in enumerate(distinct)}
@@ -144,50 +144,6 @@ class _Replay:
         self.network = Network(self.env, given.topology.link_capacity)
         shapes: Shapes = {}
         self.replicas = [self._replica(index, programs, numbers, shapes) for index in range(given.plan.dp)]
-
-    def _programs(self) -> dict[tuple[int, int], dict[StepKind, StageProgram]]:
-        """Compile the programs of every replica's stages; replicas placed alike share them."""
-        given, found = self.given, {}
-        variants: dict[tuple[Any, ...], int] = {}
-        compiled: dict[tuple[int, int, StepKind], StageProgram] = {}
-        for replica in range(given.plan.dp):
-            for stage in range(given.plan.pp):
-                devices = self.mesh.stage_devices(replica, stage)
-                after = self.mesh.stage_devices(replica, stage + 1) if stage + 1 < given.plan.pp else ()
-
-                def number(
-                    op: str,
-                    members: tuple[int, ...],
-                    devices: tuple[int, ...] = devices,
-                    after: tuple[int, ...] = after,
-                ) -> int:
-                    if op == "send":
-                        return given.comm.number(op, (devices[members[0]], after[members[0]]))
-                    return given.comm.number(op, tuple(devices[m] for m in members))
-
-                signature = (stage, *self._costs(stage, number))
-                variant = variants.setdefault(signature, len(variants))
-                for kind in STEP_KINDS:
-                    key = (variant, stage, kind)
-                    if key not in compiled:
-                        compiled[key] = build_program(given.blueprints[kind], given.plan, stage, number, variant)
-                found[replica, stage] = {kind: compiled[variant, stage, kind] for kind in STEP_KINDS}
-        return found
-
-    def _costs(self, stage: int, number: Callable[[str, tuple[int, ...]], int]) -> list[int]:
-        """Return the communication numbers of every group of a stage, in a fixed order."""
-        groups: dict[tuple[str, tuple[int, ...]], None] = {}
-        for blueprint in self.given.blueprints.values():
-            for body in dict.fromkeys(unit.body for unit in blueprint.stages[stage]):
-                for placed in self._placed(body):
-                    if placed.node.axis is not None or placed.node.op == "send":
-                        groups[placed.node.op, placed.members] = None
-        return [number(op, members) for op, members in groups]
-
-    def _placed(self, body: Body) -> list[Placed]:
-        if body not in self.places:
-            self.places[body] = place(body, self.given.plan)
-        return self.places[body]
 
     def _replica(
         self,
@@ -249,7 +205,7 @@ class _Replay:
         try:
             self.env.run(until=self.finished)
         except RuntimeError as error:
-            if self.finished.triggered:
+            if self.env.peek() != simpy.core.Infinity:
                 raise
             raise StallError(self._story()) from error
         return self._result()

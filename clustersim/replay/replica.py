@@ -16,7 +16,8 @@ from clustersim.graph.pricing import Pricer, decode_keys
 from clustersim.graph.program import StageProgram
 from clustersim.replay.chain import ChainPass
 from clustersim.replay.instant import COMPLETION, at, now_ns
-from clustersim.replay.pipeline import MicroBatch, Pipeline
+from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence

@@ -1,0 +1,75 @@
+"""The programs of every replica's stages; replicas whose communication costs the same share them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from clustersim.graph.blueprint import STEP_KINDS, Blueprint, Body, StepKind
+from clustersim.graph.program import CommKey, StageProgram, build_program
+from clustersim.graph.stepgraph import Placed, place
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.comm import CommTable
+
+Groups = dict[tuple[str, tuple[int, ...]], None]
+"""(operator, local ranks) of everything that communicates in a stage, in a fixed order."""
+
+
+def compile_programs(
+    mesh: Mesh, blueprints: Mapping[StepKind, Blueprint], comm: CommTable
+) -> dict[tuple[int, int], dict[StepKind, StageProgram]]:
+    """Compile each kind of step of each stage.
+
+    Parameters
+    ----------
+    mesh : Mesh
+    blueprints : mapping
+        Kind of step → blueprint.
+    comm : CommTable
+
+    Returns
+    -------
+    dict
+        (replica, stage) → kind → program; the same object for replicas that are placed alike.
+    """
+    plan = mesh.plan
+    groups = [_groups(mesh, blueprints, stage) for stage in range(plan.pp)]
+    variants: dict[tuple[int, ...], int] = {}
+    compiled: dict[tuple[int, int], dict[StepKind, StageProgram]] = {}
+    found = {}
+    for replica in range(plan.dp):
+        for stage in range(plan.pp):
+            devices = mesh.stage_devices(replica, stage)
+            after = mesh.stage_devices(replica, stage + 1) if stage + 1 < plan.pp else ()
+            number: CommKey = partial(_number, comm, devices, after)
+            costs = (stage, *(number(op, members) for op, members in groups[stage]))
+            variant = variants.setdefault(costs, len(variants))
+            if (variant, stage) not in compiled:
+                compiled[variant, stage] = {
+                    kind: build_program(blueprints[kind], plan, stage, number, variant) for kind in STEP_KINDS
+                }
+            found[replica, stage] = compiled[variant, stage]
+    return found
+
+
+def _number(
+    comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...], op: str, members: tuple[int, ...]
+) -> int:
+    """Return the number of the cost of ``op`` among local ranks (or from one of them to the next stage)."""
+    if op == "send":
+        return comm.number(op, (devices[members[0]], after[members[0]]))
+    return comm.number(op, tuple(devices[member] for member in members))
+
+
+def _groups(mesh: Mesh, blueprints: Mapping[StepKind, Blueprint], stage: int) -> Groups:
+    found: Groups = {}
+    placed: dict[Body, list[Placed]] = {}
+    for blueprint in blueprints.values():
+        for unit in blueprint.stages[stage]:
+            if unit.body in placed:
+                continue
+            placed[unit.body] = place(unit.body, mesh.plan)
+            for item in placed[unit.body]:
+                if item.node.axis is not None or item.node.op == "send":
+                    found[item.node.op, item.members] = None
+    return found

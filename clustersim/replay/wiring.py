@@ -1,0 +1,82 @@
+"""What a pipeline moves (micro-batches), and what each of its stages knows of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clustersim.clock import Int64Array
+from clustersim.graph.batch import Features
+from clustersim.graph.blueprint import StepKind
+from clustersim.graph.program import StageProgram
+from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
+from clustersim.replay.events import (
+    EventPass,
+    EventProgram,
+    contracted_program,
+    contraction_is_exact,
+    expanded_program,
+)
+from clustersim.serving.decision import Decision
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One step of one replica on its way through the stages, and what is recorded of it."""
+
+    step: int
+    kind: StepKind
+    decision: Decision
+    features: Features
+    durations: list[Int64Array]
+    started_at: int
+    starts: list[int] = field(default_factory=list)
+    passes: list[EventPass | ChainPass | None] = field(default_factory=list)
+    send_starts: list[Int64Array] = field(default_factory=list)
+    send_ends: list[Int64Array] = field(default_factory=list)
+    unsent: list[int] = field(default_factory=list)
+
+
+Shapes = dict[tuple[int, int, str, bool], ChainShape | EventProgram]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageWiring:
+    """What a stage of a replica needs to know.
+
+    Parameters
+    ----------
+    programs : dict
+        Kind of step → program.
+    devices : tuple of int
+        Device of each rank.
+    as_events : bool
+        Whether passes can be disturbed (or everything is asked for), so that they cannot be one event.
+    send_as_events : bool
+        The same of the sends to the next stage.
+    full : bool
+        Whether every operator of every rank is an event.
+    watched : tuple of int or None
+        Links on which sends may disturb a pass; None when passes may meet each other.
+    shapes : dict
+        How programs run as events; shared by all stages of a run.
+    """
+
+    programs: dict[StepKind, StageProgram]
+    devices: tuple[int, ...]
+    as_events: bool
+    send_as_events: bool
+    full: bool
+    watched: tuple[int, ...] | None
+    shapes: Shapes
+
+    def shape(self, kind: StepKind) -> ChainShape | EventProgram:
+        """Return how a pass runs as events: as a chain or contracted where that is exact, else node by node."""
+        program = self.programs[kind]
+        key = (*program.key, self.full)
+        if key not in self.shapes:
+            contract = not self.full and contraction_is_exact(program)
+            if contract and program.template.is_chain:
+                self.shapes[key] = chain_shape(program)
+            else:
+                self.shapes[key] = contracted_program(program) if contract else expanded_program(program)
+        return self.shapes[key]
