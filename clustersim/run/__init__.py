@@ -1,0 +1,1 @@
+"""One scenario, start to end."""

@@ -1,0 +1,1 @@
+"""What a replay recorded: folded passes, tokens, steps, facts; unfolded into spans on demand."""
