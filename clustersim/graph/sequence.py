@@ -83,11 +83,9 @@ def _cache_bytes(body: Body, kv_dtype_bytes: float) -> float:
 
 
 def _move(bytes_per_token: float, plan: ParallelPlan) -> Node:
-    op = "gather" if plan.sp.decode == "idle" else "all_to_all"
-    return Node(
-        name="kv_move", op=op, module="attention", amount=(("segment_tokens", bytes_per_token),), axis="sp",
-        stream="comm",
-    )  # fmt: skip
+    # The payload of a gather is what its owner has at the end; that of an all-to-all is what one rank has before.
+    op, moved = ("gather", "all_prefill_tokens") if plan.sp.decode == "idle" else ("all_to_all", "segment_tokens")
+    return Node(name="kv_move", op=op, module="attention", amount=((moved, bytes_per_token),), axis="sp", stream="comm")
 
 
 def _moving(move: Node) -> Body:

@@ -258,12 +258,14 @@ def test_latents_are_gathered_before_they_are_expanded():
     assert ("kv_all_gather", "kv_b_proj", "kv") in edges(found)
 
 
-@pytest.mark.parametrize(("decode", "op"), [("idle", "gather"), ("dp", "all_to_all")])
-def test_keys_and_values_move_to_where_decode_reads_them(decode, op):
+@pytest.mark.parametrize(
+    ("decode", "op", "moved"), [("idle", "gather", "all_prefill_tokens"), ("dp", "all_to_all", "segment_tokens")]
+)
+def test_keys_and_values_move_to_where_decode_reads_them(decode, op, moved):
     head = body(blueprint(DENSE, sp={"degree": 2, "decode": decode}), "lm_head")
     move = node(head, "kv_move")
     assert (move.op, move.axis) == (op, "sp")
-    assert move.amount == (("segment_tokens", 2 * 8 * 2.0),)  # two layers
+    assert move.amount == ((moved, 2 * 8 * 2.0),)  # two layers
     assert {("in", "kv_move", "kv"), ("kv_move", "boundary", "boundary"), ("sample", "boundary", "boundary")} <= edges(
         head
     )
@@ -273,8 +275,8 @@ def test_each_stage_moves_its_own_layers_up_to_a_boundary():
     found = blueprint(DENSE, pp=2, sp={"degree": 2})
     assert [unit.body.name for unit in found.stages[0]][-3:] == ["ffn", "kv_move", "send"]
     assert edges(body(found, "kv_move")) == {("in", "kv_move", "kv"), ("kv_move", "boundary", "boundary")}
-    assert node(body(found, "kv_move"), "kv_move").amount == (("segment_tokens", 16.0),)
-    assert node(body(found, "lm_head", 1), "kv_move").amount == (("segment_tokens", 16.0),)
+    assert node(body(found, "kv_move"), "kv_move").amount == (("all_prefill_tokens", 16.0),)
+    assert node(body(found, "lm_head", 1), "kv_move").amount == (("all_prefill_tokens", 16.0),)
 
 
 def test_a_stage_without_attention_moves_nothing():
