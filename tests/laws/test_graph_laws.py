@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clustersim.clock import FloatArray
+from clustersim.cost.engine import Engine
+from clustersim.cost.protocol import Shape
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
 from clustersim.graph.data import data_pass
@@ -24,8 +27,9 @@ from clustersim.graph.export import json_text
 from clustersim.graph.foreign import read_graph
 from clustersim.graph.operators import single_device
 from clustersim.graph.pipeline import pipeline_pass
-from clustersim.graph.priced import NO_DURATION, PricedGraph, start_times
 from clustersim.graph.price_table import amount
+from clustersim.graph.priced import NO_DURATION, PricedGraph, price_graph, start_times
+from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import build_program
 from clustersim.graph.sequence import kv_entry_elements, sequence_pass
 from clustersim.graph.stepgraph import StepGraph, expand, is_acyclic
@@ -458,6 +462,42 @@ def test_start_times_agree_with_the_longest_path(case: Case) -> None:
     graph = graph_of(case)
     durations = np.arange(len(graph), dtype=np.int64) % 17 * 10
     assert (start_times(graph, durations) + durations).tolist() == longest_paths(graph, durations)
+
+
+class ByShape:
+    """A cost that differs with every number of a shape."""
+
+    def seconds(self, op: str, shape: Shape) -> FloatArray:
+        """Return weighted sums of the shape's numbers."""
+        weighed = [np.asarray(shape[key]) * (place + 1) for place, key in enumerate(sorted(shape))]
+        return np.asarray(sum(weighed), np.float64) * 1e-9 * len(op)
+
+
+class ByGroup:
+    """Communication that differs with the size of the group."""
+
+    def seconds(self, comm: int, payload_bytes: float) -> float:
+        """Return seconds; ``comm`` is the number of ranks."""
+        return payload_bytes * 1e-9 * comm
+
+
+@few
+@given(cases(primitives="tsep"))
+def test_nodes_are_priced_as_the_replay_prices_them(case: Case) -> None:
+    engine = Engine(name="e", source="a test", launch_s=3e-9, graph_launch_s=2e-9, graph_max_tokens=3, sample_s=1e-9)
+    pricer = Pricer(cost=ByShape(), engine=engine, comm=ByGroup(), sp=case.plan.sp, windows=case.windows)
+    for stage in range(case.plan.pp):
+        program = build_program(case.blueprint, case.plan, stage, group_number)
+        priced = price_graph(
+            program.graph, case.plan, case.batch,
+            pricer=pricer, precision=PRECISION, comm_number=lambda op, ranks: 1 if op == "send" else len(ranks),
+        )  # fmt: skip
+        by_class = pricer.durations(program, case.batch)
+        template = program.template
+        inner = [n for n in range(len(program.graph)) if not free(program.graph, n)]
+        assert priced.duration_ns[inner].tolist() == by_class[template.instance_class][template.node_instance].tolist()
+        sends = [n for n in range(len(program.graph)) if program.graph.symbols[program.graph.symbol[n]].op == "send"]
+        assert priced.duration_ns[sends].tolist() == by_class[list(template.send_classes)].tolist()
 
 
 @few

@@ -92,9 +92,9 @@ class UnitCost:
 class UnitLinks:
     """Communication by number: a group of g ranks takes g nanoseconds a byte."""
 
-    def seconds(self, comm: int, payload_bytes: Any) -> Any:
+    def seconds(self, comm: int, payload_bytes: float) -> float:
         """Return seconds; ``comm`` is the number of ranks."""
-        return np.asarray(payload_bytes, np.float64) * comm * 1e-9
+        return payload_bytes * comm * 1e-9
 
 
 def pricer(given: ParallelPlan, windows: tuple[int, ...] = (), **engine: Any) -> Pricer:

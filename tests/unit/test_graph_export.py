@@ -178,32 +178,60 @@ def test_a_foreign_graph_may_say_nothing_of_its_plan():
         (("nodes", 0, "n"), -1, "nodes[0].n: expected a whole number of at least 0, but found -1"),
         (("nodes", 0, "n"), 1.5, "nodes[0].n: expected a whole number of at least 0, but found 1.5"),
         (("nodes", 0, "fused"), 1, "nodes[0].fused: expected true or false, but found 1"),
-        (("nodes", 0, "axis"), "dp", "nodes[0].axis: expected 'tp' or 'sp' or 'stage' or 'expert_tp' or null, but found 'dp'"),
+        (
+            ("nodes", 0, "axis"),
+            "dp",
+            "nodes[0].axis: expected 'tp' or 'sp' or 'stage' or 'expert_tp' or null, but found 'dp'",
+        ),
         (("nodes", 0, "ranks"), [], "nodes[0].ranks: expected one or more ranks, each once, but found []"),
         (("nodes", 0, "ranks"), [1, 1], "nodes[0].ranks: expected one or more ranks, each once, but found [1, 1]"),
-        (("nodes", 0, "ranks"), ["0"], "nodes[0].ranks: expected a list, each item a whole number of at least 0, but found ['0']"),
+        (
+            ("nodes", 0, "ranks"),
+            ["0"],
+            "nodes[0].ranks: expected a list, each item a whole number of at least 0, but found ['0']",
+        ),
         (("nodes", 0, "layer"), "x", "nodes[0].layer: expected a whole number of at least 0 or null, but found 'x'"),
         (("nodes", 0, "stage"), None, "nodes[0].stage: expected a whole number of at least 0, but found None"),
         (("nodes", 0, "stream"), None, "nodes[0].stream: expected 'compute' or 'comm'"),
-        (("nodes", 2, "stream"), "compute", "nodes[2].stream: expected null, since kv_read takes no time, but found 'compute'"),
+        (
+            ("nodes", 2, "stream"),
+            "compute",
+            "nodes[2].stream: expected null, since kv_read takes no time, but found 'compute'",
+        ),
         (("nodes", 1, "amount"), 8, "nodes[1].amount: expected an object, but found 8"),
-        (("nodes", 1, "amount", "terms", "tokens"), "8", "nodes[1].amount.terms.tokens: expected a number, but found '8'"),
-        (("nodes", 1, "amount", "terms", "token"), 1, "nodes[1].amount.terms.token: unknown key; did you mean 'tokens'?"),
+        (
+            ("nodes", 1, "amount", "terms", "tokens"),
+            "8",
+            "nodes[1].amount.terms.tokens: expected a number, but found '8'",
+        ),
+        (
+            ("nodes", 1, "amount", "terms", "token"),
+            1,
+            "nodes[1].amount.terms.token: unknown key; did you mean 'tokens'?",
+        ),
         (("edges",), None, "edges: expected a list, but found None"),
         (("edges", 0, "source"), "z", "edges[0].source: expected the id of a node, but found 'z'"),
         (("edges", 0, "target"), [], "edges[0].target: expected the id of a node, but found []"),
         (("edges", 0, "kind"), "flow", "edges[0].kind: expected 'data' or 'kv'"),
         (("step",), 3, "step: expected an object, but found 3"),
         (("step",), {"chunks": [{"start": 0}]}, "step.chunks[0]: 'request' is missing"),
-        (("step",), {"kind": "decode", "chunks": [{"request": 0, "start": 0, "count": 1}]}, "step.kind: expected 'prefill'"),
+        (
+            ("step",),
+            {"kind": "decode", "chunks": [{"request": 0, "start": 0, "count": 1}]},
+            "step.kind: expected 'prefill'",
+        ),
         (("step",), {"windowed_keys": {"x": [1]}}, "step.windowed_keys.x: expected a window in tokens"),
         (("step",), {"windowed_keys": 3}, "step.windowed_keys: expected an object, but found 3"),
         (("plan",), [], "plan: expected an object, but found []"),
         (("plan",), {"tp": "2"}, "plan.tp: expected a whole number of at least 0, but found '2'"),
         (("plan",), {"stages": ["3"]}, "plan.stages: expected a cut such as '12.attention' or '12.ffn', but found '3'"),
-        (("plan",), {"sp": {"scheme": "rings"}}, "plan.sp.scheme: expected 'all_gather' or 'ring' or 'all_to_all' or null"),
+        (
+            ("plan",),
+            {"sp": {"scheme": "rings"}},
+            "plan.sp.scheme: expected 'all_gather' or 'ring' or 'all_to_all' or null",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named_at_their_place(path, value, problem):
     document = copy.deepcopy(FOREIGN)
     holder = document
