@@ -76,6 +76,12 @@ class PassTemplate:
         return sum(len(members) for members in self.members)
 
     @cached_property
+    def collectives(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Every (operator, local ranks) that communicates inside the stage, each once."""
+        distinct = dict.fromkeys(zip(self.node_symbol.tolist(), self.members, strict=True))
+        return tuple((self.symbols[symbol][1], members) for symbol, members in distinct if len(members) > 1)
+
+    @cached_property
     def counts(self) -> Int64Array:
         """Instances per cost class, int64 of shape (classes,)."""
         return np.bincount(self.instance_class, minlength=self.num_classes).astype(np.int64)

@@ -106,12 +106,9 @@ def _group_links(
     """Return the links of every group of local ranks that any program joins."""
     found: dict[tuple[int, ...], frozenset[int]] = {}
     for program in programs:
-        template = program.template
-        for members, symbol in dict.fromkeys(zip(template.members, template.node_symbol.tolist(), strict=True)):
-            if len(members) > 1:
-                op = template.symbols[symbol][1]
-                links = comm.links(op, tuple(devices[m] for m in members))
-                found[members] = found.get(members, frozenset()) | links
+        for op, members in program.template.collectives:
+            links = comm.links(op, tuple(devices[m] for m in members))
+            found[members] = found.get(members, frozenset()) | links
     return found
 
 
