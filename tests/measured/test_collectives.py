@@ -7,8 +7,8 @@ Sources, each figure in microseconds unless it says otherwise:
   Nothing was fitted to it. Tolerance 20 %: experts are drawn at random, so the fullest rank has some percent more
   than the mean that the model takes, and its kernels are not NCCL's, which the constants inside a node come from.
 - Vidur: network profiles of microsoft/vidur (medians of all_reduce; A100 and H100 DGX). Nothing was fitted to these
-  all-reduces. Tolerance 25 %: NCCL was some years older than the one that was fitted; on A100 it needs 386 µs for 28.7 MB,
-  the newer one about 330 (between its 216 for 16.8 MB and 367 for 33.6 MB).
+  all-reduces. Tolerance 25 %: NCCL was some years older than the one that was fitted; on A100 it needs 386 µs for
+  28.7 MB, the newer one about 330 (between its 216 for 16.8 MB and 367 for 33.6 MB).
 - aiconfigurator: ai-dynamo/aiconfigurator@095f58a51c4c, NCCL 2.27/2.29 and vLLM 0.24 (0.14 on A100). The constants
   were fitted to these among others; tolerance 15 %, about three times the fit's median error.
 - TPU: tpu-recipes, microbenchmarks/trillium: psum of 606 MB in bf16 over 256 chips reaches 235.8 GB/s of bus

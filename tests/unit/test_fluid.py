@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,14 @@ def test_fair_rates_settles_activities_that_prefer_each_others_link():
 
 def test_fair_rates_of_an_activity_without_load_is_infinite():
     assert rates([1.0], load(), load(l0=1)) == [np.inf, 1.0]
+
+
+def test_fair_rates_do_not_depend_on_the_order_of_activities_to_the_bit():
+    # What 0.1, 0.2 and 0.3 leave of 1 depends on the order of summation: 0.4 or 0.3999….
+    flows = [load(l0=1, l1=1), load(l0=1, l2=1), load(l0=1, l3=1), load(l0=1)]
+    expected = rates([1.0, 0.1, 0.2, 0.3], *flows)
+    for order in itertools.permutations(range(4)):
+        assert rates([1.0, 0.1, 0.2, 0.3], *(flows[a] for a in order)) == [expected[a] for a in order]
 
 
 def test_touched_follows_shared_links_to_the_end_of_the_chain():
