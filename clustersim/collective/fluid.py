@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.errors import BrokenLawError
 
 Load = tuple[Int64Array, FloatArray]
 """Link ids (each at most once) and the bytes (> 0) that the whole activity puts on each of them."""
@@ -87,6 +88,8 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
             headroom = float(theta.min())
             full = theta <= headroom * (1.0 + _TIE)
         closing = open_activities & np.logical_or.reduceat(full[link], first)
+        if not closing.any():
+            raise BrokenLawError(f"no link is full: loads {size} on links of {total} bytes/s are not positive")
         rates[closing] = headroom / slowest[closing]
         open_activities &= ~closing
         if not open_activities.any():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from clustersim.collective.fluid import components, fair_rates, solo_rate, touched
+from clustersim.errors import BrokenLawError
 
 
 def load(**bytes_by_link: float) -> tuple[np.ndarray, np.ndarray]:
@@ -61,6 +63,11 @@ def test_fair_rates_do_not_depend_on_the_order_of_activities_to_the_bit():
     expected = rates([1.0, 0.1, 0.2, 0.3], *flows)
     for order in itertools.permutations(range(4)):
         assert rates([1.0, 0.1, 0.2, 0.3], *(flows[a] for a in order)) == [expected[a] for a in order]
+
+
+def test_fair_rates_refuses_a_load_that_is_no_number():
+    with pytest.raises(BrokenLawError, match="no link is full"):
+        rates([1.0], load(l0=math.nan), load(l0=1))
 
 
 def test_touched_follows_shared_links_to_the_end_of_the_chain():
