@@ -30,7 +30,10 @@ _TIE = 1e-12  # relative difference below which two offers are the same offer
 def solo_rate(load: Load, capacity: FloatArray) -> float:
     """Return the rate (1/s) of an activity that has its links to itself; infinite without load."""
     links, size = load
-    return float(1.0 / (size / capacity[links]).max()) if len(links) else float("inf")
+    if not len(links):
+        return float("inf")
+    _check(size)
+    return float(1.0 / (size / capacity[links]).max())
 
 
 def fair_rates(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
@@ -64,6 +67,7 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
     """Progressive filling in rounds; every round closes the activities of at least one link."""
     links = np.concatenate([links for links, _ in loads])
     size = np.concatenate([size for _, size in loads])
+    _check(size)
     lengths = np.fromiter((len(links) for links, _ in loads), np.int64, len(loads))
     first = lengths.cumsum() - lengths
     owner = np.repeat(np.arange(len(loads)), lengths)
@@ -88,8 +92,7 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
             headroom = float(theta.min())
             full = theta <= headroom * (1.0 + _TIE)
         closing = open_activities & np.logical_or.reduceat(full[link], first)
-        if not closing.any():
-            raise BrokenLawError(f"no link is full: loads {size} on links of {total} bytes/s are not positive")
+        assert closing.any()
         rates[closing] = headroom / slowest[closing]
         open_activities &= ~closing
         if not open_activities.any():
@@ -97,6 +100,11 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
         is_open = open_activities[owner]
         closed_use = np.where(is_open, 0.0, size * rates[owner])
         left = np.maximum(total - np.bincount(link, closed_use, len(used)), 0.0)
+
+
+def _check(size: FloatArray) -> None:
+    if not size.min() > 0.0:  # also when it is no number
+        raise BrokenLawError(f"an activity loads a link with {size.min()} bytes; it takes more than 0")
 
 
 def _compact(links: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -65,9 +65,11 @@ def test_fair_rates_do_not_depend_on_the_order_of_activities_to_the_bit():
         assert rates([1.0, 0.1, 0.2, 0.3], *(flows[a] for a in order)) == [expected[a] for a in order]
 
 
-def test_fair_rates_refuses_a_load_that_is_no_number():
-    with pytest.raises(BrokenLawError, match="no link is full"):
-        rates([1.0], load(l0=math.nan), load(l0=1))
+@pytest.mark.parametrize("wrong", [math.nan, 0.0, -1.0])
+def test_fair_rates_refuses_a_load_that_is_not_positive(wrong):
+    for company in ([], [load(l0=1)]):
+        with pytest.raises(BrokenLawError, match="it takes more than 0"):
+            rates([1.0], load(l0=wrong), *company)
 
 
 def test_touched_follows_shared_links_to_the_end_of_the_chain():
