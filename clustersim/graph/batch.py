@@ -92,6 +92,43 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
     windows : tuple of int
         Sliding windows of the model.
     """
+    return _whole(batch, windows) if sp.degree == 1 else _split(batch, sp, windows)
+
+
+def _whole(batch: StepBatch, windows: tuple[int, ...]) -> Features:
+    """Return the features of a batch whose prompts are not split; equal to :func:`_split` at degree 1."""
+    chunks = batch.chunks
+    new, context = float(batch.prefill_tokens), float(sum([chunk.start for chunk in chunks]))
+    decodes, keys = float(batch.decode_sequences[0]), float(batch.decode_keys[0])
+    tokens, sequences, exposed = new + decodes, decodes + len(chunks), context + new
+    found: Features = {
+        "tokens": (tokens,),
+        "prefill_tokens": (new,),
+        "decode_sequences": (decodes,),
+        "rows": (sequences,),
+        "decode_keys": (keys,),
+        "stage_tokens": (tokens,),
+        "peak_tokens": (tokens,),
+        "segment_tokens": (new,),
+        "all_prefill_tokens": (new,),
+        "context_tokens": (context,),
+        "exposed_tokens": (exposed,),
+        "ring_tokens": (exposed,),
+        "sequences": (sequences,),
+    }
+    for window in windows:
+        found[f"decode_keys@{window}"] = (float(batch.windowed_keys.get(window, batch.decode_keys)[0]),)
+    for window_or_none in (None, *windows) if chunks else ():
+        suffix = "" if window_or_none is None else f"@{window_or_none}"
+        spans = [((chunk.start, chunk.start + chunk.count), (0, chunk.start + chunk.count)) for chunk in chunks]
+        pairs = (float(sum([causal_pairs(queries, seen, window_or_none) for queries, seen in spans])),)
+        attended = (float(sum([_keys(chunk, window_or_none) for chunk in chunks])),)
+        found |= {f"pairs{suffix}{part}": pairs for part in ("", "*", "#0")}
+        found |= {f"prefill_keys{suffix}{part}": attended for part in ("", "*", "#0")}
+    return found
+
+
+def _split(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...]) -> Features:
     degree = sp.degree
     parts = [segments(chunk.count, degree, sp.partition or "contiguous") for chunk in batch.chunks]
     prefill = [sum(b - a for part in parts for a, b in part[s]) for s in range(degree)]

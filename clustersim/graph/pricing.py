@@ -72,20 +72,24 @@ class Pricer:
     memory: dict[tuple[tuple[int, int, str], tuple[int, ...]], Int64Array] = field(default_factory=dict)
     groups: dict[tuple[int, int, str], tuple[PriceGroup, ...]] = field(default_factory=dict)
 
-    def durations(self, program: StageProgram, batch: StepBatch) -> Int64Array:
-        """Return nanoseconds per cost class, int64 of shape (classes,)."""
+    def features(self, batch: StepBatch) -> Features:
+        """Return the features of a batch under this plan and model."""
+        return features_of(batch, self.sp, self.windows)
+
+    def durations(self, program: StageProgram, batch: StepBatch, features: Features) -> Int64Array:
+        """Return nanoseconds per cost class, int64 of shape (classes,), for a batch and its features."""
         if batch.kind == "decode":
             keys = {at: np.array([count], np.int64) for at, count in decode_keys(batch).items()}
             row, columns, varying = self.decode_run(program, batch.decode_sequences, keys)
             row = row.copy()
             row[list(columns)] = varying[0]
             return row
-        return self._price(self._groups(program), features_of(batch, self.sp, self.windows), graph=False)
+        return self._price(self._groups(program), features, graph=False)
 
     def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
         """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
         graph = batch.kind == "decode" and batch.num_decodes <= self.engine.graph_max_tokens
-        return self._price(price_groups(classes), features_of(batch, self.sp, self.windows), graph=graph)
+        return self._price(price_groups(classes), self.features(batch), graph=graph)
 
     def decode_run(
         self,
@@ -113,7 +117,7 @@ class Pricer:
         columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
         if row is None:
             batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
-            row = self._price(self._groups(program), features_of(batch, self.sp, self.windows), graph=graph)
+            row = self._price(self._groups(program), self.features(batch), graph=graph)
             row[list(columns)] = 0
             self.memory[program.key, decode_sequences] = row
         gap = self.engine.graph_launch_s if graph else self.engine.launch_s

@@ -10,7 +10,7 @@ import numpy as np
 from simpy import Environment
 
 from clustersim.clock import Int64Array
-from clustersim.graph.batch import StepBatch, features_of
+from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.pricing import Pricer, decode_keys
 from clustersim.graph.program import StageProgram
@@ -125,12 +125,13 @@ class Replica:
 
     def _step(self, decision: Decision, batch: StepBatch) -> None:
         programs = self._programs(batch.kind)
+        features = self.pricer.features(batch)
         micro = MicroBatch(
             step=self.steps,
             kind=batch.kind,
             decision=decision,
-            features=features_of(batch, self.pricer.sp, self.pricer.windows),
-            durations=[self.pricer.durations(program, batch) for program in programs],
+            features=features,
+            durations=[self.pricer.durations(program, batch, features) for program in programs],
             started_at=now_ns(self.env),
         )
         self._account(decision, batch)

@@ -492,7 +492,7 @@ def test_nodes_are_priced_as_the_replay_prices_them(case: Case) -> None:
             program.graph, case.plan, case.batch,
             pricer=pricer, precision=PRECISION, comm_number=lambda op, ranks: 1 if op == "send" else len(ranks),
         )  # fmt: skip
-        by_class = pricer.durations(program, case.batch)
+        by_class = pricer.durations(program, case.batch, pricer.features(case.batch))
         template = program.template
         inner = [n for n in range(len(program.graph)) if not free(program.graph, n)]
         assert priced.duration_ns[inner].tolist() == by_class[template.instance_class][template.node_instance].tolist()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from clustersim.graph.batch import Chunk, StepBatch, features_of
+from clustersim.graph.batch import Chunk, StepBatch, _split, features_of
 from clustersim.plan.parallel import SequencePlan
 
 ONE = SequencePlan()
@@ -103,3 +105,22 @@ def test_ranks_without_sequences_have_none():
     found = features(sp=ZIGZAG, decode_sequences=(3,), decode_keys=(30,))
     assert (found["decode_sequences"], found["decode_keys"]) == ((3.0, 0.0), (30.0, 0.0))
     assert found["peak_tokens"] == (3.0, 3.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=4),
+    st.integers(0, 9),
+    st.integers(0, 500),
+    st.sampled_from([(), (8,), (8, 32)]),
+)
+def test_features_of_whole_prompts_are_those_of_split_ones_at_degree_one(
+    chunks: list[tuple[int, int]], decodes: int, keys: int, windows: tuple[int, ...]
+) -> None:
+    batch = StepBatch(
+        chunks=tuple(Chunk(request=i, start=a, count=n) for i, (a, n) in enumerate(chunks)),
+        decode_sequences=(decodes,),
+        decode_keys=(keys,),
+        windowed_keys={window: (min(keys, window),) for window in windows},
+    )
+    assert features_of(batch, SequencePlan(), windows) == _split(batch, SequencePlan(), windows)
