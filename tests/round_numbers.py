@@ -129,12 +129,14 @@ def deployment(
     plan = plan or ParallelPlan()
     topology = topology or crossbar(plan.world)
     comm = CommTable(topology, algorithms, plan_collective)
-    spec = model(layers, layer)
+    spec, window = model(layers, layer), layer.attention.sliding_window
     return ReplayInput(
         topology=topology,
         plan=plan,
         blueprints={kind: blueprint_of(spec, plan, Precision(), kind) for kind in STEP_KINDS},
-        pricer=Pricer(cost=cost or RoundCost(), engine=engine, comm=comm, sp=plan.sp),
+        pricer=Pricer(
+            cost=cost or RoundCost(), engine=engine, comm=comm, sp=plan.sp, windows=(window,) if window else ()
+        ),
         comm=comm,
         serving=replace(ServingConfig(kv_block_tokens=4), **serving),  # type: ignore[arg-type]
         kv_blocks=kv_blocks,
