@@ -13,6 +13,8 @@ mean over the runs, which are not independent within a run but are among each ot
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,7 @@ def test_each_wait_is_that_of_lindleys_recursion():
     """W' = max(0, W + S − A): exactly, request by request (Lindley, 1952)."""
     arrivals = poisson(np.random.SeedSequence(SEED), (1, 30, 60), 0.9, 500)
     expected = [0]
-    for (before, prompt, _), (after, _, _) in zip(arrivals, arrivals[1:], strict=False):
+    for (before, prompt, _), (after, _, _) in pairwise(arrivals):
         expected.append(max(0, expected[-1] + service_ns(prompt) - (after - before)))
     assert max(expected) > 100_000
     assert waits(arrivals).tolist() == expected
