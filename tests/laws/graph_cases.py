@@ -111,7 +111,7 @@ def windows(model: ModelSpec) -> tuple[int, ...]:
 
 def sequence_plan(random: Random, model: ModelSpec, heads: int) -> SequencePlan:
     """Draw how tokens are split; ``heads`` are those of one TP rank."""
-    degree = random.choice((1, 2, 3, 4))
+    degree = random.choice((1, 1, 2, 3, 4))
     if degree == 1:
         return SequencePlan()
     schemes: list[SequenceScheme] = ["all_gather"]

@@ -9,6 +9,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -392,15 +393,33 @@ def group_number(op: str, members: tuple[int, ...]) -> int:
 
 
 @few
-@given(cases(primitives="tsep"), st.randoms(use_true_random=False))
-def test_folded_times_are_the_longest_path_of_the_expanded_graph(case: Case, random: object) -> None:
+@given(cases(primitives="tsep"), st.randoms(use_true_random=True))
+def test_folded_times_are_the_longest_path_of_the_expanded_graph(case: Case, random: Random) -> None:
     """What folding stands on: instances in place of ranks give every node the same end."""
+    assert_folded_as_expanded(case, random)
+
+
+@few
+@given(cases(primitives="tp", kinds=("prefill",)), st.randoms(use_true_random=True))
+def test_folded_times_of_chains_are_the_longest_path(case: Case, random: Random) -> None:
+    """Where nothing runs beside anything else, one sum stands for the longest path."""
+    assert_folded_as_expanded(case, random)
+
+
+@few
+@given(cases(primitives="te", models=("shared", "latent")), st.randoms(use_true_random=True))
+def test_folded_times_beside_shared_experts_are_the_longest_path(case: Case, random: Random) -> None:
+    """Shared experts run beside the gather of the routed ones: no chain, though there is one SP rank."""
+    assert_folded_as_expanded(case, random)
+
+
+def assert_folded_as_expanded(case: Case, random: Random) -> None:
     blueprint = case.blueprint
     for stage in range(case.plan.pp):
         program = build_program(blueprint, case.plan, stage, group_number)
         assert program.even
         template = program.template
-        by_class = np.array([random.randint(1, 1000) for _ in program.classes], np.int64)  # type: ignore[attr-defined]
+        by_class = np.array([random.randint(1, 1000) for _ in program.classes], np.int64)
         by_instance = by_class[template.instance_class]
         folded = template.ends(by_instance)[template.node_instance]
         graph = program.graph

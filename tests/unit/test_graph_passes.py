@@ -67,6 +67,10 @@ def test_latents_are_expanded_in_prefill_and_absorbed_in_decode():
     assert (decode.kv_heads, decode.qk_dim, decode.v_dim, decode.shared_kv) == (1, 8, 7, True)
     assert {("kv_b_proj", "attention_prefill", "data"), ("q_absorb", "attention_decode", "data")} <= edges(found)
     assert ("kv_b_proj", "attention_decode", "data") not in edges(found)
+    readers = {"kv_b_proj", "attention_prefill", "attention_decode"}
+    assert {edge for edge in edges(found) if edge[2] == "kv"} == {
+        (source, reader, "kv") for source in ("kv_write", "kv_read") for reader in readers
+    }
 
 
 def test_experts_work_once_per_token_and_choice():

@@ -40,6 +40,22 @@ def test_a_send_has_its_receiver_and_a_receive_no_duration_of_its_own():
     assert rows(found, "recv") == [((2,), 80, 0, 80, NO_DURATION), ((3,), 80, 0, 80, NO_DURATION)]
 
 
+def test_communication_is_priced_between_the_ranks_that_it_joins():
+    given, asked = plan(pp=2, tp=2), {}
+    graph = expand(blueprint_of(DENSE, given, BF16, "prefill"), given)
+
+    def number(op, ranks):
+        asked.setdefault(op, []).append(ranks)
+        return 1
+
+    price_graph(graph, given, prompt(4), pricer=pricer(given), precision=BF16, comm_number=number)
+    assert {op: sorted(set(ranks)) for op, ranks in asked.items()} == {
+        "all_reduce": [(0, 1), (2, 3)],
+        "all_gather": [(2, 3)],
+        "send": [(0, 2), (1, 3)],
+    }
+
+
 def test_structural_nodes_take_no_time_and_do_nothing():
     found = priced(DENSE, prompt(4))
     assert {row[1:] for name in ("kv_read", "boundary") for row in rows(found, name)} == {(0, 0, 0, NO_DURATION)}
