@@ -29,10 +29,17 @@ def device(**families: dict[str, float]) -> Device:
     )
 
 
-def crossbar(count: int, *, reduces: bool = False, latency_s: float = 0.0, **families: dict[str, float]) -> Topology:
+def crossbar(
+    count: int,
+    *,
+    reduces: bool = False,
+    latency_s: float = 0.0,
+    tier: str = "scaleup",
+    **families: dict[str, float],
+) -> Topology:
     """``count`` devices on one switch; device i has link 2 i up and 2 i + 1 down."""
     names = [f"g{i}" for i in range(count)]
-    edges = [(name, "switch", GB_S, latency_s, "scaleup") for name in names]
+    edges = [(name, "switch", GB_S, latency_s, tier) for name in names]
     return topology_from_edges("crossbar", device(**families), names, edges, in_switch_reduction=reduces)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from collective_topologies import crossbar, mesh, pairs_on_rails, torus
+from collective_topologies import GB_S, crossbar, device, mesh, pairs_on_rails, torus
 
-from clustersim.cluster.topology import Topology
+from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.collective import plan_collective
 from clustersim.collective.group import group_of
 from clustersim.collective.ring import ring_orders
@@ -143,6 +143,7 @@ def test_two_trees_reach_all_and_no_member_is_inner_in_both_but_the_roots(count)
             while parents[here] >= 0:
                 here, depth = parents[here], depth + 1
             assert depth <= count.bit_length()
+            assert parents.count(member) <= 2
     inner = [{up for up in parents if up >= 0} for parents in two_trees(count)]
     both = inner[0] & inner[1]
     assert both <= {0, 1}
@@ -176,6 +177,28 @@ def test_box_of_a_torus_is_found_from_its_links():
 )
 def test_auto_offers_what_libraries_would_run_there(topology, count, expected):
     assert names(topology, "all_reduce", count) == expected
+
+
+def test_auto_offers_custom_all_reduces_over_pcie_to_two_devices_only():
+    topology = crossbar(4, tier="pcie")
+    assert names(topology, "all_reduce", 2) == ["one_shot", "two_shot", "ring"]
+    assert names(topology, "all_reduce", 3) == ["ring"]
+
+
+def test_in_switch_needs_all_members_on_one_switch():
+    # g0 reaches g1 over one switch and g2 over another.
+    links = [("g0", "s0"), ("g1", "s0"), ("g0", "s1"), ("g2", "s1"), ("g1", "s2"), ("g2", "s2")]
+    edges = [(a, b, GB_S, 0.0, "scaleup") for a, b in links]
+    topology = topology_from_edges("planes", device(), ["g0", "g1", "g2"], edges, in_switch_reduction=True)
+    assert "in_switch" in names(topology, "all_reduce", 2)
+    assert "in_switch" not in names(topology, "all_reduce", 3)
+
+
+def test_domains_are_by_node_even_where_indices_alternate():
+    edges = [(f"g{i}", f"s{i % 2}", GB_S, 0.0, "scaleup") for i in range(4)]
+    edges.append(("s0", "s1", GB_S, 0.0, "fabric"))
+    topology = topology_from_edges("alternating", device(), [f"g{i}" for i in range(4)], edges, node_of=[0, 1, 0, 1])
+    assert group_of(topology, (0, 1, 2, 3)).domains == ((0, 2), (1, 3))
 
 
 def test_auto_never_offers_a_custom_all_reduce_whose_buffers_hold_nothing():

@@ -114,6 +114,16 @@ def test_refit_of_what_a_ring_takes_gives_that_ring():
     assert section["ring"]["efficiency"] == pytest.approx(0.5, rel=0.03)
 
 
+def test_refit_leaves_out_custom_all_reduces_that_pcie_does_not_run():
+    cases = [
+        measurement("all_reduce", devices, size, 1e-6 * devices + size / 1e9, library="vLLM_custom_graph")
+        for devices in (2, 8)
+        for size in np.geomspace(1e2, 1e7, 12)
+    ]
+    assert refit(crossbar(8, tier="pcie"), cases)["one_shot"].num_samples == 11  # below 8 MiB, over 2
+    assert refit(crossbar(8), cases)["one_shot"].num_samples == 11 + 8  # and over 8 below 256 KiB
+
+
 def test_read_aiconfigurator_counts_elements_and_milliseconds(tmp_path: Path):
     path = tmp_path / "nccl.csv"
     path.write_text(

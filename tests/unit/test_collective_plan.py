@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from collective_topologies import crossbar, pairs_on_rails
+from collective_topologies import crossbar, device, pairs_on_rails
 
 from clustersim.collective import ALGORITHMS, CommPlan, choose, fair_rates, plan_collective
+from clustersim.collective.constants import family
 from clustersim.errors import InputError
 
 
@@ -85,6 +88,33 @@ def test_efficiency_is_in_the_load():
     half = plan_collective(crossbar(2, send={"efficiency": 0.5}), "send", (0, 1))[0]
     assert list(half.load_per_byte) == [2.0, 2.0]
     assert half.seconds_per_byte == 2e-9
+
+
+def test_alpha_of_a_direct_exchange_counts_peers_and_its_slowest_route():
+    # 2 s, three peers of 0.5 s, and one step: 7 s between nodes (4 s inside).
+    topology = pairs_on_rails(2, direct={"base_s": 2.0, "peer_s": 0.5, "step_s": 4.0, "network_step_s": 7.0})
+    over_nodes, inside = (plan_collective(topology, "all_to_all", group)[0] for group in ((0, 1, 2, 3), (0, 1)))
+    assert over_nodes.alpha_s == 2.0 + 1.5 + 7.0
+    assert inside.alpha_s == 2.0 + 0.5 + 4.0
+
+
+def test_sends_between_nodes_have_the_network_s_efficiency():
+    topology = pairs_on_rails(2, send={"network_efficiency": 0.5})
+    assert set(plan_collective(topology, "send", (0, 2))[0].load_per_byte) == {2.0}
+    assert set(plan_collective(topology, "send", (0, 1))[0].load_per_byte) == {1.0}
+
+
+def test_tree_has_the_constants_of_the_ring_and_a_little_less_bandwidth():
+    toy = device(ring={"base_s": 3.0, "efficiency": 0.5, "network_efficiency": 0.25})
+    toy = replace(toy, collectives={name: toy.collectives[name] for name in toy.collectives if name != "tree"})
+    tree = family(toy, "tree")
+    assert (tree.base_s, tree.efficiency, tree.network_efficiency) == (3.0, 0.5 * 0.92, 0.25 * 0.92)
+
+
+def test_one_shot_keeps_no_part_to_copy():
+    topology = crossbar(2, one_shot={"own_s_per_byte": 1.0}, two_shot={"own_s_per_byte": 1.0})
+    for candidate in plan_collective(topology, "all_reduce", (0, 1)):
+        assert float(candidate.alpha(1.0)) == 0.0
 
 
 def test_a_rank_copies_the_part_that_it_keeps():
