@@ -123,6 +123,15 @@ def test_a_replica_has_its_own_devices(scenario: Path, tmp_path: Path) -> None:
     assert (found["replica"], found["devices"]) == (1, [f"n0.g{rank}" for rank in range(4, 8)])
 
 
+def test_a_replica_is_priced_on_its_own_links(scenario: Path, tmp_path: Path) -> None:
+    change = ("--set", "plan={tp: 2, dp: 2, placement: [0, 1, 2, 8]}", "--set", "topology.nodes=2")
+    inside, across = (
+        sum(node.get("duration_ns", 0) for node in found["nodes"] if node["op"] == "all_reduce")
+        for found in (document(scenario, tmp_path / "g.json", "--replica", replica, *change) for replica in (0, 1))
+    )
+    assert across > 1.5 * inside
+
+
 def test_graphml_and_dot_have_every_node(scenario: Path, tmp_path: Path) -> None:
     found = document(scenario, tmp_path / "g.json")
     count, edges = len(found["nodes"]), len(found["edges"])

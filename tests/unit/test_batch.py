@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +64,12 @@ def test_contiguous_segments_attend_unevenly():
     # in step 1 rank 0 holds the keys of rank 1, which lie ahead; rank 1 holds those of rank 0
     assert (found["pairs#0"], found["pairs#1"]) == ((3.0, 3.0), (0.0, 4.0))
     assert (found["prefill_keys#0"], found["prefill_keys#1"]) == ((2.0, 2.0), (0.0, 2.0))
+
+
+def test_a_ring_hands_keys_to_the_next_rank():
+    found = features(prompt(6), sp=replace(CONTIGUOUS, degree=3))
+    # after one step rank 1 holds the keys of rank 0 and rank 2 those of rank 1; after two rank 2 holds those of rank 0
+    assert [found[f"pairs#{step}"] for step in range(3)] == [(3.0, 3.0, 3.0), (0.0, 4.0, 4.0), (0.0, 0.0, 4.0)]
 
 
 def test_zigzag_segments_attend_evenly():

@@ -5,13 +5,16 @@ Numbers: hidden 10, 4 query and 2 K/V heads of 2, FFN 12, two bytes each (see ``
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from graph_models import BF16, DENSE, LATENT, MIXTURE, WITH_SHARED, blueprint, body, edges, names, node, plan
+from graph_models import BF16, DENSE, GQA, LATENT, MIXTURE, WITH_SHARED, blueprint, body, edges, names, node, plan
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.data import data_pass
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.operators import single_device
+from clustersim.model import Ffn, Layer
 from clustersim.plan.parallel import Cut, ParallelPlan, TensorSplit
 
 
@@ -254,6 +257,16 @@ def test_all_to_all_sends_a_key_to_every_rank_that_attends_with_it():
     # four ranks with a query head each: two for either K/V head
     assert node(found, "qkv_all_to_all").amount == (("segment_tokens", (8 + 4 * 4) * 2.0), ("context_tokens", 16 * 2.0))
     assert node(found, "attention_prefill").kv_heads == 1
+
+
+def test_all_to_all_shares_keys_between_neighbours_whose_heads_need_them():
+    wide = replace(
+        DENSE, layers=(Layer(attention=replace(GQA, num_heads=12, num_kv_heads=4), ffn=Ffn(intermediate=12)),)
+    )
+    found = body(blueprint(wide, sp={"degree": 3, "scheme": "all_to_all"}), "attention")
+    # query heads 0–3, 4–7, 8–11 attend with K/V heads 0–1, 1–2, 2–3
+    assert node(found, "attention_prefill").kv_heads == 2
+    assert node(found, "qkv_all_to_all").amount[0] == ("segment_tokens", (24 + 6 * 4) * 2.0)
 
 
 def test_latents_are_gathered_before_they_are_expanded():
