@@ -1,0 +1,52 @@
+"""Closed loops of one request length: F7.
+
+``closed loop concurrency C, ISL n, OSL m``: C clients, each with one request under way. Rows don't say how many
+requests: 10 × C, as both sources of such rows do it (benchmark scripts of dynamo and of InferenceX), first wave
+included. InferenceX draws each length uniformly from 0.8 to 1.0 of the given one; its rows are those whose note
+begins with a date.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tests.measured.points import systems
+from tests.measured.points.row import Inexpressible, Row
+
+_WORKLOAD: Final = re.compile(r"closed loop concurrency (\d+), ISL (\d+), OSL (\d+)")
+_DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")
+_PARALLEL: Final = re.compile(r"TP(\d+)(?: moe_ep(\d+))?")
+_WAVES: Final = 10
+
+
+def scenario(row: Row) -> dict[str, Any]:
+    """Return the scenario of a row.
+
+    Raises
+    ------
+    Inexpressible
+        When the workload or the plan is given in other words.
+    """
+    workload, parallel = _WORKLOAD.match(row.workload), _PARALLEL.fullmatch(row.parallel)
+    if not workload or not parallel:
+        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    concurrency, prompt, output = (int(number) for number in workload.groups())
+    lengths = _drawn if _DATED.match(row.note) else _fixed
+    document = systems.base(row)
+    document["plan"] = {"tp": int(parallel[1]), "ep": int(parallel[2] or 1)}
+    document["workload"] = {
+        "arrivals": {"process": "closed_loop", "concurrency": concurrency},
+        "prompt_tokens": lengths(prompt),
+        "output_tokens": lengths(output),
+        "requests": _WAVES * concurrency,
+    }
+    return document
+
+
+def _fixed(tokens: int) -> dict[str, Any]:
+    return {"fixed": tokens}
+
+
+def _drawn(tokens: int) -> dict[str, Any]:
+    return {"uniform": {"low": tokens * 8 // 10, "high": tokens}}

@@ -1,0 +1,117 @@
+"""Collectives on their own: F11. Computed from the plans of :mod:`clustersim.collective`; nothing is simulated.
+
+How each source counts bytes:
+
+- NCCL and nccl-tests: bus bandwidth, payload / seconds times 2 (n − 1) / n for all-reduce and (n − 1) / n for
+  all-gather and reduce-scatter (nccl-tests, PERFORMANCE.md). Only what NCCL has is a candidate: not the custom
+  all-reduces of vLLM.
+- XLA: bytes that a chip receives, (n − 1) / n of the gathered tensor, over seconds.
+- DeepEP, low latency: every token goes to each of its experts. Normal: once to each rank that has one of them
+  (256 experts); from node to node only once, on rails, and from there to those ranks, both pipelined. Its bandwidth
+  is what a rank sends to nodes (between nodes) or to ranks (inside one), itself included, over seconds. fp8
+  carries a 4-byte scale per 128 elements (DeepEP, tests/test_low_latency.py, test_intranode.py,
+  test_internode.py). V2 counts as normal.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from typing import Any, Final
+
+from clustersim.cluster.topology import Topology
+from clustersim.collective import choose, plan_collective
+from clustersim.scenario.document import Document
+from clustersim.scenario.topologies import build_cluster
+from tests.measured.points.row import Inexpressible, Row
+
+_TOPOLOGIES: Final[dict[str, str]] = {
+    "8xH200 (NVLink4)": "dgx-h200",
+    "H200 (NVLink4)": "dgx-h200",
+    "8xB200 P6-B200 (NVLink5)": "dgx-b200",
+    "B200 (NVLink5)": "dgx-b200",
+    "SM100 (B200 class)": "dgx-b200",
+    "SM100 (B200 class) + CX7": "dgx-b200",
+    "8xA100 (NVLink3)": "dgx-a100",
+    "H800 + CX7 400Gb/s": "h800-node",
+    "SM90 (H100/H800 class) + CX7": "dgx-h100",
+    "TPU7x (Ironwood) 2x2x1": "tpu-v7x",
+}
+_CUSTOM: Final = ("one_shot", "two_shot")
+_NAMED: Final = {"Ring": "ring", "NVLS": "in_switch"}
+_BUS_FACTOR: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+_NCCL: Final = re.compile(r"payload (\d+) algo ?(Ring|NVLS|auto)?")
+_EXPERTS: Final = re.compile(r"payload (\d+) tok/rank x (\d+)(?: hidden)?, top(\d+)")
+_NUM_EXPERTS: Final = 256
+_NODE: Final = 8
+_BYTES: Final = {"dispatch fp8": 1.0 + 4.0 / 128.0, "combine bf16": 2.0}
+
+
+def value(row: Row) -> float:
+    """Return the figure of a row, in its unit.
+
+    Raises
+    ------
+    Inexpressible
+        When there is no such topology, or the collective is given in other words.
+    """
+    if "DCN" in row.parallel:
+        raise Inexpressible("TPU slices joined over the data centre's network are not modelled")
+    if row.hardware not in _TOPOLOGIES:
+        raise Inexpressible(f"no topology in the catalogs for {row.hardware!r}")
+    where = _topology(_TOPOLOGIES[row.hardware], row.num_gpus)
+    counted, seconds = _experts(row, where) if "DeepEP" in row.parallel else _library(row, where)
+    return seconds * 1e6 if row.unit == "us" else counted / seconds / 1e9
+
+
+@cache
+def _topology(name: str, devices: int) -> Topology:
+    part: dict[str, Any] = {"name": name}
+    part |= {"dims": [2, 2, 1]} if name.startswith("tpu") else {"nodes": -(-devices // _NODE)}
+    return build_cluster(Document(file=name, data={"topology": part}, marks={}, key_marks={}))[0]
+
+
+def _library(row: Row, where: Topology) -> tuple[float, float]:
+    """Return the bytes that a library counts, and seconds."""
+    found, kind, count = _NCCL.match(row.workload), row.parallel, row.num_gpus
+    if not found or kind not in _BUS_FACTOR:
+        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    payload = int(found[1])
+    share = _BUS_FACTOR[kind] * (count - 1) / count
+    if row.framework == "XLA":
+        tensor, counted = payload / share, float(payload)
+    else:
+        tensor, counted = float(payload), payload * share
+    plans = plan_collective(where, kind, tuple(range(count)), _NAMED.get(found[2] or "auto", "auto"))
+    return counted, float(choose([plan for plan in plans if plan.algorithm not in _CUSTOM], tensor)[1])
+
+
+def _experts(row: Row, where: Topology) -> tuple[float, float]:
+    """Return the bytes that DeepEP counts, and seconds."""
+    found = _EXPERTS.match(row.workload)
+    direction = next((name for name in _BYTES if name in row.parallel), None)
+    if not found or direction is None:
+        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    tokens, hidden, top_k = (int(number) for number in found.groups())
+    once = tokens * hidden * _BYTES[direction]
+    count = row.num_gpus
+    group = tuple(range(count))
+    group, inside, rail = tuple(range(count)), tuple(range(min(count, _NODE))), tuple(range(0, count, _NODE))
+    if "low-latency" in row.parallel:
+        return once * top_k, _all_to_all(where, group, once * top_k)
+    to_ranks, to_nodes = once * _reached(count, top_k), once * _reached(len(rail), top_k)
+    forwarded = _all_to_all(where, inside, to_ranks)
+    if len(rail) == 1:
+        return to_ranks, forwarded
+    return to_nodes, max(forwarded, _all_to_all(where, rail, to_nodes))
+
+
+def _all_to_all(where: Topology, group: tuple[int, ...], payload: float) -> float:
+    return float(choose(plan_collective(where, "all_to_all", group), payload)[1])
+
+
+def _reached(parts: int, top_k: int) -> float:
+    """Return how many of equal parts hold one of ``top_k`` different experts, on average."""
+    held = _NUM_EXPERTS // parts
+    return parts * (1.0 - math.comb(_NUM_EXPERTS - held, top_k) / math.comb(_NUM_EXPERTS, top_k))

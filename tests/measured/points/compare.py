@@ -1,0 +1,139 @@
+"""Predictions for a table of points: one simulation per scenario, however many figures it has."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.errors import InputError
+from clustersim.report.summary import summary_of
+from clustersim.run.simulate import simulate
+from clustersim.scenario.document import Document
+from clustersim.scenario.load import build_scenario
+from tests.measured.points import closed_loop, collectives, offline, published, replays, static_batch
+from tests.measured.points.metrics import value_of
+from tests.measured.points.row import Inexpressible, Row
+
+_SCENARIOS: Final = {
+    "F5-static-batch": static_batch.scenario,
+    "F6-saturated": offline.scenario,
+    "F6-pp-tp-sweep": offline.scenario,
+    "F7-closed-loop": closed_loop.scenario,
+    "F7-moe-ep": closed_loop.scenario,
+    "F10-cluster-published": published.scenario,
+}
+_REPLAYS: Final = ("F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100")
+_COLLECTIVES: Final = "F11-collectives"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A row with its prediction, or with the reason why there is none.
+
+    Parameters
+    ----------
+    row : Row
+    predicted : float or None
+        In the row's unit.
+    reason : str or None
+        Why it is None.
+    scenario : mapping or None
+        What was simulated.
+    """
+
+    row: Row
+    predicted: float | None = None
+    reason: str | None = None
+    scenario: dict[str, Any] | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured."""
+        return None if self.predicted is None else self.predicted / self.row.value
+
+
+def scenario_of(row: Row, traces: Path) -> dict[str, Any]:
+    """Return the scenario document of a row.
+
+    Raises
+    ------
+    Inexpressible
+        When there can be none.
+    """
+    if row.family in _REPLAYS:
+        return replays.scenario(row, traces)
+    if row.family not in _SCENARIOS:
+        raise Inexpressible(f"unknown family {row.family!r}")
+    return _SCENARIOS[row.family](row)
+
+
+def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[Point]:
+    """Predict every row, in the order in which predictions are ready.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    traces : Path
+        Folder in which, and below which, recorded requests lie.
+    workers : int
+        Processes that simulate.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        try:
+            if row.family == _COLLECTIVES:
+                yield Point(row=row, predicted=collectives.value(row))
+            else:
+                groups.setdefault(_key(scenario_of(row, traces)), []).append(row)
+        except Inexpressible as why:
+            yield Point(row=row, reason=str(why))
+    if workers == 1:
+        for key, members in groups.items():
+            yield from _points(key, members)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        for found in pool.map(_points, groups, groups.values()):
+            yield from found
+
+
+def run(document: dict[str, Any]) -> dict[str, Any]:
+    """Simulate a scenario document and return its summary.
+
+    Raises
+    ------
+    Inexpressible
+        When the scenario is refused, or not every request finishes.
+    """
+    try:
+        data = copy.deepcopy(document)
+        scenario = build_scenario(Document(file=document["name"], data=data, marks={}, key_marks={}))
+        summary = summary_of(simulate(scenario), legal=True)
+    except InputError as error:
+        raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
+    requests = summary["requests"]
+    if requests["finished"] < requests["arrived"]:
+        raise Inexpressible(f"only {requests['finished']} of {requests['arrived']} requests finish")
+    return summary
+
+
+def _key(document: dict[str, Any]) -> str:
+    """Return a scenario as text, alike for all rows that were measured in one run."""
+    return json.dumps(document | {"name": "point"}, sort_keys=True)
+
+
+def _points(key: str, rows: Iterable[Row]) -> list[Point]:
+    document = json.loads(key)
+    found = []
+    try:
+        summary = run(document)
+        for row in rows:
+            found.append(Point(row=row, predicted=value_of(row, summary), scenario=document))
+    except Inexpressible as why:
+        done = {point.row.id for point in found}
+        found += [Point(row=row, reason=str(why), scenario=document) for row in rows if row.id not in done]
+    return found

@@ -1,0 +1,38 @@
+"""Figures that vendors published of a whole deployment: F10."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tests.measured.points import systems
+from tests.measured.points.row import Inexpressible, Row
+
+_WORKLOAD: Final = re.compile(r"ISL (\d+) OSL (\d+) closed loop concurrency (\d+), (\d+) requests")
+_PARALLEL: Final = re.compile(r"TP(\d+), max-num-batched-tokens (\d+), max-num-seqs (\d+)")
+
+
+def scenario(row: Row) -> dict[str, Any]:
+    """Return the scenario of a row.
+
+    Raises
+    ------
+    Inexpressible
+        When the workload or the plan is not given.
+    """
+    workload, parallel = _WORKLOAD.fullmatch(row.workload), _PARALLEL.fullmatch(row.parallel)
+    if not workload:
+        raise Inexpressible("the workload is not given (no prompt and output lengths)")
+    if not parallel:
+        raise Inexpressible(f"the plan is not given: {row.parallel!r}")
+    prompt, output, concurrency, requests = (int(number) for number in workload.groups())
+    document = systems.base(row)
+    document["plan"] = {"tp": int(parallel[1])}
+    document["serving"] |= {"max_batch_tokens": int(parallel[2]), "max_batch_requests": int(parallel[3])}
+    document["workload"] = {
+        "arrivals": {"process": "closed_loop", "concurrency": concurrency},
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "requests": requests,
+    }
+    return document

@@ -1,0 +1,48 @@
+"""Replays of recorded requests: F1, F2, F3 and F4. The traces are not part of the project."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from tests.measured.points import systems
+from tests.measured.points.row import Inexpressible, Row
+
+_FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
+"""How the file of a trace is called, given its name in the row."""
+
+_LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
+_PARALLEL: Final = re.compile(r"(?:1 x )?TP(\d+)(?: PP(\d+))?")
+
+
+def scenario(row: Row, traces: Path) -> dict[str, Any]:
+    """Return the scenario of a row, whose trace is looked for in ``traces`` and below.
+
+    Raises
+    ------
+    Inexpressible
+        When the trace is not there, or prefill and decode ran on devices of their own.
+    """
+    parallel = _PARALLEL.fullmatch(row.parallel)
+    if not parallel:
+        raise Inexpressible("prefill and decode on devices of their own are not simulated yet")
+    document = systems.base(row)
+    document["plan"] = {"tp": int(parallel[1]), "pp": int(parallel[2] or 1)}
+    limits = _LIMITS.match(row.note)
+    if limits:
+        document["serving"] |= {"max_batch_requests": int(limits[1]), "max_batch_tokens": int(limits[2])}
+        if limits[3]:
+            document["serving"]["kv_blocks"] = int(limits[3])
+    document["workload"] = {"trace": {"path": str(_trace(row, traces))}}
+    return document
+
+
+def _trace(row: Row, traces: Path) -> Path:
+    """Return the file of a row's trace: the first of its names in order of path."""
+    name = Path(re.split(r"[:(]", row.workload)[0].strip()).name
+    for pattern in _FILES:
+        found = sorted(traces.rglob(pattern.format(name)))
+        if found:
+            return found[0].resolve()
+    raise Inexpressible(f"the trace {name} is not below the folder of traces")

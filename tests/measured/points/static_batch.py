@@ -1,0 +1,44 @@
+"""A batch that starts and ends together: F5 (gptSessionBenchmark).
+
+All prompts are one step, then all decode until all end: what continuous batching does with requests of equal
+lengths that arrive together and fit. Contiguous K/V was allocated for the whole batch beforehand, so the pool is
+given as just that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tests.measured.points import systems
+from tests.measured.points.row import Inexpressible, Row
+
+_WORKLOAD: Final = re.compile(r"static batch (\d+), ISL (\d+), OSL (\d+)")
+
+
+def scenario(row: Row) -> dict[str, Any]:
+    """Return the scenario of a row.
+
+    Raises
+    ------
+    Inexpressible
+        When the workload or the plan is given in other words.
+    """
+    workload = _WORKLOAD.fullmatch(row.workload)
+    if not workload or row.parallel != "TP1":
+        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    batch, prompt, output = (int(number) for number in workload.groups())
+    document = systems.base(row)
+    blocks = -(-(prompt + output) // document["serving"]["kv_block_tokens"])
+    document["serving"] |= {
+        "max_batch_requests": batch,
+        "max_batch_tokens": batch * prompt,
+        "kv_blocks": batch * blocks,
+    }
+    document["workload"] = {
+        "arrivals": "all_at_once",
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "requests": batch,
+    }
+    return document
