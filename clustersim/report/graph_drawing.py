@@ -217,10 +217,20 @@ def _links(section: Section, canvas: Canvas, band: int, s: int, height: int) -> 
             parts.append(_path(link, f"M{middle + _KIND_OFFSET[link.kind]:g} {top}V{bottom}"))
             continue
         x = edge + 9 + _LANE * lanes[link.source, link.kind]
-        start = f"M{x} 0" if first < 0 else f"M{edge} {_y(first) + _HEIGHT - 9}H{x - 4}q4 0 4 4"
-        end = f"V{height}" if link.target is None else f"V{_y(last) + 8}q0 4 -4 4H{edge}"
-        parts.append(_path(link, start + end))
+        if first < 0:
+            start = f"M{x} 0"
+        elif _covers_gutter(section, link.source, canvas, band):
+            start = f"M{x} {_y(first) + _HEIGHT}"
+        else:
+            start = f"M{edge} {_y(first) + _HEIGHT - 9}H{x - 4}q4 0 4 4"
+        straight = link.target is None or _covers_gutter(section, link.target, canvas, band)
+        parts.append(_path(link, start + (f"V{bottom}" if straight else f"V{bottom + 8}q0 4 -4 4H{edge}")))
     return parts
+
+
+def _covers_gutter(section: Section, number: int | None, canvas: Canvas, band: int) -> bool:
+    """Whether a shape reaches over the gutter at the right of a band into the next one."""
+    return number is not None and any(s in section.shapes[number].s for s in canvas.bands[band + 1 :])
 
 
 _KIND_OFFSET: Final = {"data": 0, "kv": 12, "sync": 24, "order": -12, "boundary": -24}

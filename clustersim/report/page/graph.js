@@ -79,11 +79,18 @@ function draw() {
       const from = sender.firstElementChild.getBoundingClientRect();
       const to = receiver.firstElementChild.getBoundingClientRect();
       const middle = (leaving + entering) / 2 + 8 * (index - (senders.length - 1) / 2);
-      const startY = from.top + from.height / 2 - origin.top, endY = to.top + to.height / 2 - origin.top;
+      // Past its neighbours on the right a line leaves below them, and arrives above those on the left.
+      const beside = index === senders.length - 1, first = index === 0;
+      const across = (from.left + from.right) / 2 - origin.left, below = from.bottom + 4 + 3 * index - origin.top;
+      const into = (to.left + to.right) / 2 - origin.left - 14, above = to.top - 5 - 3 * index - origin.top;
+      const start = beside ? `M${from.right - origin.left} ${(from.top + from.bottom) / 2 - origin.top}`
+        : `M${across} ${from.bottom - origin.top}V${below}`;
+      const end = first ? `V${(to.top + to.bottom) / 2 - origin.top}H${to.left - origin.left}`
+        : `V${above}H${into}V${to.top - origin.top}`;
       const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
       path.setAttribute("class", "edge sync");
       path.setAttribute("marker-end", "url(#arrow-sync)");
-      path.setAttribute("d", `M${from.right - origin.left} ${startY}H${middle}V${endY}H${to.left - origin.left}`);
+      path.setAttribute("d", `${start}H${middle}${end}`);
       wires.append(path);
     });
   }
