@@ -270,4 +270,3 @@ def is_acyclic(graph: StepGraph, extra: tuple[Int64Array, Int64Array] | None = N
             if pending[after] == 0:
                 ready.append(after)
     return done == len(graph)
-
