@@ -31,7 +31,7 @@ def test_counts_and_tiers_of_a_node() -> None:
         ("dgx-h100", {"nodes": 2}, 8 * 50e9),
         ("tpu-v6e", {}, 3.2e12),  # docs.cloud.google.com/tpu/docs/v6e: bisection of a pod
         ("mi300x-node", {}, 16 * 64e9),
-        ("l40s-node", {}, 22e9),
+        ("l40s-node", {}, 33e9),
         ("fat-tree", {}, 8 * 8 * 50e9),
         ("fat-tree", {"oversubscription": 4}, 8 * 8 * 50e9 / 4),
     ],
