@@ -1,0 +1,104 @@
+"""CONTRIBUTING.md: its example files are used, its commands run, its code works where it says that it goes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from clustersim.cli import main
+from clustersim.legality.check import PLAN_CHECKS, check_plan
+from clustersim.plan.parallel import Cut, ParallelPlan
+from clustersim.scenario import load_model
+from clustersim.workload import FORMATS, read_trace
+from clustersim.workload.trace import TraceFormat
+from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
+from tests.architecture.test_imports import LAYERS
+
+DOCUMENT = "CONTRIBUTING.md"
+BURSTGPT = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,Conversation log\n"
+    "45.5,GPT-4,1087,230,1317,API log\n"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the example files."""
+    found = tmp_path_factory.mktemp("contributor")
+    write_files(DOCUMENT, found)
+    return found
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in that folder."""
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("words", commands(DOCUMENT), ids=" ".join)
+def test_command_runs(words: list[str], here: Path) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+
+
+def test_every_example_file_is_used(folder: Path) -> None:
+    prose = " ".join(word for words in commands(DOCUMENT) for word in words)
+    files = [block.file for block in blocks(DOCUMENT) if block.file and block.language != "python"]
+    assert [file for file in files if file not in prose] == []
+
+
+def _imported(folder: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_example_of_a_trace_format_reads_a_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _imported(folder, "burstgpt")
+    monkeypatch.setitem(FORMATS, "burstgpt", TraceFormat(matched_share=module.matched_share, read=module.read))
+    path = folder / "burst.csv"
+    path.write_text(BURSTGPT, encoding="utf-8")
+    found = read_trace(path)
+    assert found.arrived_at_ns.tolist() == [0, 40_500_000_000]
+    assert (found.prompt_tokens.tolist(), found.output_tokens.tolist()) == ([472, 1087], [18, 230])
+
+
+def test_example_of_a_rule_finds_its_mutation_and_offers_what_is_legal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = _imported(folder, "whole_layers")
+    monkeypatch.setitem(PLAN_CHECKS, module.RULE.id, module.whole_layers)
+    legal = ParallelPlan(pp=2, stages=(Cut(layer=16),))
+    given = {"model": load_model("llama-3.1-8b"), "num_devices": 8, "memory_bytes": 80 * 10**9}
+    assert check_plan(plan=legal, **given).of("PP-9") == "legal"
+    (violation,) = check_plan(plan=replace(legal, stages=(Cut(layer=12, before="ffn"),)), **given).violations
+    assert (violation.rule, violation.where) == ("PP-9", "plan.stages.cuts[0]")
+    assert (violation.message, violation.fix) == ("the stage begins inside layer 12", "use balanced stages")
+    assert check_plan(plan=ParallelPlan(), **given).of("PP-9") == "not_checkable"
+
+
+def test_import_order_is_the_one_that_is_tested() -> None:
+    text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+    drawn = re.search(r"^```\n(cli\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert drawn is not None
+    assert [tuple(line.split(" | ")) for line in drawn[1].splitlines()] == [
+        row for row in LAYERS if row != ("__main__",)
+    ]
+
+
+def test_table_of_tests_names_every_folder() -> None:
+    named = {cells[0].strip("`").removeprefix("tests/").rstrip("/") for cells in rows(DOCUMENT, "folder")}
+    present = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
+    assert named == present

@@ -1,0 +1,191 @@
+"""The documents say what is true: commands run, tables have the keys and columns that there are.
+
+The README's commands run in order in an empty folder beside the example files that it shows, as a newcomer
+would run them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from pydantic import BaseModel
+
+import clustersim
+from clustersim import catalog
+from clustersim.cli import COMMANDS, main
+from clustersim.scenario import load
+from clustersim.scenario.schema import ScenarioPart
+from clustersim.timeline.spans import SPAN_COLUMNS
+from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
+
+DOCUMENTS: Final = ("README.md", "CONTRIBUTING.md")
+STATUS: Final = {("check", "illegal-five-ways"): 1}
+"""Commands that end with another status than 0."""
+QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, ...], Result]]:
+    """Run the README's commands in order, in a folder that holds its example files and ``scenarios/``."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    write_files("README.md", folder)
+    (folder / "scenarios").symlink_to(ROOT / "scenarios")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return folder, {tuple(words): CliRunner().invoke(main, words) for words in commands("README.md")}
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("words", [words for name in DOCUMENTS for words in commands(name)], ids=" ".join)
+def test_command_of_a_document_can_be_parsed(words: list[str]) -> None:
+    if "--help" in words:
+        return
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None
+    command.make_context(words[0], list(words[1:]))
+
+
+@pytest.mark.parametrize("words", commands("README.md"), ids=" ".join)
+def test_command_of_the_readme_runs(words: list[str], newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
+    result = newcomer[1][tuple(words)]
+    assert result.exit_code == STATUS.get((*words[:2],), 0), result.output
+
+
+def test_readme_shows_what_the_quickstart_prints(
+    newcomer: tuple[Path, dict[tuple[str, ...], Result]], request: pytest.FixtureRequest
+) -> None:
+    printed = newcomer[1]["run", "scenarios/quickstart.yaml"].stdout
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = QUICKSTART.search(text)
+    assert shown is not None
+    if _steady(printed) != _steady(shown[1]) and request.config.getoption("--update-golden"):
+        (ROOT / "README.md").write_text(text.replace(shown[1], printed), encoding="utf-8")
+        pytest.fail("README.md: rewrote what the quickstart prints; look at what moved, and run again")
+    assert _steady(printed) == _steady(shown[1]), "if the figures were meant to move: pytest --update-golden"
+
+
+def _steady(text: str) -> list[str]:
+    """Return the lines without wall time and digest."""
+    return [re.sub(r"in \S+ \S+ of real time|-[0-9a-f]{12}", "", line).rstrip() for line in text.splitlines()]
+
+
+def test_readme_code_runs(tmp_path: Path) -> None:
+    (code,) = [block.text for block in blocks("README.md") if block.language == "python"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "schedule"
+
+
+def test_readme_names_every_command() -> None:
+    assert {words[0] for words in commands("README.md")} >= set(COMMANDS)
+
+
+def test_tables_of_the_readme_have_every_key_of_a_scenario_and_its_default() -> None:
+    written = {key.strip("`"): default for key, _, default in rows("README.md", "key")}
+    keys = [key for key, _ in _leaves(ScenarioPart) if not key.startswith("workload.output_tokens")]
+    assert sorted(written) == sorted(keys)
+    for key, default in _leaves(ScenarioPart):
+        if key in written and default is not None:
+            assert written[key] == default, key
+
+
+def _leaves(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str | None]]:
+    """Return the dotted keys of a part, each with its default as the tables write it (None: in words)."""
+    found: list[tuple[str, str | None]] = []
+    for name, field in part.model_fields.items():
+        inner = _part(field.annotation)
+        if inner is not None:
+            found += _leaves(inner, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, _written(field.is_required(), field.get_default(call_default_factory=True))))
+    return found
+
+
+def _part(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if typing.get_origin(annotation) not in (typing.Annotated, typing.Union, types.UnionType):
+        return None
+    return next((part for part in map(_part, typing.get_args(annotation)) if part is not None), None)
+
+
+def _written(required: bool, default: Any) -> str | None:
+    match default:
+        case _ if required:
+            return None
+        case bool():
+            return f"`{str(default).lower()}`"
+        case str() | int() | float():
+            return f"`{default}`"
+        case {"name": name}:
+            return f"`{name}`"
+        case _:
+            return None
+
+
+def test_tables_of_the_readme_have_every_column(newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
+    run = next((newcomer[0] / "runs").glob("quickstart-*"))
+    for file in ("requests.parquet", "steps.parquet"):
+        assert _cells(f"column of `{file}`") == pq.read_schema(run / file).names
+    assert sorted(_cells("column of unfolded spans")) == sorted(SPAN_COLUMNS)
+    written = {name.rstrip("/") for name in _cells("file")}
+    assert written == {path.name for path in run.iterdir()}
+    prose = (ROOT / "README.md").read_text(encoding="utf-8")
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert [key for key in summary if f"`{key}`" not in prose] == []
+
+
+def _cells(head: str) -> list[str]:
+    return [name for cells in rows("README.md", head) for name in re.findall(r"`([^`]+)`", cells[0])]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    assert [target for target in targets if target and not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", catalog.names("scenarios"))
+def test_shipped_scenario_says_what_it_shows_and_expects(name: str) -> None:
+    text = catalog.path_of("scenarios", name).read_text(encoding="utf-8")
+    head = text[: text.index("name:")].splitlines()
+    assert len(head) >= 2
+    assert all(line.startswith("# ") for line in head)
+    assert "# Look at:" in text
+    scenario = load(name)
+    assert scenario.name == name
+    assert [expected for expected in scenario.expect if expected.key == "legal"]
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert clustersim.__all__ == sorted(clustersim.__all__)
+    assert [name for name in clustersim.__all__ if getattr(clustersim, name).__name__ != name] == []
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        _ = clustersim.laod
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import clustersim; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    assert not {"numpy", "yaml", "simpy"} & set(re.findall(r"\w+", done.stdout))
