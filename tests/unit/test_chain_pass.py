@@ -29,7 +29,7 @@ BY_CLASS = np.array([1000, 3000])
 class Toy:
     """The chain on g0 and g1 of a crossbar; foreign sends go from g0 to g2."""
 
-    def __init__(self, *, watches: bool = True) -> None:
+    def __init__(self, *, watches: bool = True, shape: ChainShape = SHAPE) -> None:
         self.topology = crossbar(3)
         self.env = Environment(initial_time=0)
         self.network = Network(self.env, self.topology.link_capacity)
@@ -38,7 +38,7 @@ class Toy:
         self.ended: list[int] = []
         self.begun: list[tuple[int, int]] = []
         self.run = ChainPass(
-            self.env, self.network, SHAPE, BY_CLASS, watched, self.communicate, lambda: self.ended.append(self.env.now)
+            self.env, self.network, shape, BY_CLASS, watched, self.communicate, lambda: self.ended.append(self.env.now)
         )
 
     def communicate(self, segment, cls, members, duration, done, started):
@@ -120,6 +120,20 @@ def test_two_foreign_flows_leave_a_third_each():
         lambda _: toy.network.begin((2,), plan, 5000, 6000, lambda _: None, None, foreign=True),
     )  # fmt: skip
     assert toy.times() == [(0, 1000), (1000, 8000), (8000, 9000)]
+
+
+def test_a_pass_is_closed_again_when_the_foreign_flow_has_left_and_reopened_by_the_next():
+    # Two collectives. The first send is there from 1,000 and done at 3,000; the first collective, with 1,000 of its
+    # 2,000 bytes left then, ends at 4,000. The second one has 1,000 bytes left at 6,000, when the next send comes:
+    # at 7,000 that is done, and 500 bytes are left.
+    collectives = ChainShape(
+        instance_class=np.array([1, 1]), first=np.array([0, 1]), members=[(0, 1), (0, 1)], cls=[1, 1]
+    )
+    toy = Toy(shape=collectives)
+    toy.foreign(1000, 1000)
+    toy.foreign(6000, 500)
+    assert toy.times() == [(0, 4000), (4000, 7500)]
+    assert toy.begun == [(1000, 0), (6000, 4000)]
 
 
 def test_a_pass_that_has_ended_watches_no_longer():

@@ -157,13 +157,15 @@ def test_a_watcher_hears_of_foreign_flows_on_its_links_only(sends):
     assert watcher.seen == [("enters", 6000), ("leaves", 7000)]
 
 
-def test_watch_says_how_many_foreign_flows_are_there_already(sends):
-    up = sends.topology.route(0, 2)[0]
+def test_watch_says_how_many_foreign_flows_are_there_already_link_by_link(sends):
+    up, across, down = sends.topology.route(0, 2)
     sends.send("a", (0, 2), 1000, foreign=True)
+    sends.send("b", (1, 2), 1000, foreign=True)
     sends.env.run(until=1500)
     assert sends.network.watch([up], Watcher(sends.env)) == 1
+    assert sends.network.watch([up, across, down], Watcher(sends.env)) == 5
     sends.env.run()
-    assert sends.network.watch([up], Watcher(sends.env)) == 0
+    assert sends.network.watch([up, across, down], Watcher(sends.env)) == 0
 
 
 def test_a_collective_and_a_send_share_the_link_that_both_use():

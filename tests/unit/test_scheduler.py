@@ -119,9 +119,10 @@ def test_a_waiting_request_without_blocks_keeps_those_behind_it_out():
 
 def test_a_begun_prompt_without_blocks_keeps_later_requests_out():
     """Else a stream of short requests could take every block that comes free, and the prompt would never end."""
-    chosen = scheduler(blocks=4, max_batch_tokens=10)
+    chosen = scheduler(blocks=5, max_batch_tokens=10)
     add(chosen, (4, 5), (16, 1), (1, 1))
-    # 4 + 6 tokens take 1 + 2 blocks; the decode of request 0 takes the last one, and 9 more tokens need another two.
+    # 4 + 6 tokens take 1 + 2 blocks and the decode of request 0 another one; the next 9 tokens of request 1 need 2
+    # blocks, but there is only 1, which would do for request 2.
     assert steps(chosen, 2) == [([], [(0, 4), (1, 6)]), ([0], [])]
 
 
@@ -204,10 +205,21 @@ def test_a_sequence_lives_where_most_blocks_are_free():
 
 def test_a_sequence_is_preempted_only_for_one_of_its_own_owner():
     chosen = scheduler(blocks=2, owners=2)
-    add(chosen, (4, 9), (4, 9), (4, 9))
-    steps(chosen)  # Owners 0, 1, 0.
-    assert steps(chosen) == [([0, 1], [])]
+    add(chosen, (4, 9), (3, 9), (4, 9), (3, 9))
+    steps(chosen)  # Owners 0, 1, 0, 1; those of owner 1 have room for a fourth token in their blocks.
+    assert steps(chosen) == [([0, 1, 3], [])]
     assert facts(chosen, PREEMPTED) == [(2, 1)]
+
+
+def test_a_sequence_in_flight_is_not_preempted():
+    chosen = scheduler(blocks=2, stages=2, max_batch_tokens=4)
+    add(chosen, (4, 9), (4, 9))
+    first, second = chosen.schedule(0), chosen.schedule(0)
+    chosen.complete(1, first)
+    assert chosen.schedule(1) is None  # Request 0 needs the block of request 1, which is in flight.
+    chosen.complete(2, second)
+    assert carried(chosen.schedule(2)) == ([0], [])
+    assert facts(chosen, PREEMPTED) == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +251,15 @@ def test_a_decision_is_steady_when_all_that_runs_decodes():
     chosen.complete(2, decision)
     chosen.add(Sequence(request=2, prompt_tokens=4, output_tokens=9))
     assert not chosen.schedule(2).steady
+
+
+def test_a_decision_is_not_steady_when_the_budget_leaves_a_decode_out():
+    chosen = scheduler(scheduler="continuous", max_batch_tokens=2)
+    add(chosen, (1, 9), (1, 9), (1, 9))
+    steps(chosen, 2)  # Two prompts, then the third.
+    decision = chosen.schedule(2)
+    assert carried(decision) == ([0, 1], [])
+    assert not decision.steady
 
 
 def test_nothing_is_steady_with_several_stages():

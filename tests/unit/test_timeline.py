@@ -38,6 +38,13 @@ def test_unfold_gives_every_span_sorted_by_start_rank_and_stream():
     ]  # fmt: skip
 
 
+def test_spans_that_start_together_are_sorted_by_rank_before_stream():
+    spans = timeline(stages=2).unfold(130, 131)
+    assert [row for row in rows(spans, "start_ns", "rank", "stream") if row[0] == 130] == [
+        (130, 0, 0), (130, 0, 2), (130, 1, 0), (130, 1, 2), (130, 2, 3), (130, 3, 3)
+    ]  # fmt: skip
+
+
 def test_unfold_by_default_gives_as_many_spans_as_were_counted():
     one = timeline(stages=2, dp=2)
     assert one.num_spans == 2 * (2 * 3 * 4 + 3 * 2 * 2)
@@ -94,6 +101,14 @@ def test_unfold_of_a_pass_in_the_middle_of_a_run_takes_its_own_durations():
     recorder.step(0, 7, 3, 1, 0, 393, 1, 0, 1, 5, 0, 1, 2, 9)
     spans = timeline_of(recorder, sp=1, tp=2, stages=1).unfold(200, 280, ranks=[1])
     assert rows(spans, "start_ns", "end_ns", "step") == [(130, 231, 8), (231, 261, 8), (261, 363, 9)]
+
+
+def test_unfold_shows_the_end_of_the_longest_pass_of_a_run():
+    recorder = Recorder([pair()])
+    varying = Durations(row=np.array([0, 30]), columns=(0,), varying=np.array([[100], [200]]))
+    recorder.run(0, 0, 0, 0, np.array([0, 130]), varying)
+    spans = timeline_of(recorder, sp=1, tp=2, stages=1).unfold(359, 360)
+    assert rows(spans, "start_ns", "end_ns") == [(330, 360), (330, 360)]
 
 
 def test_a_timeline_of_nothing_unfolds_to_nothing():
