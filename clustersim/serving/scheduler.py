@@ -179,7 +179,9 @@ class Scheduler:
         self.running.remove(sequence)
         sequence.computed = 0
         sequence.preemptions += 1
-        self.waiting.appendleft(sequence)
+        # Requests are numbered as they arrive. At the front it would overtake one that was preempted before it.
+        place = next((i for i, s in enumerate(self.waiting) if s.request > sequence.request), len(self.waiting))
+        self.waiting.insert(place, sequence)
         self.facts.append((now, PREEMPTED, sequence.request, sequence.generated))
 
     def _release(self, now: int, sequence: Sequence) -> None:

@@ -153,6 +153,14 @@ def test_preempted_sequences_wait_before_later_arrivals_in_their_old_order():
     assert [s.request for s in chosen.waiting] == [2, 3, 4]
 
 
+def test_sequences_preempted_one_after_the_other_wait_in_the_order_of_their_arrival():
+    chosen = scheduler(blocks=2, owners=2)
+    add(chosen, (4, 9), (3, 9), (4, 9), (4, 9))
+    steps(chosen, 3)  # On owner 0 request 2 gives way to request 0; a step later on owner 1 request 3 to request 1.
+    assert facts(chosen, PREEMPTED) == [(2, 1), (3, 1)]
+    assert [s.request for s in chosen.waiting] == [2, 3]
+
+
 def test_a_preempted_sequence_computes_prompt_and_generated_tokens_anew_and_goes_on():
     chosen = scheduler(blocks=2)
     _, second = add(chosen, (4, 2), (4, 3))
