@@ -60,8 +60,8 @@ class Node:
         Matrix dimensions on one rank.
     heads, kv_heads, qk_dim, v_dim : int
         Attention shape on one rank.
-    experts : int
-        Experts that one rank holds.
+    experts, num_experts, top_k : int
+        Experts that one rank holds; experts of the layer; how many of them a token visits.
     variant : str
         Suffix of the attention features that this node reads (``@4096`` for a sliding window, ``#1`` for a ring).
     rule : str
@@ -92,6 +92,8 @@ class Node:
     v_dim: int = 0
     shared_kv: bool = False
     experts: int = 0
+    num_experts: int = 0
+    top_k: int = 0
     variant: str = ""
     rule: str = "replicate"
     width: int = 0

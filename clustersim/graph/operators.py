@@ -247,12 +247,12 @@ class _Work:
         up_width = inner * (2 if f.gated else 1)
         up = Node(
             name="expert_up", op="grouped_gemm", module="moe", amount=routed, n=up_width, k=h, experts=f.num_experts,
-            rule="expert_up", width=up_width,
+            num_experts=f.num_experts, top_k=f.top_k, rule="expert_up", width=up_width,
         )  # fmt: skip
         act = self._act("expert_act", "moe", inner, f.gated, routed, "expert_act")
         down = Node(
             name="expert_down", op="grouped_gemm", module="moe", amount=routed, n=h, k=inner, experts=f.num_experts,
-            rule="expert_down", width=h,
+            num_experts=f.num_experts, top_k=f.top_k, rule="expert_down", width=h,
         )  # fmt: skip
         last = build.add(down, build.add(act, build.add(up, dispatch)))
         combine = Node(

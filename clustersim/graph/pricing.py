@@ -12,7 +12,7 @@ from clustersim.clock import FloatArray, Int64Array, to_ns_array
 from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import CostModel
 from clustersim.graph.batch import Features, StepBatch, features_of
-from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS
+from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
 from clustersim.graph.price_table import PriceGroup, amount, attention_shape, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
@@ -29,15 +29,18 @@ class CommPrice(Protocol):
         ...
 
 
-def active_experts(experts: int, visits: float) -> float:
-    """Return how many of ``experts`` are expected to receive a token when ``visits`` fall on them at random.
+def active_experts(node: Node, rows: float) -> float:
+    """Return how many of a rank's experts are expected to get a token when tokens choose theirs evenly.
 
-    With R visits to E equally likely experts, one of them stays empty with probability (1 − 1/E)^R. The power is
-    taken by repeated squaring and the fraction of R linearly, which gives the same bits on every machine.
+    A token visits ``top_k`` different ones of ``num_experts``, so an expert is empty after T tokens with probability
+    (1 − top_k/num_experts)^T; the rank's rows are T × top_k × experts / num_experts. The power is taken by repeated
+    squaring and the fraction of T linearly, which gives the same bits on every machine.
     """
-    whole = int(visits)
-    miss = _power(1.0 - 1.0 / experts, whole) * (1.0 - (visits - whole) / experts)
-    return experts * (1.0 - miss)
+    share = node.top_k / node.num_experts
+    tokens = rows / (share * node.experts)
+    whole = int(tokens)
+    missed = _power(1.0 - share, whole) * (1.0 - (tokens - whole) * share)
+    return node.experts * (1.0 - missed)
 
 
 def _power(base: float, exponent: int) -> float:
@@ -163,7 +166,7 @@ class Pricer:
         elif op == "grouped_gemm":
             shape["rows"] = np.array(amounts)
             shape["active"] = np.array(
-                [active_experts(cls.node.experts, rows) for cls, rows in zip(group.classes, amounts, strict=True)]
+                [active_experts(cls.node, rows) for cls, rows in zip(group.classes, amounts, strict=True)]
             )
         elif op == "attention_prefill":
             shape["queries"] = np.array(amounts)

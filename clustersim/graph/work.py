@@ -63,7 +63,7 @@ def bytes_moved(node: Node, features: Features, s: int, precision: Precision) ->
         case "gemm":
             return node.n * node.k * precision.weight_bytes + count * (node.n + node.k) * act
         case "grouped_gemm":
-            visited = active_experts(node.experts, count)
+            visited = active_experts(node, count)
             return visited * node.n * node.k * precision.weight_bytes + count * (node.n + node.k) * act
         case "attention_prefill" | "attention_decode":
             keys = features[keys_feature(node)][s]
