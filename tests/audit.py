@@ -44,6 +44,7 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
     _budgets_hold(given, result.timeline)
     if result.timeline.num_spans <= MOST_SPANS:
         _streams_run_one_operator_at_a_time(result.timeline)
+        _steps_are_as_long_as_their_spans(result.timeline)
 
 
 def token_instants(timeline: Timeline, num_requests: int) -> list[list[int]]:
@@ -142,3 +143,22 @@ def _streams_run_one_operator_at_a_time(timeline: Timeline) -> None:
     order = np.lexsort((spans.start_ns, lanes))
     same = lanes[order][1:] == lanes[order][:-1]
     assert (spans.start_ns[order][1:][same] >= spans.end_ns[order][:-1][same]).all()
+
+
+def _steps_are_as_long_as_their_spans(timeline: Timeline) -> None:
+    """A run of steps starts with its first span and ends with its last one, and has a span in every step."""
+    spans, steps = timeline.unfold(), timeline.steps
+    for replica in dict.fromkeys(steps["replica"].tolist()):
+        mine = spans.replica == replica
+        rows = steps["replica"] == replica
+        order = np.argsort(steps["step"][rows])
+        first, count = steps["step"][rows][order], steps["count"][rows][order]
+        assert np.array_equal(first, np.cumsum(count) - count), "steps are numbered without gaps"
+        run = np.searchsorted(first, spans.step[mine], side="right") - 1
+        start = np.full(len(first), np.iinfo(np.int64).max)
+        end = np.zeros(len(first), np.int64)
+        np.minimum.at(start, run, spans.start_ns[mine])
+        np.maximum.at(end, run, spans.end_ns[mine])
+        assert np.array_equal(start, steps["start_ns"][rows][order])
+        assert np.array_equal(end, steps["end_ns"][rows][order])
+        assert len(np.unique(spans.step[mine])) == count.sum()
