@@ -20,9 +20,7 @@ from clustersim.units import format_bytes
 
 @click.command()
 @click.argument("name", required=False)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change: config.num_hidden_layers=4."
-)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change: config.num_hidden_layers=4.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """List architectures, or show the one called NAME (or in the file NAME, such as a config.json)."""
@@ -35,9 +33,7 @@ def models(name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     runs = layer_runs(model)
     facts = summary(model) | {"unused_keys": list(model.unused_keys), "source": model.source}
     if as_json:
-        layers = [
-            {"first": first, "count": count} | dataclasses.asdict(layer) for first, count, layer in runs
-        ]
+        layers = [{"first": first, "count": count} | dataclasses.asdict(layer) for first, count, layer in runs]
         print_json(facts | {"layers": layers})
         return
     print_facts(

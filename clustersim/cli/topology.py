@@ -37,9 +37,7 @@ def topology(name: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
             "nodes": str(facts["nodes"]),
             "memory": format_bytes(facts["memory_bytes"]),
             "memory rate": format_bandwidth(facts["memory_bytes_per_s"]),
-            "peak": ", ".join(
-                f"{dtype} {rate / 1e12:,.0f} TFLOP/s" for dtype, rate in facts["flops"].items()
-            ),
+            "peak": ", ".join(f"{dtype} {rate / 1e12:,.0f} TFLOP/s" for dtype, rate in facts["flops"].items()),
             "first to last": f"{found.devices[0]} → {found.devices[-1]}: {_transit(facts)}",
             "in switch": "reduces" if facts["in_switch_reduction"] else "does not reduce",
         }

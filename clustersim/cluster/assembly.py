@@ -61,17 +61,13 @@ def assemble(
     names = [[f"n{number}.{vertex}" for vertex, _ in node.vertices] for number in range(nodes)]
     ends = [(inside[tail], inside[head]) for inside in names for tail, head, *_ in node.links]
     last_nic = node.num_devices + node.num_nics
-    outer = (
-        [] if network is None else network.links([n for ns in names for n in ns[node.num_devices : last_nic]])
-    )
+    outer = [] if network is None else network.links([n for ns in names for n in ns[node.num_devices : last_nic]])
     switches = [] if network is None else _switches(network)
     devices = tuple(vertex for inside in names for vertex in inside[: node.num_devices])
     rest = [vertex for inside in names for vertex in inside[node.num_devices :]]
     rest_kinds = [kind for _, kind in node.vertices[node.num_devices :]] * nodes
     capacity = np.concatenate([np.tile([link[2] for link in node.links], nodes), [link[2] for link in outer]])
-    latency_s = np.concatenate(
-        [np.tile([link[3] for link in node.links], nodes), [link[3] for link in outer]]
-    )
+    latency_s = np.concatenate([np.tile([link[3] for link in node.links], nodes), [link[3] for link in outer]])
     return Topology(
         name=name,
         device=device,

@@ -25,9 +25,7 @@ Finisher = Callable[[str, Device, str], Topology]
 """Builds what was read, given name, device and source; called only when nothing was wrong."""
 
 
-def device_name(
-    document: Mapping[str, object], overrides: Mapping[str, object], *, where: str | None = None
-) -> str:
+def device_name(document: Mapping[str, object], overrides: Mapping[str, object], *, where: str | None = None) -> str:
     """Return the name of the device that a topology is made of, so that its document can be read.
 
     Raises
@@ -127,9 +125,7 @@ def _nodes(node_kind: Callable[..., Node], fabric: Reader, top: Reader, *, rack:
     has_network = fabric.mentions(*NETWORK_KEYS)
     if nodes > 1 and not has_network:
         keys = "nic_bandwidth, nic_latency, fabric_latency, pcie_bandwidth and pcie_latency"
-        top.problem(
-            "nodes", f"devices of different nodes are unreachable: the fabric has no NICs; give it {keys}"
-        )
+        top.problem("nodes", f"devices of different nodes are unreachable: the fabric has no NICs; give it {keys}")
         nodes = 1
     if has_network:
         network = leaf_spine(

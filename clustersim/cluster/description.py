@@ -16,9 +16,7 @@ MAX_FLOW_LINKS: Final = 10_000
 DeviceKey = str | int
 
 
-def describe(
-    topology: Topology, source: DeviceKey | None = None, target: DeviceKey | None = None
-) -> dict[str, Any]:
+def describe(topology: Topology, source: DeviceKey | None = None, target: DeviceKey | None = None) -> dict[str, Any]:
     """Describe a topology, and the route between two of its devices.
 
     Parameters

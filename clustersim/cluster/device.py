@@ -117,9 +117,7 @@ def _constants(top: Reader, key: str) -> dict[str, dict[str, float]]:
             continue
         group = section.section(name)
         constants[name] = {
-            constant: group.number(constant, least=-1e30)
-            for constant in group.written()
-            if constant != "source"
+            constant: group.number(constant, least=-1e30) for constant in group.written() if constant != "source"
         }
         if group.has("source"):
             group.text("source")

@@ -49,11 +49,7 @@ def nvswitch_node(fabric: Reader, *, num_nics: int) -> Node:
     capacity = fabric.quantity("scaleup_bandwidth", "bandwidth")
     latency_s = fabric.quantity("scaleup_latency", "time", zero=True)
     switch = num_devices + num_nics
-    links = [
-        link
-        for device in range(num_devices)
-        for link in _both(device, switch, capacity, latency_s, "scaleup")
-    ]
+    links = [link for device in range(num_devices) for link in _both(device, switch, capacity, latency_s, "scaleup")]
     return Node(
         vertices=(
             *_named("g", "device", num_devices),

@@ -89,9 +89,7 @@ class ShortestPaths:
             self._distances[target] = self._distances_to(target)
         return source in self._distances[target]
 
-    def _leads(
-        self, distance: dict[int, tuple[int, int]], link: int, target: int, rest: tuple[int, int]
-    ) -> bool:
+    def _leads(self, distance: dict[int, tuple[int, int]], link: int, target: int, rest: tuple[int, int]) -> bool:
         head = self._ends[link][1]
         return (head == target or not self._closed[head]) and distance.get(head) == rest
 

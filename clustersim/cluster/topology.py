@@ -83,8 +83,7 @@ class Topology:
 
             graph = nx.DiGraph(name=self.name)
             graph.add_nodes_from(
-                (vertex, {"kind": kind})
-                for vertex, kind in zip(self.vertices, self.vertex_kinds, strict=True)
+                (vertex, {"kind": kind}) for vertex, kind in zip(self.vertices, self.vertex_kinds, strict=True)
             )
             columns = zip(
                 self.link_ends,
@@ -224,9 +223,7 @@ def _reversed(edge: Edge) -> Edge:
 def _wrong_links(devices: Sequence[str], links: Sequence[Edge]) -> list[Problem]:
     counts = Counter(devices)
     problems = [
-        Problem(message=f"{count} devices have the name {name!r}")
-        for name, count in counts.items()
-        if count > 1
+        Problem(message=f"{count} devices have the name {name!r}") for name, count in counts.items() if count > 1
     ]
     seen = Counter((tail, head) for tail, head, *_ in links)
     for tail, head, capacity, latency_s, _ in links:

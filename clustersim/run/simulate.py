@@ -11,8 +11,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.collective.algorithms import plan_collective
-from clustersim.cost.protocol import CostModel
 from clustersim.cost.points import read_points
+from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
 from clustersim.errors import InputError

@@ -72,9 +72,7 @@ class Document:
             data=data,
             marks={key[depth:]: mark for key, mark in self.marks.items() if key[:depth] == path},
             key_marks={
-                key[depth:]: mark
-                for key, mark in self.key_marks.items()
-                if key[:depth] == path and len(key) > depth
+                key[depth:]: mark for key, mark in self.key_marks.items() if key[:depth] == path and len(key) > depth
             },
         )
 
@@ -96,9 +94,7 @@ class Document:
             mark = self.mark(known.get(path, prefix))
             whole = ".".join(part for part in (dotted(prefix), problem.path) if part)
             found.append(
-                Problem(
-                    message=problem.message, file=mark.file, line=mark.line, column=mark.column, path=whole
-                )
+                Problem(message=problem.message, file=mark.file, line=mark.line, column=mark.column, path=whole)
             )
         return found
 
@@ -219,8 +215,6 @@ def read_mapping(path: Path) -> Document:
         message = "is empty; expected a mapping of keys, such as 'name: my-scenario'"
         raise InputError(Problem(message=message, file=document.file))
     if not isinstance(document.data, dict):
-        message = (
-            f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
-        )
+        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
         raise InputError(document.problem((), message))
     return document

@@ -115,8 +115,7 @@ def _number_tests(value: object) -> tuple[tuple[str, Scalar], ...]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (("==", value),)
     refusal = ValueError(
-        f"expected a number, a comparison such as '< 2000' or a range such as '10 .. 20', "
-        f"but found {kind_of(value)}"
+        f"expected a number, a comparison such as '< 2000' or a range such as '10 .. 20', but found {kind_of(value)}"
     )
     if not isinstance(value, str):
         raise refusal

@@ -122,9 +122,7 @@ def _default_engine(data: dict[str, Any]) -> None:
 def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None) -> Precision:
     weights = part.weights or ("bf16" if model is None else model.default_weight_dtype)
     try:
-        return Precision(
-            weights=weights, activations=part.activations, kv_cache=part.kv_cache, multiply=part.multiply
-        )
+        return Precision(weights=weights, activations=part.activations, kv_cache=part.kv_cache, multiply=part.multiply)
     except InputError as error:
         raise InputError(document.placed(error.problems)) from None
 

@@ -61,9 +61,7 @@ def split_override(text: str) -> tuple[list[str], str]:
     return parts, text[position + 1 :]
 
 
-def apply_overrides(
-    document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str | None]
-) -> Document:
+def apply_overrides(document: Document, texts: Sequence[str], shorthands: Mapping[KeyPath, str | None]) -> Document:
     """Return the document with every override applied, in order.
 
     Parameters
@@ -107,9 +105,7 @@ def apply_overrides(
     return Document(file=document.file, data=data, marks=marks, key_marks=key_marks)
 
 
-def _assign(
-    data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath, str | None]
-) -> list[KeyPath]:
+def _assign(data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath, str | None]) -> list[KeyPath]:
     """Set ``value`` in ``data`` (which is changed) and return the paths that were set."""
     places: list[tuple[Any, KeyPath]] = [(data, ())]
     *inner, last = parts
@@ -123,9 +119,7 @@ def _assign(
     return done
 
 
-def _enter(
-    place: Any, path: KeyPath, part: str, shorthands: Mapping[KeyPath, str | None]
-) -> list[tuple[Any, KeyPath]]:
+def _enter(place: Any, path: KeyPath, part: str, shorthands: Mapping[KeyPath, str | None]) -> list[tuple[Any, KeyPath]]:
     found = []
     for key in _keys(place, path, part):
         here = (*path, key)
@@ -156,7 +150,5 @@ def _keys(place: Any, path: KeyPath, part: str) -> list[str | int]:
         return [int(item)]
     named = [entry.get("name") if isinstance(entry, dict) else None for entry in place]
     if item not in named:
-        raise _RefusedError(
-            path, f"has no item named {item!r}{did_you_mean(item, [name for name in named if name])}"
-        )
+        raise _RefusedError(path, f"has no item named {item!r}{did_you_mean(item, [name for name in named if name])}")
     return [named.index(item)]

@@ -50,9 +50,7 @@ def _placement(placement: Any, document: Document, topology: Topology | None) ->
         if isinstance(name, int):
             found.append(name)
             if not 0 <= name <= last:
-                problems.append(
-                    document.problem(path, f"{topology.name} has devices 0 to {last}, not {name}")
-                )
+                problems.append(document.problem(path, f"{topology.name} has devices 0 to {last}, not {name}"))
             continue
         try:
             found.append(topology.index_of(name))

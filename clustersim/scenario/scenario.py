@@ -108,8 +108,5 @@ class Scenario:
             )
         except InputError as error:
             prefix = ("workload",) if isinstance(self.workload, DrawnWorkload) else ("workload", "trace")
-            problems = [
-                replace(problem, file=problem.file and shown(Path(problem.file)))
-                for problem in error.problems
-            ]
+            problems = [replace(problem, file=problem.file and shown(Path(problem.file))) for problem in error.problems]
             raise InputError(self.origin.placed(problems, prefix)) from None

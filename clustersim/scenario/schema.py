@@ -103,9 +103,7 @@ class ExpertPart(Part):
 
     degree: Count = 1
     scope: Literal["replica", "global"] = "replica"
-    placement: Annotated[Any, BeforeValidator(_expert_placement, json_schema_input_type=str | list[int])] = (
-        "contiguous"
-    )
+    placement: Annotated[Any, BeforeValidator(_expert_placement, json_schema_input_type=str | list[int])] = "contiguous"
 
 
 class StagesPart(Part):
@@ -122,12 +120,8 @@ class PlanPart(Part):
     tp: Annotated[TensorPart, short_for("degree", int | TensorPart)] = TensorPart()
     sp: Annotated[SequencePart, short_for("degree", int | SequencePart)] = SequencePart()
     ep: Annotated[ExpertPart, short_for("degree", int | ExpertPart)] = ExpertPart()
-    stages: Annotated[StagesPart, BeforeValidator(_stages, json_schema_input_type=str | StagesPart)] = (
-        StagesPart()
-    )
-    placement: Annotated[Any, BeforeValidator(_placement, json_schema_input_type=str | list[str | int])] = (
-        "packed"
-    )
+    stages: Annotated[StagesPart, BeforeValidator(_stages, json_schema_input_type=str | StagesPart)] = StagesPart()
+    placement: Annotated[Any, BeforeValidator(_placement, json_schema_input_type=str | list[str | int])] = "packed"
     decode_overlap: Literal["per_sequence", "none"] = "per_sequence"
 
 
@@ -182,12 +176,8 @@ class ScenarioPart(Part):
 
     name: Annotated[str, Field(pattern=_NAME, max_length=100, examples=["my-scenario"])]
     seed: Index = 0
-    topology: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
-        examples=["dgx-h100"]
-    )
-    model: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
-        examples=["llama-3.1-8b"]
-    )
+    topology: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["dgx-h100"])
+    model: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(examples=["llama-3.1-8b"])
     precision: PrecisionPart = PrecisionPart()
     plan: PlanPart = PlanPart()
     serving: ServingPart = ServingPart()

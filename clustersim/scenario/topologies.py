@@ -87,9 +87,7 @@ def _placed(
     return found
 
 
-def _written_out(
-    base: Mapping[str, Any], changes: Mapping[str, Any], device: Mapping[str, Any]
-) -> dict[str, Any]:
+def _written_out(base: Mapping[str, Any], changes: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
     fabric = {key: value for key, value in changes.items() if key not in ("device", "nodes")}
     top = {key: changes[key] for key in ("nodes",) if key in changes}
     return {**base, **top, "device": dict(device), "fabric": {**base["fabric"], **fabric}}

@@ -101,9 +101,7 @@ class _Composer:
             self.check_tag(event, node, "map")
             self.mapping(node, depth)
         if node.size > MOST_NODES:
-            raise self.error(
-                node, f"its aliases expand to {node.size:,} values; at most {MOST_NODES:,} are read"
-            )
+            raise self.error(node, f"its aliases expand to {node.size:,} values; at most {MOST_NODES:,} are read")
         if anchor is not None:
             del self.open_anchors[anchor]
             self.anchors[anchor] = node

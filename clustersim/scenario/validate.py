@@ -79,17 +79,13 @@ def _bad_value(error: ErrorDetails, field: FieldInfo | None) -> str:
 
 def _bad_name(error: ErrorDetails, field: FieldInfo | None) -> str:
     del field
-    return (
-        f"expected letters, digits, '.', '_' and '-' (it names a folder), but found {kind_of(error['input'])}"
-    )
+    return f"expected letters, digits, '.', '_' and '-' (it names a folder), but found {kind_of(error['input'])}"
 
 
 def _bad_length(error: ErrorDetails, field: FieldInfo | None) -> str:
     del field
     context = error.get("ctx", {})
-    bound = (
-        f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
-    )
+    bound = f"at least {context['min_length']}" if "min_length" in context else f"at most {context['max_length']}"
     unit = "characters" if error["type"].startswith("string") else "items"
     return f"expected {bound} {unit}, but found {context.get('actual_length', len(error['input']))}"
 

@@ -23,9 +23,7 @@ class TracePart(Part):
 class ArrivalsPart(Part):
     """When drawn requests arrive."""
 
-    process: Literal["poisson", "gamma", "constant", "all_at_once", "closed_loop"] = Field(
-        examples=["poisson"]
-    )
+    process: Literal["poisson", "gamma", "constant", "all_at_once", "closed_loop"] = Field(examples=["poisson"])
     rate: Rate | None = None
     cv: Positive | None = None
     rescale: bool = False

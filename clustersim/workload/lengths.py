@@ -76,9 +76,7 @@ class LogNormal:
 
     def __post_init__(self) -> None:
         given = {name: value for name in _PARAMETERS if (value := getattr(self, name)) is not None}
-        problems = [
-            problem for name, value in given.items() for problem in check_positive(f"lognormal.{name}", value)
-        ]
+        problems = [problem for name, value in given.items() for problem in check_positive(f"lognormal.{name}", value)]
         if set(given) not in ({"mean", "cv"}, {"median", "sigma"}):
             message = f"found {', '.join(given) or 'none'}; expected mean and cv, or median and sigma"
             problems.append(Problem(path="lognormal", message=message))
@@ -139,9 +137,7 @@ class Empirical:
             for problem in check_positive(f"empirical.weights[{i}]", weight)
         ]
         if not problems and not any(self.weights):
-            problems.append(
-                Problem(path="empirical.weights", message="found only zeros; expected one above 0")
-            )
+            problems.append(Problem(path="empirical.weights", message="found only zeros; expected one above 0"))
         return problems
 
     def draw(self, num_requests: int, rng: np.random.Generator) -> Int64Array:

@@ -80,9 +80,7 @@ def read_columns(file: TraceText, columns: Sequence[CsvColumn]) -> list[Int64Arr
     return arrays
 
 
-def _picked_rows(
-    file: TraceText, places: Sequence[int], width: int
-) -> tuple[list[tuple[str, ...]], list[Fault]]:
+def _picked_rows(file: TraceText, places: Sequence[int], width: int) -> tuple[list[tuple[str, ...]], list[Fault]]:
     """Return the wanted cells of each row as wide as the header, and a fault for each other row."""
     picked: list[tuple[str, ...]] = []
     faults: list[Fault] = []

@@ -104,9 +104,7 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else ""
-)
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
 def test_module_imports_only_what_lies_below(module: str, path: Path) -> None:
     assert faults(path.read_text(encoding="utf-8"), module) == []
 

@@ -57,16 +57,12 @@ def test_help_imports_nothing_heavy() -> None:
 def test_every_command_has_help(name: str) -> None:
     result = invoke(name, "--help")
     assert result.exit_code == 0, result.output
-    assert result.output.startswith(f"Usage: main {name} ") or result.output.startswith(
-        f"Usage: clustersim {name} "
-    )
+    assert result.output.startswith(f"Usage: main {name} ") or result.output.startswith(f"Usage: clustersim {name} ")
 
 
 def test_help_lists_every_command_once() -> None:
     listed = invoke("--help").output.split("Commands:")[1]
-    assert [line.split()[0] for line in listed.splitlines() if line.startswith("  ")][
-        : len(COMMANDS)
-    ] == list(COMMANDS)
+    assert [line.split()[0] for line in listed.splitlines() if line.startswith("  ")][: len(COMMANDS)] == list(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +173,7 @@ def test_models_lists_and_shows() -> None:
     assert "llama-3.1-8b" in invoke("models").output
     shown = json.loads(invoke("models", "llama-3.1-8b", "--json").output)
     assert (shown["parameters"], shown["kv_bytes_per_token"]) == (8_030_261_248, 131_072)
-    short = json.loads(
-        invoke("models", "llama-3.1-8b", "--set", "config.num_hidden_layers=2", "--json").output
-    )
+    short = json.loads(invoke("models", "llama-3.1-8b", "--set", "config.num_hidden_layers=2", "--json").output)
     assert [run["count"] for run in short["layers"]] == [2]
     assert "gqa 32/8 × 128" in invoke("models", "llama-3.1-8b").output
 

@@ -35,13 +35,9 @@ expect: {legal: true, ttft_ms.p99: < 9}
 collectives: {all_reduce: ring}
 """
 WEIRD = st.one_of(
-    st.sampled_from(
-        [None, True, -1, 0, 1, 10**30, 0.5, -0.0, float("inf"), float("nan"), "", "ring", "1 s", "x/y"]
-    ),
+    st.sampled_from([None, True, -1, 0, 1, 10**30, 0.5, -0.0, float("inf"), float("nan"), "", "ring", "1 s", "x/y"]),
     st.text(max_size=5),
-    st.sampled_from(
-        [[], {}, [None], {"name": None}, {"degree": []}, {"x": {"y": [1]}}, [[1]], ["a", 1], {"": ""}]
-    ),
+    st.sampled_from([[], {}, [None], {"name": None}, {"degree": []}, {"x": {"y": [1]}}, [[1]], ["a", 1], {"": ""}]),
 )
 
 

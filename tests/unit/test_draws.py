@@ -81,9 +81,7 @@ def test_lognormal_by_mean_is_lognormal_by_median():
 
 
 def test_lognormal_is_clipped():
-    tokens = drawn(
-        prompt_tokens=LogNormal(median=100.0, sigma=1.0, min_tokens=50, max_tokens=200)
-    ).prompt_tokens
+    tokens = drawn(prompt_tokens=LogNormal(median=100.0, sigma=1.0, min_tokens=50, max_tokens=200)).prompt_tokens
     assert (tokens.min(), tokens.max()) == (50, 200)
 
 
@@ -186,7 +184,5 @@ def test_workload_without_requests_is_refused():
 
 
 def test_workload_of_centuries_is_refused():
-    with pytest.raises(
-        InputError, match=r"arrivals: the last request would arrive after .* less than 292 years"
-    ):
+    with pytest.raises(InputError, match=r"arrivals: the last request would arrive after .* less than 292 years"):
         drawn(Constant(rate_per_s=1e-9))

@@ -109,9 +109,7 @@ def test_the_resolved_document_loads_again_from_anywhere(scenario_file: Path, tm
     assert same(first, again)
 
 
-def test_the_digest_follows_the_content_of_a_trace_and_not_its_path(
-    scenario_file: Path, tmp_path: Path
-) -> None:
+def test_the_digest_follows_the_content_of_a_trace_and_not_its_path(scenario_file: Path, tmp_path: Path) -> None:
     for name, text in (("a.csv", TRACE), ("b.csv", TRACE), ("c.csv", TRACE + "2.0,1,1\n")):
         (tmp_path / name).write_text(text)
     a, b, c = (load(scenario_file, [f"workload={{trace: {name}.csv}}"]).digest for name in "abc")
@@ -164,9 +162,7 @@ def test_problems_inside_a_named_file_are_placed_there(scenario_file: Path, tmp_
     assert problems(scenario_file, "model=m.json")[0].startswith("m.json:1:9: not valid JSON: ")
 
 
-def test_problems_of_a_topology_and_its_device_are_placed_in_their_files(
-    scenario_file: Path, tmp_path: Path
-) -> None:
+def test_problems_of_a_topology_and_its_device_are_placed_in_their_files(scenario_file: Path, tmp_path: Path) -> None:
     (tmp_path / "dev.yaml").write_text(
         "name: dev\nvendor: V\nsource: made up\nmemory: {capacity: 80 G, bandwidth: 1 TB/s}\n"
         "compute: {bf16: 1 TFLOP/s}\n"
@@ -203,9 +199,7 @@ def test_problems_of_every_part_are_reported_together(scenario_file: Path) -> No
 
 def test_devices_of_a_placement_must_be_there(scenario_file: Path) -> None:
     found = problems(scenario_file, "topology.nodes=1", "plan.placement=[n0.g0, n0.g9, 8]")
-    assert found[0].startswith(
-        "--set #2: plan.placement[1]: dgx-h100 has no device 'n0.g9'; did you mean 'n0.g"
-    )
+    assert found[0].startswith("--set #2: plan.placement[1]: dgx-h100 has no device 'n0.g9'; did you mean 'n0.g")
     assert found[1] == "--set #2: plan.placement[2]: dgx-h100 has devices 0 to 7, not 8"
 
 

@@ -56,9 +56,7 @@ def test_apply_overrides_selects_list_items() -> None:
 
 
 def test_apply_overrides_enters_a_short_form() -> None:
-    assert changed("plan: {sp: 2}", "plan.sp.scheme=ring") == {
-        "plan": {"sp": {"degree": 2, "scheme": "ring"}}
-    }
+    assert changed("plan: {sp: 2}", "plan.sp.scheme=ring") == {"plan": {"sp": {"degree": 2, "scheme": "ring"}}}
     assert changed("plan: {stages: balanced}", "plan.stages.cuts=[4]") == {"plan": {"stages": {"cuts": [4]}}}
 
 

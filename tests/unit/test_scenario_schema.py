@@ -31,9 +31,7 @@ def test_validate_fills_in_defaults() -> None:
 
 
 def test_validate_reads_short_forms_and_long_forms_alike() -> None:
-    long = validate(
-        document("plan.tp={degree: 4}", "workload.prompt_tokens={fixed: 100}", "plan.stages=balanced")
-    )
+    long = validate(document("plan.tp={degree: 4}", "workload.prompt_tokens={fixed: 100}", "plan.stages=balanced"))
     assert long == validate(document())
 
 
@@ -108,8 +106,7 @@ def test_validate_reports_all_problems_in_order_of_position() -> None:
     assert str(caught.value).splitlines() == [
         "s.yaml:1:1: topology: is missing; add it, such as 'topology: dgx-h100'",
         "s.yaml:1:1: model: is missing; add it, such as 'model: llama-3.1-8b'",
-        "s.yaml:1:1: workload: is missing; add it, such as "
-        "'workload: {trace: {path: traces/my-requests.csv}}'",
+        "s.yaml:1:1: workload: is missing; add it, such as 'workload: {trace: {path: traces/my-requests.csv}}'",
         "s.yaml:3:7: plan.tp: must be at least 1, but is 0",
         "s.yaml:4:3: plan.dq: unknown key 'dq'; did you mean 'dp'?",
         "s.yaml:6:7: seed: expected a whole number such as 8, but found the text 'a'",

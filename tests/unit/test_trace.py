@@ -108,9 +108,7 @@ def test_plain_csv_reads_exponents_and_epoch_seconds_exactly(write):
 
 
 def test_plain_csv_reads_quoted_cells_and_windows_line_ends_and_a_byte_order_mark(write):
-    text = (
-        '\ufeffprompt,output_tokens,prompt_tokens,arrival_s\r\n"a, ""b""\nc",2,1,"0.5"\r\n,4, 3 ,0.75\r\n\r\n'
-    )
+    text = '\ufeffprompt,output_tokens,prompt_tokens,arrival_s\r\n"a, ""b""\nc",2,1,"0.5"\r\n,4, 3 ,0.75\r\n\r\n'
     assert columns(read_trace(write(text))) == [[0, 250_000_000], [1, 3], [2, 4]]
 
 

@@ -59,17 +59,13 @@ def test_azure_line_that_is_broken_is_named(problems, line, expected):
 
 @pytest.mark.parametrize("cell", ["nan", "inf", "-1", "1_0", "1;", "1e9999", "1e300", "٣", "0x1", "None"])
 def test_plain_instant_that_is_no_number_is_named(problems, cell):
-    expected = (
-        f"t:2:1: arrival_s: found '{cell}'; expected seconds as a number from 0 to 9.22e+09, such as 12.5"
-    )
+    expected = f"t:2:1: arrival_s: found '{cell}'; expected seconds as a number from 0 to 9.22e+09, such as 12.5"
     assert problems(PLAIN_HEADER + f"{cell},1,1\n") == [expected]
 
 
 @pytest.mark.parametrize("cell", ["nan", "inf", "-1", "1_0", "12.0", "1e3", "2147483648", "9" * 30, "٣"])
 def test_plain_length_that_is_no_whole_number_is_named(problems, cell):
-    assert problems(PLAIN_HEADER + f"0.5,{cell},1\n") == [
-        f"t:2:5: prompt_tokens: found '{cell}'; expected {TOKENS}"
-    ]
+    assert problems(PLAIN_HEADER + f"0.5,{cell},1\n") == [f"t:2:5: prompt_tokens: found '{cell}'; expected {TOKENS}"]
 
 
 def test_problems_come_in_the_order_of_the_file(problems):
@@ -226,9 +222,7 @@ def test_header_that_does_not_fit_is_explained(problems, header, expected):
 
 def test_ambiguous_header_is_read_with_the_format(tmp_path):
     path = tmp_path / "t"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens,arrival_s,prompt_tokens,output_tokens\nx,x,x,0,1,2\n"
-    )
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,arrival_s,prompt_tokens,output_tokens\nx,x,x,0,1,2\n")
     assert read_trace(path, format="csv").prompt_tokens.tolist() == [1]
 
 
@@ -257,9 +251,7 @@ def test_directory_is_refused(tmp_path):
 
 def test_missing_file_names_the_nearest(tmp_path):
     (tmp_path / "azure-conv.csv").touch()
-    with pytest.raises(
-        InputError, match=re.escape("azure-con.csv: no such file; did you mean 'azure-conv.csv'?")
-    ):
+    with pytest.raises(InputError, match=re.escape("azure-con.csv: no such file; did you mean 'azure-conv.csv'?")):
         read_trace(tmp_path / "azure-con.csv")
     with pytest.raises(InputError, match=r": no such file$"):
         read_trace(tmp_path / "none" / "x")
