@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import replay
 from tests.round_numbers import crossbar, deployment, two_leaves
 
@@ -51,6 +51,14 @@ def test_sends_of_two_replicas_meet_on_the_link_that_both_cross():
     found = contention(two_leaves(2), dp=2, pp=2, placement=(0, 2, 1, 3))
     assert not found.stages
     assert found.boundaries == {(0, 0), (1, 0)}
+
+
+def test_groups_of_one_stage_meet_where_their_ranks_are_apart():
+    # The TP groups of both SP ranks cross the link between the leaves, at the same time.
+    ring = SequencePlan(degree=2, scheme="ring", partition="contiguous", decode="dp")
+    found = contention(two_leaves(2), tp=2, sp=ring, placement=(0, 2, 1, 3))
+    assert found.crowded == {(0, 0)}
+    assert "groups [0, 1] and [2, 3] of stage 0 of replica 0 share a link" in found.shared
 
 
 @pytest.mark.parametrize(("placement", "meets"), [((0, 1, 2, 3), False), ((0, 2, 1, 3), True)])
