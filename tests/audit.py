@@ -6,6 +6,8 @@ that take one.
 
 from __future__ import annotations
 
+from collections import deque
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -108,11 +110,27 @@ def _blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
 
 
 def _first_come_first_served(result: ReplayResult) -> None:
-    never_preempted = result.preemptions == 0
-    replica, _, request = _facts(result.timeline, ADMITTED)
-    for index in dict.fromkeys(replica.tolist()):
-        admitted = [r for r in request[replica == index].tolist() if never_preempted[r]]
-        assert admitted == sorted(admitted), f"replica {index} admits a later arrival first"
+    """Whoever is admitted is the first, in order of arrival, of those that wait: new or preempted."""
+    facts = result.timeline.facts
+    arrived: dict[int, deque[tuple[int, int]]] = {}
+    decided: dict[int, list[tuple[int, int, int]]] = {}
+    for replica, time, kind, request in zip(
+        *(facts[name].tolist() for name in ("replica", "time_ns", "kind", "request")), strict=True
+    ):
+        if kind == ARRIVED:
+            arrived.setdefault(replica, deque()).append((time, request))
+        elif kind in (ADMITTED, PREEMPTED):
+            decided.setdefault(replica, []).append((time, kind, request))
+    for replica, decisions in decided.items():
+        waiting: list[int] = []
+        for time, kind, request in decisions:
+            while arrived[replica] and arrived[replica][0][0] <= time:
+                heappush(waiting, arrived[replica].popleft()[1])
+            if kind == PREEMPTED:
+                heappush(waiting, request)
+            else:
+                first = heappop(waiting)
+                assert request == first, f"replica {replica} admits {request} at {time} ns before {first}"
 
 
 def _every_token_has_its_step(given: ReplayInput, result: ReplayResult) -> None:

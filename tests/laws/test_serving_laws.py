@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import replay
 from tests.audit import replayed, simulated, token_instants
 from tests.laws.random_scenarios import documents, scenario_of
@@ -24,19 +25,36 @@ def test_no_request_token_or_block_is_lost(document: dict[str, Any]) -> None:
     simulated(scenario_of(document))
 
 
+PLANS = (
+    ParallelPlan(),
+    ParallelPlan(dp=2),
+    ParallelPlan(pp=2),
+    ParallelPlan(pp=3, decode_overlap="none"),
+    ParallelPlan(pp=2, sp=SequencePlan(degree=2, scheme="ring", partition="zigzag", decode="dp")),
+    ParallelPlan(sp=SequencePlan(degree=2, scheme="all_gather", partition="contiguous", decode="dp")),
+)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     ARRIVALS,
+    st.sampled_from(PLANS),
     st.sampled_from(("continuous", "chunked_prefill")),
     st.integers(1, 4),
     st.integers(4, 40),
     st.integers(8, 14),
 )
 def test_nothing_is_lost_when_a_pool_for_one_sequence_makes_all_preempt(
-    arrivals: list[tuple[int, int, int]], scheduler: str, most: int, tokens: int, blocks: int
+    arrivals: list[tuple[int, int, int]], plan: ParallelPlan, scheduler: str, most: int, tokens: int, blocks: int
 ) -> None:
     given_ = deployment(
-        sorted(arrivals), scheduler=scheduler, max_batch_requests=most, max_batch_tokens=tokens, kv_blocks=blocks
+        sorted(arrivals),
+        plan=plan,
+        layers=plan.pp,
+        scheduler=scheduler,
+        max_batch_requests=most,
+        max_batch_tokens=tokens,
+        kv_blocks=blocks,
     )
     result = replayed(given_)
     assert result.timeline.digest == replay(replace(given_, mode="full")).timeline.digest
