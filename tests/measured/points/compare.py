@@ -132,7 +132,7 @@ def _points(key: str, rows: Iterable[Row]) -> list[Point]:
     try:
         summary = run(document)
         for row in rows:
-            found.append(Point(row=row, predicted=value_of(row, summary), scenario=document))
+            found.append(Point(row=row, predicted=value_of(row, summary), scenario=document))  # noqa: PERF401 (a row that fails must not lose those before it)
     except Inexpressible as why:
         done = {point.row.id for point in found}
         found += [Point(row=row, reason=str(why), scenario=document) for row in rows if row.id not in done]
