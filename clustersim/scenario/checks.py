@@ -86,8 +86,8 @@ def _arrivals(arrivals: Mapping[str, Any]) -> Iterator[Finding]:
         if arrivals.get(key) is None:
             yield (*path, key), f"is missing; the process {process} needs it, such as '{_EXAMPLES[key]}'"
     known = {key for keys in _ARRIVAL_KEYS.values() for part in keys for key in part}
-    for key in arrivals:
-        if key in known and key not in (*needed, *optional):
+    for key, value in arrivals.items():  # null and false say no more than their absence, and are what a run writes
+        if key in known and key not in (*needed, *optional) and value not in (None, False):
             yield (*path, key), f"the process {process} has no {key}; remove it"
 
 
