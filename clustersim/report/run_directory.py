@@ -32,6 +32,8 @@ from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
+_REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace"))
+"""What may be lost when a run directory is written anew: the program wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +54,7 @@ def check_writable(target: Path) -> None:
     Raises
     ------
     InputError
-        When the place is a file, holds something that is not a run, or cannot be written.
+        When the place is a file, holds something that no run wrote, or cannot be written or replaced.
     """
     message = _objection(target)
     if message is not None:
@@ -60,17 +62,35 @@ def check_writable(target: Path) -> None:
 
 
 def _objection(target: Path) -> str | None:
-    if target.exists() and not target.is_dir():
-        return "is a file; expected a folder for the run directory, or a new name"
-    if target.is_dir() and any(target.iterdir()) and not (target / "summary.json").is_file():
-        return "is not empty and holds no run, so nothing in it is overwritten; name a new folder"
-    parent = target.absolute().parent
+    place = _place(target)
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{target.name}."):
-            pass
+        message = _in_the_way(place)
+        if message is None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}."):
+                pass
+        return message
     except OSError as error:
         return f"cannot be written ({error.strerror or error}); name a folder that can"
+
+
+def _place(target: Path) -> Path:
+    """Return where a run directory goes: links are followed, so that what they point to is replaced and not they."""
+    return Path(os.path.realpath(target))
+
+
+def _in_the_way(place: Path) -> str | None:
+    if not place.exists():
+        return None
+    if not place.is_dir():
+        return "is a file; expected a folder for the run directory, or a new name"
+    found = {path.name for path in place.iterdir()}
+    if found and "summary.json" not in found:
+        return "is not empty and holds no run, so nothing in it is overwritten; name a new folder"
+    if found - _REPLACED:
+        return f"holds {min(found - _REPLACED)!r}, which no run wrote and which would be lost; name a new folder"
+    if os.path.ismount(place) or Path.cwd().is_relative_to(place):
+        return "cannot be replaced as a whole (it is in use); name a new folder in it"
     return None
 
 
@@ -162,16 +182,16 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 @contextmanager
 def _whole_folder(target: Path) -> Iterator[Path]:
     """Yield a folder to write into: it becomes ``target`` when the block ends, and vanishes when it raises."""
-    parent = target.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=parent))
+    place = _place(target)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
     replaced = beside.with_suffix(".old")
     try:
         yield beside
         beside.chmod(0o755)
-        if target.exists():
-            os.replace(target, replaced)
-        os.replace(beside, target)
+        if place.exists():
+            os.replace(place, replaced)
+        os.replace(beside, place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)

@@ -107,6 +107,33 @@ def test_check_writable_refuses_a_folder_that_holds_something_else(tmp_path):
         check_writable(tmp_path)
 
 
+def test_check_writable_refuses_a_run_that_holds_something_else_too(write, tmp_path):
+    write(tmp_path / "a")
+    (tmp_path / "a" / "trace.pftrace").write_text("what `clustersim trace` wrote")
+    check_writable(tmp_path / "a")
+    (tmp_path / "a" / "notes.txt").write_text("what I learned")
+    with pytest.raises(InputError, match=r"holds 'notes\.txt', which no run wrote and which would be lost"):
+        check_writable(tmp_path / "a")
+
+
+def test_check_writable_refuses_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    for name in (Path(), Path("../a")):
+        with pytest.raises(InputError, match="cannot be replaced as a whole"):
+            check_writable(name)
+
+
+def test_a_run_goes_where_a_link_points(write, tmp_path):
+    (tmp_path / "link").symlink_to("disk/a")
+    check_writable(tmp_path / "link")
+    for _ in range(2):
+        write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "disk" / "a") == EVERYTHING
+    assert names(tmp_path / "disk") == {"a"}
+
+
 def test_check_writable_refuses_a_file(tmp_path):
     (tmp_path / "a").write_text("")
     with pytest.raises(InputError, match="is a file; expected a folder"):
