@@ -158,7 +158,7 @@ def test_problems_inside_a_named_file_are_placed_there(scenario_file: Path, tmp_
     (tmp_path / "m.json").write_text(lines)
     found = problems(scenario_file, "model=m.json")
     assert found == ["m.json:3:17: hidden_size: expected a whole number of at least 1, but found 'big'"]
-    (tmp_path / "m.json").write_text('{"a": 1,}')
+    (tmp_path / "m.json").write_text('{"a": 1 2}')
     assert problems(scenario_file, "model=m.json")[0].startswith("m.json:1:9: not valid JSON: ")
 
 

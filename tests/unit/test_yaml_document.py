@@ -109,7 +109,7 @@ def test_json_carries_positions_too() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1,}', "c.json:1:9: not valid JSON: "),
+        ('{"a": 1 2}', "c.json:1:9: not valid JSON: "),
         ('{"a": 1, "a": 2}', "key 'a' is here twice"),
         ("[" * 100_000, "c.json: not readable: nested too deeply"),
     ],
