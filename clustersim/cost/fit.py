@@ -21,7 +21,8 @@ from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem
 
 MOE: Final = "moe"
-"""Operator name of a measured MoE module: two grouped products, n × k = 2·intermediate × hidden and back.
+"""Operator name of a measured MoE module: two grouped products, n × k = 2·intermediate × hidden and back, with all
+that surrounds them (permutation, activation, sum), which is therefore in the constants of ``grouped_gemm``.
 Shape keys: ``rows``, ``experts``, ``active``, ``hidden``, ``intermediate``."""
 
 _SIZES: Final[Mapping[str, str]] = {

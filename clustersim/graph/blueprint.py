@@ -76,6 +76,8 @@ class Node:
         Ranks that do the very same work; logical work is work / copies.
     fused : bool
         Whether engines run it inside a neighbour's kernel: it moves its bytes but has no launch of its own.
+    included : bool
+        Whether its neighbours' measured constants hold all of its cost: that of its bytes as well.
     stream : str
         The device stream that runs it.
     """
@@ -101,6 +103,7 @@ class Node:
     where: Literal["all", "s0"] = "all"
     copies: int = 1
     fused: bool = False
+    included: bool = False
     stream: str = "compute"
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import Blueprint, Body, BodyBuilder, Node
+from clustersim.graph.blueprint import Blueprint, Body, BodyBuilder, Node, Terms
 from clustersim.graph.operators import scaled
 from clustersim.plan.parallel import ParallelPlan
 
@@ -50,7 +50,7 @@ def _replacements(node: Node, plan: ParallelPlan, top_k: float, act: float) -> l
     match node.name:
         case "dispatch":
             payload = (("peak_tokens", slice_bytes * expert_tp),)
-            return [replace(node, op="all_to_all", amount=payload, axis="stage", stream="comm", copies=1)]
+            return [_sent(node, payload)]
         case "expert_up" | "expert_down":
             return [replace(node, amount=here, experts=node.experts // ep, where="all")]
         case "expert_act":
@@ -60,7 +60,7 @@ def _replacements(node: Node, plan: ParallelPlan, top_k: float, act: float) -> l
             return [replace(node, amount=scaled(here, node.width * act), where="all")]
         case "combine":
             payload = (("peak_tokens", slice_bytes),)
-            return [replace(node, op="all_to_all", amount=payload, axis="stage", stream="comm", copies=1)]
+            return [_sent(node, payload)]
         case "aggregate":
             own = replace(node, amount=scaled(node.amount, 1 / tp), copies=1)
             if tp == 1:
@@ -72,3 +72,8 @@ def _replacements(node: Node, plan: ParallelPlan, top_k: float, act: float) -> l
             return [own, gather]
         case _:
             return [node]
+
+
+def _sent(node: Node, payload: Terms) -> Node:
+    """Return the all-to-all that takes the place of a permutation in memory."""
+    return replace(node, op="all_to_all", amount=payload, axis="stage", stream="comm", copies=1, included=False)

@@ -3,6 +3,9 @@
 Element-wise work that engines fuse into a neighbour (the residual add, rotary embedding) is its own node with its
 own bytes, so that it can be found on the timeline; the cost of launching it is a matter of pricing.
 
+Around experts, permutation, activation and sum have their bytes but no time of their own: MoE modules were measured
+as a whole, and what they take is in the constants of the grouped products (:mod:`clustersim.cost.fit`).
+
 MLA: prefill expands the latent to heads, decode absorbs the expansion into the query and the output
 (DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, section 2.1.2).
 """
@@ -242,6 +245,7 @@ class _Work:
             amount=self.moved(2 * h, routed),
             rule="dispatch",
             width=h,
+            included=True,
         )
         dispatch = build.add(permute, gate, norm)
         up_width = inner * (2 if f.gated else 1)
@@ -249,7 +253,7 @@ class _Work:
             name="expert_up", op="grouped_gemm", module="moe", amount=routed, n=up_width, k=h, experts=f.num_experts,
             num_experts=f.num_experts, top_k=f.top_k, rule="expert_up", width=up_width,
         )  # fmt: skip
-        act = self._act("expert_act", "moe", inner, f.gated, routed, "expert_act")
+        act = replace(self._act("expert_act", "moe", inner, f.gated, routed, "expert_act"), included=True)
         down = Node(
             name="expert_down", op="grouped_gemm", module="moe", amount=routed, n=h, k=inner, experts=f.num_experts,
             num_experts=f.num_experts, top_k=f.top_k, rule="expert_down", width=h,
@@ -262,6 +266,7 @@ class _Work:
             amount=self.moved(2 * h, routed),
             rule="combine",
             width=h,
+            included=True,
         )
         aggregate = Node(
             name="aggregate",
@@ -270,6 +275,7 @@ class _Work:
             amount=self.moved((f.top_k + 1) * h),
             rule="linear",
             width=h,
+            included=True,
         )
         total = build.add(aggregate, build.add(combine, last))
         if f.num_shared_experts:

@@ -34,7 +34,7 @@ class PriceGroup:
         Positions in the program's classes.
     classes : tuple of CostClass
     shape : dict of float arrays of shape (classes,)
-    fused : bool array of shape (classes,)
+    fused, included : bool arrays of shape (classes,)
     """
 
     op: str
@@ -42,6 +42,7 @@ class PriceGroup:
     classes: tuple[CostClass, ...]
     shape: dict[str, FloatArray]
     fused: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    included: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
     def amounts(self, features: Features) -> list[float]:
         """Return the amount of each class for a batch."""
@@ -66,6 +67,7 @@ def price_groups(classes: Sequence[CostClass]) -> tuple[PriceGroup, ...]:
                 key: np.array([float(getattr(classes[i].node, key)) for i in indices]) for key in SHAPE_KEYS.get(op, ())
             },
             fused=np.array([classes[i].node.fused for i in indices]),
+            included=np.array([classes[i].node.included for i in indices]),
         )
         for op, indices in by_op.items()
     )

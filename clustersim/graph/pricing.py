@@ -159,7 +159,7 @@ class Pricer:
         if op == "memory":
             seconds = self.cost.seconds(op, {"bytes": np.array(amounts)}) + gap
             empty = float(self.cost.seconds(op, {"bytes": 0.0})) + gap
-            return np.where(group.fused, seconds - empty, seconds)
+            return np.where(group.included, 0.0, np.where(group.fused, seconds - empty, seconds))
         shape: dict[str, FloatArray | float] = dict(group.shape)
         if op == "gemm":
             shape["m"] = np.array(amounts)

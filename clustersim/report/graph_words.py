@@ -109,7 +109,7 @@ def shape_words(shape: Shape, priced: PricedGraph) -> str:
         case "boundary":
             return "the prompt is complete: decode may follow"
         case "memory":
-            return quantity(count, "B") + (", fused" if node.fused else "")
+            return quantity(count, "B") + (", fused" if node.fused or node.included else "")
         case "send" | "recv":
             other = f"to stage {shape.stage + 1}" if node.op == "send" else f"from stage {shape.stage - 1}"
             return f"{quantity(count, 'B')} {'per rank ' if len(shape.groups) > 1 else ''}{other}"
@@ -149,7 +149,7 @@ def everything(shape: Shape, priced: PricedGraph, start_ns: int, devices: Sequen
         lines.append("groups " + "  ".join("{" + ranks_words(group) + "}" for group in shape.groups[:8]))
     if shape.node.is_structural:
         return "\n".join([*lines, shape_words(shape, priced)])
-    lines.append(f"stream {node.stream}" + (", inside its neighbour's kernel" if node.fused else ""))
+    lines.append(f"stream {node.stream}" + (", inside its neighbour's kernel" if node.fused or node.included else ""))
     lines.append(f"on one rank: {shape_words(shape, priced)}")
     if node.copies > 1:
         lines.append(f"the same work on {node.copies} ranks")

@@ -99,6 +99,18 @@ def test_experts_are_priced_by_the_rows_that_reach_them():
     assert [row[-1] for row in rows(priced(MIXTURE, prompt(4), tp=2, ep=2), "expert_up")][:2] == [480, 480]
 
 
+@pytest.mark.parametrize("name", ["dispatch", "expert_act", "combine", "aggregate"])
+def test_what_surrounds_experts_moves_bytes_in_the_time_of_their_products(name):
+    found = rows(priced(MIXTURE, prompt(4)), name)[0]
+    assert found[3] > 0  # bytes
+    assert found[4] == 1  # ns: nothing takes less
+
+
+def test_an_all_to_all_between_experts_takes_its_own_time():
+    # 2 of 4 tokens, 2 experts each, 10 numbers of 2 bytes; 2 ranks take 2 ns a byte
+    assert rows(priced(MIXTURE, prompt(4), tp=2, ep=2), "combine")[0][-1] == 2 * 2 * 10 * 2 * 2
+
+
 def test_a_node_starts_when_its_inputs_and_its_stream_are_ready():
     """Two ranks: 0 and 1 compute for 10 and 20, meet for 5, then compute; beside it rank 0 sends its first result."""
     node = Node(name="x", op="memory", module="x")
