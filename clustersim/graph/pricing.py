@@ -11,12 +11,15 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array, to_ns_array
 from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import CostModel
+from clustersim.errors import InputError, Problem
 from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
 from clustersim.graph.price_table import PriceGroup, amount, attention_shape, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
 
+LONGEST_S: Final = 86_400.0
+"""No operator takes a day (assumed): such a figure is a slip, and sums of them would not fit int64 nanoseconds."""
 MIN_DURATION_NS: Final = 1
 """Every operator takes at least this long, so that no two instants of one stream coincide."""
 
@@ -134,7 +137,10 @@ class Pricer:
             shape: dict[str, FloatArray | float] = {
                 **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
             }  # fmt: skip
-            varying[:, place] = _to_ns(self.cost.seconds("attention_decode", shape) + gap)
+            seconds = self.cost.seconds("attention_decode", shape) + gap
+            if not seconds.max(initial=0.0) < LONGEST_S:
+                raise _too_long("attention_decode", seconds.max())
+            varying[:, place] = _to_ns(seconds)
         return row, columns, varying
 
     def _groups(self, program: StageProgram) -> tuple[PriceGroup, ...]:
@@ -152,6 +158,9 @@ class Pricer:
                 seconds[group.indices] = self._host(group, features)
             else:
                 seconds[group.indices] = self._communication(group, features)
+        if not seconds.max(initial=0.0) < LONGEST_S:
+            worst = int(seconds.argmax())
+            raise _too_long(next(group.op for group in groups if worst in group.indices), seconds[worst])
         return _to_ns(seconds)
 
     def _compute(self, group: PriceGroup, features: Features, gap: float) -> FloatArray:
@@ -207,6 +216,14 @@ def decode_keys(batch: StepBatch) -> dict[tuple[int, int | None], int]:
     for window, keys in batch.windowed_keys.items():
         found |= {(s, window): k for s, k in enumerate(keys)}
     return found
+
+
+def _too_long(op: str, seconds: float) -> InputError:
+    message = (
+        f"an operator ({op}) would take {seconds:.3g} s, expected less than a day; look at the figures of the device, "
+        "its links, the engine and the model"
+    )
+    return InputError(Problem(message=message))
 
 
 def _to_ns(seconds: FloatArray) -> Int64Array:

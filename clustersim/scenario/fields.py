@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from clustersim import units
 from clustersim.scenario.scalars import kind_of
 
+LONGEST_S: Final = 2**63 / 1e9
+"""292 years: what int64 nanoseconds hold."""
 MOST: Final = 2**53
 """Largest whole number in a scenario (floats are exact up to here)."""
 
@@ -46,6 +48,8 @@ def quantity(dimension: str, example: str, *, zero: bool = False) -> Any:
         number = units.parse(value, dimension)
         if number < 0 or (number == 0 and not zero):
             raise ValueError(f"must be {'at least' if zero else 'more than'} 0, but is {value}")
+        if dimension == "time" and number >= LONGEST_S:
+            raise ValueError(f"must be less than 292 years, but is {value}")
         return number
 
     schema = {"type": "string", "examples": [example]}

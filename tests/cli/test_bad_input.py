@@ -222,3 +222,17 @@ def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:
     result = CliRunner().invoke(main, ["run", "s.yaml", "--out", "file/runs"])
     assert result.exit_code == 2
     assert "file/runs" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("serving.engine.launch=1e30 h", "an operator (memory) would take 3.6e+33 s, expected less than a day"),
+        ("serving.engine.sample=25 h", "an operator (sample) would take 9e+04 s"),
+        ("topology.scaleup_latency=1e30 h", "expected less than a day; look at the figures of the device, its links"),
+        ("topology.scaleup_bandwidth=1e-6 B/s", "expected less than a day"),
+        ("run.horizon=1e300 h", "--set #1: run.horizon: must be less than 292 years, but is 1e300 h"),
+    ],
+)
+def test_a_time_that_does_not_fit_the_clock(folder: Path, override: str, message: str) -> None:
+    assert message in refusal("s.yaml", "--set", override)
