@@ -37,8 +37,9 @@ class Binned:
 def time_edges(start_ns: int, end_ns: int, bins: int) -> Int64Array:
     """Return up to ``bins + 1`` increasing edges from ``start_ns`` to ``end_ns`` (at least 1 ns apart)."""
     bins = int(max(1, min(bins, end_ns - start_ns)))
-    end_ns = max(end_ns, start_ns + 1)
-    return start_ns + (np.arange(bins + 1, dtype=np.int64) * (end_ns - start_ns)) // bins
+    width, rest = divmod(max(end_ns - start_ns, 1), bins)  # by parts: index × (end − start) need not fit int64
+    index = np.arange(bins + 1, dtype=np.int64)
+    return start_ns + index * width + (index * rest) // bins
 
 
 def bin_intervals(

@@ -30,6 +30,18 @@ def test_weights_make_the_mean_one_over_steps_not_over_time() -> None:
     assert binned.mean.tolist() == [5.0]
 
 
+def test_edges_of_a_century_increase() -> None:
+    century = 100 * 365 * 86_400 * 10**9
+    edges = time_edges(7, century + 7, 1000)
+    assert (edges[0], edges[500], edges[-1]) == (7, century // 2 + 7, century + 7)
+    assert np.all(np.diff(edges) > 0)
+
+
+def test_edges_are_spread_evenly() -> None:
+    assert time_edges(0, 10, 4).tolist() == [0, 2, 5, 7, 10]
+    assert time_edges(3, 3, 4).tolist() == [3, 4]
+
+
 def steps_of(rows: list[tuple[int, int, int, int]]) -> dict[str, np.ndarray]:
     names = ("replica", "start_ns", "end_ns", "running")
     return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
