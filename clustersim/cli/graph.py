@@ -87,12 +87,8 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
             "title": f"{title}: {words}", "scenario": scenario.name, "replica": replica, "devices": devices,
         }  # fmt: skip
         text = WRITERS[target.suffix](priced, about)
-    try:
-        with written_whole(target) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"{target}: cannot be written ({error.strerror})"
-        raise InputError(Problem(path="--output", message=message)) from None
+    with written_whole(target) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def step_words(batch: StepBatch, prompt_tokens: int, context_tokens: int) -> str:

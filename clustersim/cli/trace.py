@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
+from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.report.lanes import busy_window
 from clustersim.report.run_directory import read_run
 from clustersim.report.trace import write_trace
 from clustersim.units import UnitError, parse
+
+_LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 
 
 @click.command()
@@ -60,9 +64,10 @@ def _instant(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     try:
-        return round(parse(text, "time") * 1e9)
+        seconds = parse(text, "time")
     except UnitError as error:
         raise InputError(Problem(path=option, message=str(error))) from None
+    return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))  # what lies outside the run makes no difference
 
 
 def _ranks(text: str | None, world: int) -> list[int] | None:
@@ -70,13 +75,10 @@ def _ranks(text: str | None, world: int) -> list[int] | None:
         return None
     found: list[int] = []
     for part in text.split(","):
-        low, _, high = part.partition("-")
-        if not low.strip().isdigit() or (high and not high.strip().isdigit()):
+        low, dash, high = (word.strip() for word in part.partition("-"))
+        if not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
             raise InputError(Problem(path="--ranks", message=f"{part!r} is no rank; expected a list such as 0-7,12"))
+        if int(high or low) >= world:
+            raise InputError(Problem(path="--ranks", message=f"rank {high or low} is not in 0 … {world - 1}"))
         found.extend(range(int(low), int(high or low) + 1))
-    outside = [rank for rank in found if rank >= world]
-    if outside or not found:
-        raise InputError(
-            Problem(path="--ranks", message=f"rank {outside[0] if outside else text} is not in 0 … {world - 1}")
-        )
     return found

@@ -1,0 +1,75 @@
+"""``clustersim trace`` and ``clustersim dashboard``: windows and ranks that exist, files that can be written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("runs") / "a"
+    overrides = ("workload.trace.requests=2", "plan={tp: 2}", "model=llama-3.1-8b", "expect=null")
+    options = [part for override in overrides for part in ("--set", override)]
+    result = CliRunner().invoke(main, ["run", "quickstart", "--quiet", "--out", str(target), *options])
+    assert result.exit_code == 0, result.output
+    return target
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_trace_has_the_spans_of_the_ranks_that_are_asked_for(run_dir: Path, tmp_path: Path) -> None:
+    spans = {}
+    for ranks in ("0", "0-1", "1, 0"):
+        result = invoke("trace", run_dir, "--ranks", ranks, "-o", tmp_path / "a.json")
+        assert result.exit_code == 0, result.output
+        events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+        spans[ranks] = sum(event["ph"] == "X" for event in events)
+    assert spans["0-1"] == spans["1, 0"] == 2 * spans["0"] > 0
+
+
+def test_a_window_may_be_longer_than_the_run(run_dir: Path, tmp_path: Path) -> None:
+    whole = invoke("trace", run_dir, "--from", "0 s", "-o", tmp_path / "a.json")
+    longer = invoke("trace", run_dir, "--from", "0 s", "--to", "1e300 h", "-o", tmp_path / "a.json")
+    assert (whole.exit_code, longer.exit_code) == (0, 0)
+    assert longer.output.split()[1] == whole.output.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ranks", "0-999999999999"), "--ranks: rank 999999999999 is not in 0 … 1"),
+        (("--ranks", "1-0"), "--ranks: '1-0' is no rank; expected a list such as 0-7,12"),
+        (("--ranks", "0-"), "--ranks: '0-' is no rank"),
+        (("--ranks", ""), "--ranks: '' is no rank"),
+        (("--from", "2"), "--from: '2' has no unit"),
+        (("--from", "1e300 h"), "before it starts"),
+    ],
+)
+def test_a_window_that_makes_no_sense(run_dir: Path, options: tuple[str, ...], message: str) -> None:
+    result = invoke("trace", run_dir, *options)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize(("command", "suffix"), [("trace", "json"), ("dashboard", "html")])
+def test_a_place_that_cannot_be_written(run_dir: Path, tmp_path: Path, command: str, suffix: str) -> None:
+    (tmp_path / f"folder.{suffix}").mkdir()
+    for name, reason in (("none/a", "No such file or directory"), ("folder", "a folder, pipe or device")):
+        result = invoke(command, run_dir, "-o", tmp_path / f"{name}.{suffix}")
+        assert result.exit_code == 2, result.output
+        assert f"{name}.{suffix}: cannot be written ({reason}" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [f"folder.{suffix}"]
+
+
+def test_a_file_is_written_where_a_link_points(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to("page.html")
+    assert invoke("dashboard", run_dir, "-o", tmp_path / "link.html").exit_code == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").stat().st_size > 100_000
