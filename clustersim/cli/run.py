@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,6 @@ def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
         dashboard=target / "dashboard.html",
         kv_peak=kv_peak(steps),
     )
-    sys.stdout.flush()
 
 
 def _explain(result: RunResult) -> None:

@@ -1,7 +1,7 @@
 """How a command ends: what it raised as text on stderr, and an exit status.
 
-0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input · 70 a defect of clustersim ·
-130 interrupted · 141 the reader of stdout went away.
+0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input, or files and memory that the machine
+does not give · 70 a defect of clustersim · 130 interrupted · 141 the reader of stdout went away.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _WIDEST_LINE: Final = 100
 @contextmanager
 def exit_status(ctx: click.Context) -> Iterator[None]:
     """Turn what the body raises into text on stderr and an exit status."""
+    if sys.stdout is None:  # closed by the caller (>&-): what is printed goes nowhere
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long-lived as the program)
     try:
         yield
         sys.stdout.flush()
@@ -38,6 +40,10 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     except BrokenPipeError:
         _drop_stdout()
         ctx.exit(BROKEN_PIPE)
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich leaves with 1, which means "illegal" here
+            ctx.exit(BROKEN_PIPE)
+        raise
     except KeyboardInterrupt:
         click.echo("\nclustersim: interrupted", err=True)
         ctx.exit(INTERRUPTED)
@@ -47,6 +53,15 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     except IllegalPlanError as error:
         click.echo(str(error), err=True)
         ctx.exit(ILLEGAL)
+    except OSError as error:
+        if os.environ.get("CLUSTERSIM_TRACEBACK") == "1":
+            traceback.print_exc()
+        what = f"{error.filename}: " if error.filename is not None else ""
+        click.echo(f"clustersim: {what}{error.strerror or error}", err=True)
+        ctx.exit(UNUSABLE_INPUT)
+    except MemoryError:
+        click.echo("clustersim: out of memory; simulate fewer requests, fewer ranks or a smaller model", err=True)
+        ctx.exit(UNUSABLE_INPUT)
     except Exception as error:
         if isinstance(error, ClustersimError) and not isinstance(error, BrokenLawError):
             click.echo(f"clustersim: {error}", err=True)

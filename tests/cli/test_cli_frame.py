@@ -92,6 +92,9 @@ def test_wrong_usage_is_unusable_input(arguments: tuple[str, ...], message: str)
         (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (BrokenPipeError(), 141, ""),
+        (PermissionError(13, "Permission denied", "runs/a"), 2, "runs/a: Permission denied"),
+        (OSError(28, "No space left on device"), 2, "clustersim: No space left on device"),
+        (MemoryError(), 2, "out of memory"),
         (click.exceptions.Exit(1), 1, ""),
     ],
 )
@@ -121,6 +124,22 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 141
+
+
+def test_a_reader_that_goes_away_from_a_table_is_no_error() -> None:
+    code = (
+        "import os, sys\nfrom clustersim.cli import main\n"
+        "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)\nmain(['models'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_no_stdout_at_all_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m clustersim models llama-3-8b >&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_problems_are_shown_with_their_line_and_a_caret(tmp_path: Path) -> None:
