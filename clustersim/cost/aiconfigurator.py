@@ -142,11 +142,11 @@ def _context_attention(columns: Columns, table_format: str, cache_bytes: float, 
 
 
 def _generation_attention(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
-    """Read decoding steps of at most 512 sequences; A100's plain multi-head rows do not split keys: left out."""
+    """Read decoding steps; A100's plain multi-head rows do not split keys: left out."""
     batch, step, heads, dim, ms = _floats(columns, "batch_size", "step", "num_heads", "head_dim", "latency")
     shape = {"batch": batch, "keys": batch * (step + 1.0)} | _heads(columns, heads, dim)
     cached_bytes = shape["keys"] * shape["kv_heads"] * 2.0 * dim * dtype_bytes(FORMATS[table_format])
-    chosen = (columns["kv_cache_dtype"] == table_format) & (dim == 128) & (batch <= 512) & _full(columns)
+    chosen = (columns["kv_cache_dtype"] == table_format) & (dim == 128) & _full(columns)
     chosen &= (step < 16) | (cached_bytes > _CACHE_MARGIN * cache_bytes)
     chosen &= ~((heads == shape["kv_heads"]) & (columns["kernel_source"] == "vllm_flash_attn"))
     return "attention_decode", shape, ms * 1e-3, chosen

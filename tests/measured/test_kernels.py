@@ -67,6 +67,7 @@ POINTS = {  # device → (weights, work, measured microseconds)
         ("bf16", prompts(8, 1024), 222.0),
         ("bf16", decode(64, 2048), 186.7),
         ("bf16", decode(256, 1024), 364.4),
+        ("bf16", decode(1024, 256), 400.1),
         ("bf16", experts(128), 449.6),
         ("bf16", experts(4096), 983.9),
     ],

@@ -44,6 +44,12 @@ def test_decoding_from_the_cache_is_dropped_but_not_short_contexts(tmp_path):
     assert read(path).shape["keys"].tolist() == [16.0, 131072.0]
 
 
+def test_decoding_of_thousands_of_sequences_is_read(tmp_path):
+    row = {"batch_size": 2048, "num_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "window_size": 0}
+    row |= {"kv_cache_dtype": "bfloat16", "kernel_source": "fa3", "latency": 0.486, "step": 127}
+    assert read(table(tmp_path, "generation_attention_perf", [row])).shape["keys"].tolist() == [262144.0]
+
+
 def test_prompts_attend_to_themselves(tmp_path):
     row = {"batch_size": 2, "isl": 100, "num_heads": 8, "num_key_value_heads": 0, "head_dim": 128, "latency": 0.1}
     row |= {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": 0}
