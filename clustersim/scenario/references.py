@@ -82,6 +82,11 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     config = {**base, **changes}
     try:
         model = model_from_config(config, name, source)
+        unread = [key for key in model.unused_keys if key in changes]  # a slip: it would change nothing
+        if unread:
+            raise InputError(
+                Problem(path=key, message=f"unknown key {key!r}{did_you_mean(key, list(base))}") for key in unread
+            )
     except InputError as error:
         own = [problem for problem in error.problems if problem.path in changes]
         other = [problem for problem in error.problems if problem.path not in changes]
