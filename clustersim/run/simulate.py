@@ -19,6 +19,7 @@ from clustersim.errors import InputError
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.pricing import Pricer
+from clustersim.model.architecture import ModelSpec
 from clustersim.plan.memory import kv_pool_blocks, stage_memory
 from clustersim.replay.comm import CommTable
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
@@ -92,11 +93,22 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         replayed=replayed,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
-        notes=_notes(given.pricer.cost),
+        notes=(*_too_long(requests, scenario.model), *_outside_table(given.pricer.cost)),
     )
 
 
-def _notes(cost: CostModel) -> tuple[str, ...]:
+def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
+    """Say how many requests are longer than the model's context window; the last token needs no position."""
+    limit = model.max_positions
+    positions = requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)
+    count = 0 if limit is None else int((positions > limit).sum())
+    if not count:
+        return ()
+    are = "request is" if count == 1 else "requests are"
+    return (f"{count:,} {are} longer than the context window of {limit:,} tokens, and served all the same.",)
+
+
+def _outside_table(cost: CostModel) -> tuple[str, ...]:
     """Say where durations were asked for that a measured table does not cover."""
     if not isinstance(cost, TableCost):
         return ()
