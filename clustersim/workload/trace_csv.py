@@ -94,8 +94,8 @@ def _picked_rows(file: TraceText, places: Sequence[int], width: int) -> tuple[li
             if len(row) == width:
                 picked.append(pick(row))
             else:
-                found = f"found cells: {len(row)}" if row else "empty line"
-                faults.append((len(picked) + len(faults), -1, f"{found}; expected {width}"))
+                found = f"cells: {len(row)}" if row else "an empty line"
+                faults.append((len(picked) + len(faults), -1, f"found {found}; expected cells: {width}"))
     except csv.Error as error:
         raise InputError(file.problem(f"not a CSV line: {error}", line=reader.line_num)) from None
     if not picked and not faults:

@@ -47,9 +47,9 @@ def problems(tmp_path):
         ("2023-11-16 18:17:03.9799600,-5,2", f"t:3:29: ContextTokens: found '-5'; expected {TOKENS}"),
         ("2023-11-16 18:17:03.9799600,5,x", f"t:3:31: GeneratedTokens: found 'x'; expected {TOKENS}"),
         ("2023-11-16 18:17:03.9799600,5,", f"t:3:31: GeneratedTokens: found ''; expected {TOKENS}"),
-        ("2023-11-16 18:17:03.9799600,5", "t:3: found cells: 2; expected 3"),
-        ("2023-11-16 18:17:03.9799600,5,6,7", "t:3: found cells: 4; expected 3"),
-        ("", "t:3: empty line; expected 3"),
+        ("2023-11-16 18:17:03.9799600,5", "t:3: found cells: 2; expected cells: 3"),
+        ("2023-11-16 18:17:03.9799600,5,6,7", "t:3: found cells: 4; expected cells: 3"),
+        ("", "t:3: found an empty line; expected cells: 3"),
     ],
 )
 def test_azure_line_that_is_broken_is_named(problems, line, expected):
