@@ -69,8 +69,13 @@ class StallError(BrokenLawError):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most like ``word``, or None when nothing is alike."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    """Return the choice that is most like ``word``, or None when nothing is alike.
+
+    A choice that goes on from the whole word comes first: ``rate`` means ``rate_scale``, not ``format``.
+    """
+    known = list(choices)
+    longer = [choice for choice in known if choice.startswith(f"{word}_")]
+    found = longer or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return found[0] if found else None
 
 

@@ -45,7 +45,7 @@ def find(text: str, *, folder: str, kind: str, mark: Mark, path: str, base: Path
         return catalog.path_of(folder, text)
     if is_path(text):
         return find_file(text, kind=kind, mark=mark, path=path, base=base)
-    raise InputError(_problem(_unknown(text, kind, known), mark, path))
+    raise InputError(_problem(_unknown(text, kind, known, _bases(mark, base)), mark, path))
 
 
 def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Path:
@@ -57,9 +57,12 @@ def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Pat
     near = [entry.name for folder in bases for entry in _listed((folder / text).parent)]
     hint = did_you_mean(Path(text).name, near)
     hint = hint if "did you mean" in hint else ""
+    if (catalog.data_root() / "scenarios" / text).is_file():  # a scenario that ships, copied elsewhere
+        hint = f"; did you mean {f'scenarios/{text}'!r}?"
     shorts = [shown(folder) for folder in bases]
     places = " and ".join(dict.fromkeys("here" if short == "." else short for short in shorts))
-    message = f"no {kind} file {text!r}{hint}; looked from {places}"
+    looked = f"{hint} (looked from {places})" if hint else f"; looked from {places}"
+    message = f"no {kind} file {text!r}{looked}"
     raise InputError(_problem(message, mark, path))
 
 
@@ -92,10 +95,12 @@ def find_scenario(text: str) -> Path:
         return catalog.path_of("scenarios", text)
     if is_path(text) or Path(text).is_file():
         return Path(text)
-    raise InputError(Problem(message=_unknown(text, "scenario", known)))
+    raise InputError(Problem(message=_unknown(text, "scenario", known, [Path.cwd()])))
 
 
-def _unknown(text: str, kind: str, known: Sequence[str]) -> str:
+def _unknown(text: str, kind: str, known: Sequence[str], bases: Sequence[Path]) -> str:
+    if any(entry.name == f"{text}.yaml" for folder in bases for entry in _listed(folder)):
+        return f"no {kind} {text!r}; did you mean './{text}.yaml'?"
     hint = did_you_mean(text, known)
     own = "" if "did you mean" in hint else f" (a file of your own is a path, such as ./{text}.yaml)"
     return f"no {kind} {text!r}{hint}{own}"

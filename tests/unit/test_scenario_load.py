@@ -212,6 +212,23 @@ def test_unknown_names_are_refused() -> None:
         load_model("./nowhere.json")
 
 
+def test_a_name_that_is_a_file_here_is_offered_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my-node.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no topology 'my-node'; did you mean '\./my-node\.yaml'\?"):
+        load_topology("my-node")
+
+
+def test_a_copy_of_a_shipped_scenario_is_told_where_its_trace_lies(scenario_file: Path) -> None:
+    trace = "workload={trace: traces/azure-conv-sample.csv}"
+    assert "; did you mean 'scenarios/traces/azure-conv-sample.csv'? (looked" in problems(scenario_file, trace)[0]
+
+
+def test_an_unknown_key_means_the_one_that_goes_on_from_it(scenario_file: Path) -> None:
+    workload = "workload={trace: {path: requests.csv, rate: 2}}"
+    assert problems(scenario_file, workload)[0].endswith("unknown key 'rate'; did you mean 'rate_scale'?")
+
+
 def test_problem_places_a_path_in_the_scenario(scenario_file: Path) -> None:
     problem = load(scenario_file, ["plan.pp=1"]).problem("plan.tp", "too much")
     assert (problem.line, problem.column, problem.path) == (17, 12, "plan.tp")
