@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns_array
 from clustersim.errors import InputError, Problem
-from clustersim.workload.limits import MAX_NS, check_positive, check_whole, raise_any
+from clustersim.workload.limits import MAX_NS, check_cv, check_positive, check_whole, raise_any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Gamma:
     rescale: bool = False
 
     def __post_init__(self) -> None:
-        raise_any(check_positive("arrivals.rate", self.rate_per_s) + check_positive("arrivals.cv", self.cv))
+        raise_any(check_positive("arrivals.rate", self.rate_per_s) + check_cv("arrivals.cv", self.cv))
 
     def draw_ns(self, num_requests: int, rng: np.random.Generator) -> Int64Array:
         """Draw instants in ns."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.workload.limits import MAX_TOKENS, check_positive, check_whole, raise_any
+from clustersim.workload.limits import MAX_TOKENS, check_cv, check_positive, check_whole, raise_any
 from clustersim.workload.trace import read_trace
 
 
@@ -76,7 +76,11 @@ class LogNormal:
 
     def __post_init__(self) -> None:
         given = {name: value for name in _PARAMETERS if (value := getattr(self, name)) is not None}
-        problems = [problem for name, value in given.items() for problem in check_positive(f"lognormal.{name}", value)]
+        problems = [
+            problem
+            for name, value in given.items()
+            for problem in (check_cv if name == "cv" else check_positive)(f"lognormal.{name}", value)
+        ]
         if set(given) not in ({"mean", "cv"}, {"median", "sigma"}):
             message = f"found {', '.join(given) or 'none'}; expected mean and cv, or median and sigma"
             problems.append(Problem(path="lognormal", message=message))

@@ -14,6 +14,10 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_NS: Final = 2**63 - 1
 """Largest instant that int64 nanoseconds hold: 292 years."""
 
+MIN_CV: Final = 1e-6
+MAX_CV: Final = 1e6
+"""Largest coefficient of variation (assumed: below the smallest nothing varies, above this every draw is 0)."""
+
 
 def check_whole(path: str, value: object, *, low: int, high: int = MAX_TOKENS) -> list[Problem]:
     """Return a problem unless ``value`` is an integer (not a bool) with ``low <= value <= high``."""
@@ -27,6 +31,13 @@ def check_positive(path: str, value: object) -> list[Problem]:
     if _is_a(value, Real) and 0 < float(cast("Real", value)) < math.inf:
         return []
     return [Problem(path=path, message=f"found {value!r}; expected a finite number above 0")]
+
+
+def check_cv(path: str, value: object) -> list[Problem]:
+    """Return a problem unless ``value`` is a coefficient of variation whose square can be computed with."""
+    if _is_a(value, Real) and MIN_CV <= float(cast("Real", value)) <= MAX_CV:
+        return []
+    return [Problem(path=path, message=f"found {value!r}; expected a number from {MIN_CV:g} to {MAX_CV:g}")]
 
 
 def check_window(start_ns: int, end_ns: int) -> list[Problem]:

@@ -127,7 +127,12 @@ def test_tables_name_every_process_and_distribution():
             Gamma,
             {"rate_per_s": -1, "cv": 0},
             "arrivals.rate: found -1; expected a finite number above 0\n"
-            "arrivals.cv: found 0; expected a finite number above 0",
+            "arrivals.cv: found 0; expected a number from 1e-06 to 1e+06",
+        ),
+        (
+            Gamma,
+            {"rate_per_s": 1.0, "cv": 1e300},
+            "arrivals.cv: found 1e+300; expected a number from 1e-06 to 1e+06",
         ),
         (
             ClosedLoop,
@@ -142,6 +147,11 @@ def test_tables_name_every_process_and_distribution():
             LogNormal,
             {"mean": 5.0, "cv": 1.0, "median": 4.0},
             "lognormal: found mean, cv, median; expected mean and cv, or median and sigma",
+        ),
+        (
+            LogNormal,
+            {"mean": 5.0, "cv": 1e-300},
+            "lognormal.cv: found 1e-300; expected a number from 1e-06 to 1e+06",
         ),
         (
             LogNormal,
