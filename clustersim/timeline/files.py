@@ -89,11 +89,14 @@ def _split(flat: Int64Array, sizes: list[int]) -> list[Int64Array]:
 
 
 def write_table(path: Path, columns: Any) -> None:
-    """Write named arrays as Parquet (zstd); null where an object array holds None."""
+    """Write named arrays as Parquet (zstd); an array of objects is a column of text, null where it holds None."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    def column(values: Any) -> Any:  # the type is that of the column, not that of what happens to be in it
+        return pa.array(values, pa.string() if getattr(values, "dtype", None) == object else None)
+
+    table = pa.table({name: column(values) for name, values in columns.items()})
     integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
     pq.write_table(
         table,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from clustersim.cli.layouts import overview
@@ -41,6 +42,20 @@ def test_a_run_directory_has_every_file(write, tmp_path):
     write(tmp_path / "runs" / "a")
     assert names(tmp_path / "runs" / "a") == EVERYTHING
     assert names(tmp_path / "runs") == {"a"}
+
+
+def test_the_columns_of_tables_have_the_same_types_whatever_happened(write, tmp_path):
+    write(tmp_path / "a")  # nothing was rejected: no reason is known
+    types = {field.name: str(field.type) for field in pq.read_schema(tmp_path / "a" / "requests.parquet")}
+    assert types == {
+        "request": "int64",
+        "replica": "int32",
+        **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
+        **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
+        "preemptions": "int32",
+        **dict.fromkeys(("outcome", "reason"), "string"),
+    }
+    assert str(pq.read_schema(tmp_path / "a" / "steps.parquet").field("kind").type) == "string"
 
 
 def test_a_run_directory_is_read_as_it_was_written(result, write, tmp_path):
