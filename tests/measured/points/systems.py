@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tests.measured.points.row import Inexpressible, Row
 
 Part = dict[str, Any]
+Value = TypeVar("Value")
 
 TOPOLOGIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "RTX 4090": {"name": "rtx-4090-node"},
@@ -152,7 +153,7 @@ def base(row: Row) -> Part:
     }
 
 
-def _known(table: Mapping[str, Any], word: str, what: str) -> Any:
+def _known(table: Mapping[str, Value], word: str, what: str) -> Value:
     if word not in table:
         raise Inexpressible(f"no {what} in the catalogs for {word!r}")
     return table[word]
