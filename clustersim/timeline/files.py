@@ -94,7 +94,7 @@ def write_table(path: Path, columns: Any) -> None:
     import pyarrow.parquet as pq
 
     def column(values: Any) -> Any:  # the type is that of the column, not that of what happens to be in it
-        return pa.array(values, pa.string() if getattr(values, "dtype", None) == object else None)
+        return pa.array(values, pa.string() if values.dtype.hasobject else None)
 
     table = pa.table({name: column(values) for name, values in columns.items()})
     integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
