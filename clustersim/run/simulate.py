@@ -93,7 +93,9 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         replayed=replayed,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
-        notes=(*_too_long(requests, scenario.model), *_outside_table(given.pricer.cost)),
+        notes=(
+            *_too_long(requests, scenario.model), *_shared_prefixes(requests), *_outside_table(given.pricer.cost)
+        ),  # fmt: skip
     )
 
 
@@ -106,6 +108,18 @@ def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
         return ()
     are = "request is" if count == 1 else "requests are"
     return (f"{count:,} {are} longer than the context window of {limit:,} tokens, and served all the same.",)
+
+
+def _shared_prefixes(requests: Requests) -> tuple[str, ...]:
+    """Say that prompts which share a prefix, as the trace tells, are computed in full all the same."""
+    if requests.prefix_hashes is None:
+        return ()
+    blocks = np.concatenate([np.empty(0, np.int64), *requests.prefix_hashes])
+    repeated = len(blocks) - len(np.unique(blocks))
+    if not repeated:
+        return ()
+    share = repeated / len(blocks)
+    return (f"{share:.0%} of the prompts' blocks came before in this trace; prefixes are not reused, all are computed.",)
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:

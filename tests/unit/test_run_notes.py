@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from clustersim.scenario.load import load
 from tests.audit import simulated
 
@@ -23,3 +26,17 @@ def test_requests_beyond_the_context_window_are_noted() -> None:
 
 def test_requests_that_just_fit_the_context_window_are_not_noted() -> None:
     assert notes(32_767, 2) == ()
+
+
+def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Path) -> None:
+    rows = [  # the second prompt begins as the first does: 1 of 4 blocks was there before
+        {"timestamp": 0, "input_length": 1000, "output_length": 2, "hash_ids": [1, 2]},
+        {"timestamp": 9, "input_length": 1000, "output_length": 2, "hash_ids": [1, 3]},
+    ]
+    file = tmp_path / "t.jsonl"
+    for requests, expected in ((2, 1), (1, 0)):
+        file.write_text("\n".join(map(json.dumps, rows[:requests])))
+        found = simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}"))).notes
+        assert found == (
+            "25% of the prompts' blocks came before in this trace; prefixes are not reused, all are computed.",
+        )[:expected]
