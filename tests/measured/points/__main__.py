@@ -22,7 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--traces", type=Path, help="folder with the recorded requests; by default the one above the table's"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every point to FILE")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write every point to FILE, or print it in place of the table",
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="only points whose id matches")
     parser.add_argument("--by", default="family", metavar="COLUMNS", help="columns to group by, with commas")
     parser.add_argument("--workers", type=int, default=1, help="processes that simulate")
@@ -43,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\r{len(points)} of {len(rows)}", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
+    found = json.dumps(plain(points), indent=1)
+    if chosen.json == "-":
+        print(found)
+        return 0
     print(text(points, columns) if points else "no point matches")
     if chosen.json:
-        chosen.json.write_text(json.dumps(plain(points), indent=1) + "\n", encoding="utf-8")
+        Path(chosen.json).write_text(found + "\n", encoding="utf-8")
     return 0
 
 
