@@ -93,9 +93,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         replayed=replayed,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
-        notes=(
-            *_too_long(requests, scenario.model), *_shared_prefixes(requests), *_outside_table(given.pricer.cost)
-        ),  # fmt: skip
+        notes=(*_too_long(requests, scenario.model), *_shared_prefixes(requests), *_outside_table(given.pricer.cost)),
     )
 
 
@@ -119,7 +117,9 @@ def _shared_prefixes(requests: Requests) -> tuple[str, ...]:
     if not repeated:
         return ()
     share = repeated / len(blocks)
-    return (f"{share:.0%} of the prompts' blocks came before in this trace; prefixes are not reused, all are computed.",)
+    return (
+        f"{share:.0%} of the prompts' blocks came before in this trace; prefixes are not reused, all are computed.",
+    )
 
 
 def _outside_table(cost: CostModel) -> tuple[str, ...]:
