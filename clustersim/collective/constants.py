@@ -105,9 +105,7 @@ def family(device: Device, name: str) -> Family:
     InputError
         When the device's ``collectives`` section has an unknown family or constant, or an impossible value.
     """
-    problems = _wrong_constants(device)
-    if problems:
-        raise InputError(problems)
+    check_collectives(device)
     given = device.collectives.get(name)
     if given is None and name == "tree":
         ring = family(device, "ring")
@@ -123,7 +121,8 @@ def family(device: Device, name: str) -> Family:
     return Family(**{**base, **(given or {})})
 
 
-def _wrong_constants(device: Device) -> list[Problem]:
+def check_collectives(device: Device) -> None:
+    """Raise an InputError with all unknown families and constants, and impossible values, of ``collectives``."""
     known = [field.name for field in fields(Family)]
     problems = []
     for name, constants in device.collectives.items():
@@ -139,4 +138,5 @@ def _wrong_constants(device: Device) -> list[Problem]:
                 problems.append(Problem(message=wrong, path=f"{where}.{key}"))
             elif value < 0.0 or (key == "ramp_half_s" and value == 0.0):
                 problems.append(Problem(message=f"{value!r} is not positive", path=f"{where}.{key}"))
-    return problems
+    if problems:
+        raise InputError(problems)

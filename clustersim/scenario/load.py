@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clustersim.clock import to_ns
+from clustersim.cluster.device import Device
 from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.cost.precision import Precision
+from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
@@ -74,6 +76,8 @@ def build_scenario(document: Document) -> Scenario:
     expect = attempt(lambda: _expectations(part, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
+    if cluster is not None and precision is not None:
+        attempt(lambda: _check_peaks(cluster[0].device, precision, document))
     if problems:
         raise InputError(in_order(problems))
     assert cluster is not None
@@ -123,6 +127,14 @@ def _precision(part: PrecisionPart, document: Document, model: ModelSpec | None)
     weights = part.weights or ("bf16" if model is None else model.default_weight_dtype)
     try:
         return Precision(weights=weights, activations=part.activations, kv_cache=part.kv_cache, multiply=part.multiply)
+    except InputError as error:
+        raise InputError(document.placed(error.problems)) from None
+
+
+def _check_peaks(device: Device, precision: Precision, document: Document) -> None:
+    """Refuse a number format that the device can't multiply."""
+    try:
+        RooflineCost(device, precision)
     except InputError as error:
         raise InputError(document.placed(error.problems)) from None
 

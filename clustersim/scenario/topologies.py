@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.cluster.build import build_topology
+from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
+from clustersim.collective.constants import check_collectives
+from clustersim.cost.roofline import check_kernels
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -44,9 +47,25 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
     base["device"] = name
     try:
         topology = build_topology(base, changes, device_data, where=read.file)
+        _check_constants(topology.device)
     except InputError as error:
         raise InputError(_placed(error, document, path, (read, inside), (device, device_path))) from None
     return topology, _written_out(base, changes, device_data)
+
+
+def _check_constants(device: Device) -> None:
+    """Raise an InputError with every unknown or impossible constant of the cost models in a device's file."""
+    problems: list[Problem] = []
+    for check in (check_kernels, check_collectives):
+        try:
+            check(device)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        prefix = f"{device.name}: "
+        raise InputError(
+            replace(found, file=f"device {device.name}", path=found.path.removeprefix(prefix)) for found in problems
+        )
 
 
 def _device_document(document: Document, path: KeyPath, value: object) -> tuple[Document, KeyPath]:

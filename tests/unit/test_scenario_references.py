@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.scenario.parts import load_model
+from clustersim.scenario.load import load
+from clustersim.scenario.parts import load_model, load_topology
 
 
 def test_a_change_of_a_model_that_would_change_nothing_is_refused() -> None:
@@ -18,3 +21,23 @@ def test_a_change_of_a_model_that_would_change_nothing_is_refused() -> None:
 
 def test_a_known_key_without_effect_on_speed_may_be_changed() -> None:
     assert load_model("llama-3.1-8b", ("config.rope_theta=1e6",)) == load_model("llama-3.1-8b")
+
+
+def test_constants_of_a_device_are_checked_where_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "dev.yaml").write_text(
+        "name: dev\nvendor: V\nsource: made up\nmemory: {capacity: 80 GB, bandwidth: 1 TB/s}\n"
+        "compute: {bf16: 100 TFLOP/s}\nkernels:\n  gemm_bf16: {compute: 0}\n  gem_bf16: {}\n"
+        "collectives: {ring: {efficiency: 2}}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        load_topology("dgx-h100", (f"device={tmp_path}/dev.yaml",))
+    assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
+        "dev.yaml:7:24: kernels.gemm_bf16.compute: expected a positive number, but found 0.0",
+        "dev.yaml:8:13: kernels.gem_bf16: unknown group; did you mean 'gemm'?",
+        "dev.yaml:9:34: collectives.ring.efficiency: 2.0 is not between 0 (excluded) and 1",
+    ]
+
+
+def test_a_format_that_the_device_cannot_multiply_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError, match=r"--set #1: precision: h100-sxm-80gb has no peak for 'fp4'; it has bf16"):
+        load("quickstart", ("precision.multiply=fp4",))
