@@ -116,8 +116,9 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Write a duration with the unit that suits it, such as ``8 us`` or ``1.25 s``."""
-    for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= factor:
+    """Write a duration with the unit that suits it, such as ``8 us`` or ``84.9 s``; minutes from ten of them on."""
+    units = (("h", 3600.0, 7200.0), ("min", 60.0, 600.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3), ("us", 1e-6, 1e-6))
+    for unit, factor, least in units:
+        if abs(value) >= least:
             return f"{value / factor:.4g} {unit}"
     return f"{value * 1e9:.4g} ns" if value else "0 s"

@@ -75,7 +75,7 @@ class Expectation:
             return [f"{self.key} has no value; expected {self.text}"]
         if all(_OPERATORS[sign](found, value) for sign, value in self.tests):
             return []
-        shown = str(found).lower() if isinstance(found, bool) else str(found)
+        shown = str(found).lower() if isinstance(found, bool) else f"{found:.6g}" if isinstance(found, float) else found
         return [f"{self.key} is {shown}; expected {self.text}"]
 
 
