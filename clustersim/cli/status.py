@@ -6,6 +6,7 @@ does not give · 70 a defect of clustersim · 130 interrupted · 141 the reader 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -32,6 +33,8 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     """Turn what the body raises into text on stderr and an exit status."""
     if sys.stdout is None:  # closed by the caller (>&-): what is printed goes nowhere
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long-lived as the program)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that can't show → or ≤ gets their escapes
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
         sys.stdout.flush()

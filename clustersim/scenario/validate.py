@@ -146,6 +146,8 @@ def _problem(error: ErrorDetails, document: Document) -> Problem:
         return document.problem(path, f"unknown key {name!r}{hint}", key=True)
     words = _WORDS.get(error["type"])
     message = error["msg"] if words is None else words(error, field)
+    if path == ("name",) and path not in document.marks:
+        message += f", that of the file; add a name, such as '{path[0]}: {_example(field)}'"
     return document.problem(_written(path, document.data), message)
 
 

@@ -107,6 +107,13 @@ def test_a_bad_scenario(folder: Path, found: str, written: str, message: str) ->
     assert message in refusal("s.yaml")
 
 
+def test_a_file_name_that_cannot_name_a_run_directory(folder: Path) -> None:
+    (folder / "für uns.yaml").write_text(SCENARIO.replace("name: small\n", ""))
+    assert "but found the text 'für uns', that of the file; add a name, such as 'name: my-scenario'" in refusal(
+        "für uns.yaml"
+    )
+
+
 def test_a_problem_is_shown_with_its_line_and_a_caret(folder: Path) -> None:
     (folder / "s.yaml").write_text(SCENARIO.replace("tp: 4", "tp: 0"))
     assert refusal("s.yaml").splitlines() == [

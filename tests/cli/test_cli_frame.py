@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -133,6 +134,15 @@ def test_a_reader_that_goes_away_from_a_table_is_no_error() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_without_unicode_gets_escapes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clustersim", "rules", "PH"],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "j \\u2264 i" in done.stdout
 
 
 def test_no_stdout_at_all_is_no_error() -> None:
