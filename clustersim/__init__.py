@@ -1,4 +1,4 @@
-"""Simulates clusters that serve decoder-only transformers, and proves that what it simulated was legal.
+"""Simulates clusters that serve decoder-only transformers, and checks first that their plans are legal.
 
 The public names are those of ``__all__``. They are imported when they are first used, so that
 ``import clustersim`` costs nothing; a type checker sees their types at their homes.

@@ -67,7 +67,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="clustersim")
 def main() -> None:
-    """Simulate clusters that serve decoder-only transformers, and prove that what was simulated was legal.
+    """Simulate clusters that serve decoder-only transformers, and check first that their plans are legal.
 
     Start with `clustersim run quickstart`.
     """
