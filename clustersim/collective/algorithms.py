@@ -119,12 +119,12 @@ def _check_algorithm(known: Mapping[str, Algorithm], kind: str, name: str, membe
     valid = [choice for choice, one in known.items() if not one.refuses(members)]
     if name not in known:
         hint = did_you_mean(name, ["auto", *known])
-        raise InputError(Problem(message=f"unknown algorithm {name!r} for {kind}{hint}"))
+        raise InputError(Problem(path=f"collectives.{kind}", message=f"unknown algorithm {name!r} for {kind}{hint}"))
     why = known[name].refuses(members)
     if why:
         choices = ", ".join(["auto", *valid])
         message = f"algorithm {name!r} for {kind} over {len(members.given)} devices {why}; use one of {choices}"
-        raise InputError(Problem(message=message))
+        raise InputError(Problem(path=f"collectives.{kind}", message=message))
 
 
 def _needs_one_domain(group: Group) -> Why:

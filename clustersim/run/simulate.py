@@ -76,14 +76,20 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     Raises
     ------
     InputError
-        When the trace is broken, or the model does not fit into the devices.
+        When the trace is broken, the model does not fit into the devices, or a group can't run the algorithm that is
+        named for its collective.
     StallError
         When the simulation cannot go on.
     """
     requests = scenario.requests()
     given = replay_input(scenario, requests)
     started = time.perf_counter()
-    replayed = replay(given, progress)
+    try:
+        replayed = replay(given, progress)
+    except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
+        raise InputError(
+            scenario.problem(found.path, found.message) if found.path else found for found in error.problems
+        ) from None
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
     return RunResult(

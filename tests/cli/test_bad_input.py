@@ -243,3 +243,9 @@ def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:
 )
 def test_a_time_that_does_not_fit_the_clock(folder: Path, override: str, message: str) -> None:
     assert message in refusal("s.yaml", "--set", override)
+
+
+def test_an_algorithm_that_no_group_of_the_plan_can_run(folder: Path) -> None:
+    (folder / "s.yaml").write_text(SCENARIO + "collectives: {all_reduce: torus}\n")
+    message = "s.yaml:18:27: collectives.all_reduce: algorithm 'torus' for all_reduce over 4 devices needs devices in"
+    assert message in refusal("s.yaml")
