@@ -152,7 +152,7 @@ def test_a_rank_copies_the_part_that_it_keeps():
 def test_plan_collective_says_what_is_wrong_and_what_would_do(kind, group, algorithm, message):
     with pytest.raises(InputError) as caught:
         plan_collective(crossbar(4), kind, group, algorithm)
-    assert str(caught.value) == message
+    assert [problem.message for problem in caught.value.problems] == [message]
 
 
 def test_plan_collective_tells_all_mistakes_of_a_call_at_once():
