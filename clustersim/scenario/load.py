@@ -56,7 +56,10 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
 
 def build_scenario(document: Document) -> Scenario:
     """Build a scenario from its document; see :func:`load`."""
-    part = validate(document)
+    try:
+        part = validate(document)
+    except InputError as error:
+        raise InputError(in_order([*error.problems, *_parts_problems(document, error.problems)])) from None
     _default_engine(document.data)
     problems: list[Problem] = []
 
@@ -114,6 +117,24 @@ def build_scenario(document: Document) -> Scenario:
         document=resolved,
         origin=document,
     )
+
+
+def _parts_problems(document: Document, known: Sequence[Problem]) -> list[Problem]:
+    """Return what is wrong with the parts that are looked up by name, those left out whose own keys are wrong."""
+    found: list[Problem] = []
+    builders: dict[KeyPath, Callable[[], object]] = {
+        ("topology",): lambda: build_cluster(document),
+        ("model",): lambda: build_model(document, ("model",)),
+        ("serving", "engine"): lambda: build_engine(document, ("serving", "engine")),
+    }
+    for path, build in builders.items():
+        wrong = any(problem.path.startswith(dotted(path)) or problem.path == path[0] for problem in known)
+        if path in document.marks and not wrong:
+            try:
+                build()
+            except InputError as error:
+                found += error.problems
+    return found
 
 
 def _default_engine(data: dict[str, Any]) -> None:

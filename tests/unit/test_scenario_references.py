@@ -41,3 +41,21 @@ def test_constants_of_a_device_are_checked_where_they_are_written(tmp_path: Path
 def test_a_format_that_the_device_cannot_multiply_is_refused_before_anything_runs() -> None:
     with pytest.raises(InputError, match=r"--set #1: precision: h100-sxm-80gb has no peak for 'fp4'; it has bf16"):
         load("quickstart", ("precision.multiply=fp4",))
+
+
+def test_names_that_do_not_exist_are_told_beside_keys_that_do_not(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: s\ntopology: dgx-h10\nmodel: lama-3-8b\nplan: {tpp: 2}\nserving: {engine: vllm-0.20}\nseed: -1\n"
+    )
+    with pytest.raises(InputError) as caught:
+        load(tmp_path / "s.yaml")
+    assert [problem.path for problem in caught.value.problems] == [
+        "workload", "topology", "model", "plan.tpp", "serving.engine", "seed",
+    ]  # fmt: skip
+
+
+def test_names_are_not_looked_up_in_parts_that_have_the_wrong_type(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("name: s\ntopology: [dgx-h10]\nmodel: null\nserving: {engine: 7}\nworkload: {}\n")
+    with pytest.raises(InputError) as caught:
+        load(tmp_path / "s.yaml")
+    assert [problem.path for problem in caught.value.problems] == ["topology", "model", "serving.engine", "workload"]
