@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clustersim import catalog
 from clustersim.cluster.build import build_topology
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
@@ -31,6 +32,10 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
         With every problem, placed in the scenario, the topology's file or the device's file.
     """
     written = mapping_at(document, path)
+    if "fabric" in written and "device" not in written and written.get("name") in catalog.names("topologies"):
+        example = f"{dotted((*path, 'nic_bandwidth'))}: 50 GB/s"
+        message = f"a topology that is named is changed by the keys of its fabric themselves, such as '{example}'"
+        raise InputError(document.problem((*path, "fabric"), message))
     if "fabric" in written:
         read, inside, changes = document, path, {}
     else:

@@ -59,3 +59,12 @@ def test_names_are_not_looked_up_in_parts_that_have_the_wrong_type(tmp_path: Pat
     with pytest.raises(InputError) as caught:
         load(tmp_path / "s.yaml")
     assert [problem.path for problem in caught.value.problems] == ["topology", "model", "serving.engine", "workload"]
+
+
+def test_a_fabric_beside_a_name_is_told_where_its_keys_go() -> None:
+    with pytest.raises(InputError) as caught:
+        load("quickstart", ("topology.fabric.nic_bandwidth=9 GB/s",))
+    assert str(caught.value) == (
+        "--set #1: topology.fabric: a topology that is named is changed by the keys of its fabric themselves, "
+        "such as 'topology.nic_bandwidth: 50 GB/s'"
+    )
