@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from clustersim.model import weights
-from clustersim.model.architecture import Attention, ModelSpec, Moe
+from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
 from clustersim.model.kv import kv_elements_per_token
+from clustersim.model.weights import Linear
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
+
+_LOGIT_BYTES: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,38 +39,48 @@ def stage_memory(
     activation_bytes: float,
     kv_bytes: float,
     max_batch_tokens: int,
+    max_batch_requests: int,
 ) -> tuple[RankMemory, ...]:
     """Return the memory of a rank of each stage; the ranks of a stage hold equal shares.
 
-    TP divides matrices, EP divides experts, SP divides neither (rule SP-9). Norms, router and latent projections
-    are on every rank. Buffers hold, for the tokens of the largest batch, the residual stream twice, the widest
-    intermediate result of a rank, and the logits of one batch in 32-bit; that is the part of a memory profile that
-    is a function of the batch (assumed; engines measure it at start-up).
+    TP divides matrices, EP divides experts, SP divides neither (rule SP-9). Norms, router, latent projections,
+    learned positions and the biases of what is summed over ranks are on every rank.
+
+    Buffers are what rule KV-6 reserves, so that the pool that memory leaves is a legal one (assumed; engines measure
+    theirs at start-up). For the tokens of the largest batch: the residual stream, its norm, a module's output, and
+    one buffer each to send and to receive it; the widest intermediate result of a module on one rank (of experts,
+    when every token comes here with all its experts); with SP the K/V of one layer. On the last stage, the 32-bit
+    logits of every request.
     """
     found = []
     for stage, modules in enumerate(stage_layers(model, plan)):
         parameters = kv = 0.0
-        widest = 3.0 * model.hidden
+        widest = exposed = 0.0
         for layer, part in modules:
             spec = model.layers[layer]
             parameters += weights.norm_parameters(model)
             if part == "attention":
+                elements = kv_elements_per_rank(spec.attention, plan.tp)
                 parameters += _attention(model, spec.attention, plan.tp)
-                kv += kv_elements_per_rank(spec.attention, plan.tp) * kv_bytes
-                widest = max(widest, spec.attention.num_heads * spec.attention.head_dim * 3 / plan.tp)
+                kv += elements * kv_bytes
+                exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)
+                widest = max(widest, _attention_width(spec.attention, plan.tp))
             elif isinstance(spec.ffn, Moe):
                 parameters += _moe(model, spec.ffn, plan)
-                widest = max(widest, spec.ffn.expert_intermediate * 3 * spec.ffn.top_k / plan.expert_tp)
+                inner = _maps(spec.ffn) * spec.ffn.expert_intermediate / plan.expert_tp
+                widest = max(widest, spec.ffn.top_k * (inner + model.hidden))
             else:
-                parameters += weights.ffn_parameters(model, spec.ffn) / plan.tp
-                widest = max(widest, spec.ffn.intermediate * 3 / plan.tp)
+                parameters += _up_and_down(weights.ffn_linears(model, spec.ffn), plan.tp)
+                widest = max(widest, _maps(spec.ffn) * spec.ffn.intermediate / plan.tp)
         if stage == 0:
-            parameters += weights.embedding_parameters(model) / plan.tp
+            parameters += (model.vocab / plan.tp + model.learned_positions) * model.hidden
         if stage == plan.pp - 1:
-            head = weights.lm_head_parameters(model)
-            shared = weights.embedding_parameters(model) if head == 0 and stage > 0 else 0
-            parameters += (head + shared) / plan.tp + weights.norm_parameters(model)
-        buffers = max_batch_tokens * (2 * model.hidden + widest) * activation_bytes
+            tied_elsewhere = model.tied_embeddings and stage > 0
+            head = model.vocab * model.hidden if tied_elsewhere else weights.lm_head_parameters(model)
+            parameters += head / plan.tp + weights.norm_parameters(model)
+        buffers = max_batch_tokens * (5 * model.hidden + widest + exposed) * activation_bytes
+        if stage == plan.pp - 1:
+            buffers += max_batch_requests * model.vocab * _LOGIT_BYTES
         found.append(RankMemory(weights_bytes=parameters * weight_bytes, buffers_bytes=buffers, kv_bytes_per_token=kv))
     return tuple(found)
 
@@ -79,23 +93,43 @@ def kv_elements_per_rank(attention: Attention, tp: int) -> float:
     return whole * max(1, attention.num_kv_heads // tp) / attention.num_kv_heads
 
 
+def _attention_width(attention: Attention, tp: int) -> float:
+    """Return the elements per token of queries, keys, values and result on one rank."""
+    heads = attention.num_heads / tp
+    keys = heads if attention.kind == "mla" else max(1.0, attention.num_kv_heads / tp)
+    return (heads + keys) * (attention.head_dim + attention.v_head_dim)
+
+
+def _maps(module: Ffn | Moe) -> int:
+    """Return how many results of the intermediate width a module has: gate and up, and their product."""
+    return 3 if module.gated else 2
+
+
 def _attention(model: ModelSpec, attention: Attention, tp: int) -> float:
     parameters = float(weights.attention_vector_parameters(attention))
     for linear in weights.attention_linears(model, attention):
-        size = linear.inputs * linear.outputs + linear.outputs * linear.bias
         whole = attention.kind == "mla" and linear.name in ("q_a_proj", "kv_a_proj")
-        parameters += size if whole else size / tp
+        summed = linear.name == "o_proj"
+        matrix, bias = linear.inputs * linear.outputs, linear.outputs * linear.bias
+        parameters += matrix / (1 if whole else tp) + bias / (1 if whole or summed else tp)
     if attention.kind != "mla" and attention.num_kv_heads < tp:
         extra = 1 / attention.num_kv_heads - 1 / tp
-        parameters += model.hidden * attention.num_kv_heads * (attention.head_dim + attention.v_head_dim) * extra
+        inputs = model.hidden + attention.qkv_bias
+        parameters += inputs * attention.num_kv_heads * (attention.head_dim + attention.v_head_dim) * extra
     return parameters
 
 
+def _up_and_down(linears: tuple[Linear, ...], share: int) -> float:
+    """Return what one of ``share`` ranks holds of an FFN: a share of both maps, and the whole bias of the sum."""
+    up, down = linears[:2]
+    return (up.parameters + down.inputs * down.outputs) / share + down.outputs * down.bias
+
+
 def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> float:
-    experts = moe.num_experts * weights.expert_parameters(model, moe) / (plan.ep.degree * plan.expert_tp)
+    experts = moe.num_experts / plan.ep.degree * _up_and_down(weights.expert_linears(model, moe), plan.expert_tp)
+    shared = weights.shared_expert_linears(model, moe)
     gate = model.hidden if moe.shared_gate else 0
-    shared = (weights.shared_expert_parameters(model, moe) - gate) / plan.tp + gate
-    return weights.router_parameters(model, moe) + experts + shared
+    return weights.router_parameters(model, moe) + experts + (_up_and_down(shared, plan.tp) + gate if shared else 0)
 
 
 def kv_pool_blocks(

@@ -12,7 +12,7 @@ from clustersim.legality.deployment import Deployment, ServingLimits, counted
 from clustersim.legality.layout import Layout, layout_of
 from clustersim.legality.plan_rules.data import fits
 from clustersim.legality.rule import Verdict, Violation
-from clustersim.plan.memory import stage_memory
+from clustersim.plan.memory import RankMemory, kv_pool_blocks, stage_memory
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
 from clustersim.scenario.scenario import Scenario
@@ -21,14 +21,44 @@ from clustersim.scenario.scenario import Scenario
 def check_scenario(scenario: Scenario) -> Verdict:
     """Check the plan of a scenario against every rule of level P.
 
-    A plan that is legal is checked once more with the stages, segments and weights that the simulator derives
-    from it, so that what runs is what was checked.
+    A plan that is legal is checked once more with the stages, segments, weights and K/V pool that the simulator
+    derives from it, so that what runs is what was checked.
     """
     numbers = _numbers(scenario)
     verdict = check_plan(**numbers)
-    if verdict.verdict != "legal":
-        return verdict
-    return check_plan(**numbers, layout=_simulated_layout(scenario, layout_of(Deployment(**numbers))))
+    if verdict.verdict != "legal" or (scenario.plan.ep.scope == "global" and scenario.plan.dp > 1):
+        return verdict  # the latter is refused by the simulator, which has no memory for it
+    memory = scenario_memory(scenario)
+    layout = _simulated_layout(scenario, layout_of(Deployment(**numbers)), memory)
+    limits = replace(numbers["limits"], kv_blocks=max(1, pool_blocks(scenario, memory)))
+    return check_plan(**numbers | {"limits": limits}, layout=layout)
+
+
+def scenario_memory(scenario: Scenario) -> tuple[RankMemory, ...]:
+    """Return what the simulator takes a rank of each stage to keep."""
+    serving, precision = scenario.serving, scenario.precision
+    return stage_memory(
+        scenario.model,
+        scenario.plan,
+        weight_bytes=precision.weight_bytes,
+        activation_bytes=precision.activation_bytes,
+        kv_bytes=precision.kv_bytes,
+        max_batch_tokens=serving.max_batch_tokens,
+        max_batch_requests=serving.max_batch_requests,
+    )
+
+
+def pool_blocks(scenario: Scenario, memory: tuple[RankMemory, ...]) -> int:
+    """Return the blocks of each K/V pool: as given, or what memory leaves (below 1: it leaves no room)."""
+    serving = scenario.serving
+    if serving.kv_blocks is not None:
+        return serving.kv_blocks
+    return kv_pool_blocks(
+        memory,
+        device_bytes=scenario.topology.device.memory_bytes,
+        utilization=serving.memory_utilization,
+        block_tokens=serving.kv_block_tokens,
+    )
 
 
 def _numbers(scenario: Scenario) -> dict[str, Any]:
@@ -50,9 +80,9 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _simulated_layout(scenario: Scenario, own: Layout) -> Layout:
+def _simulated_layout(scenario: Scenario, own: Layout, memory: tuple[RankMemory, ...]) -> Layout:
     """Return the layout with what the simulator takes stages, segments and weights to be."""
-    plan, model, precision = scenario.plan, scenario.model, scenario.precision
+    plan, model = scenario.plan, scenario.model
     inner = stage_layers(model, plan)
     first, last = (own.stages[0][0],), (own.stages[-1][-1],)
     stages = [
@@ -64,16 +94,6 @@ def _simulated_layout(scenario: Scenario, own: Layout) -> Layout:
         partition = plan.sp.partition
         split = {tokens: tuple(segments(tokens, plan.sp.degree, partition)) for tokens in own.segments}
         changed = replace(changed, segments=split)
-    if plan.ep.scope == "global" and plan.dp > 1:
-        return changed  # the simulator refuses this plan, and has no memory for it
-    memory = stage_memory(
-        model,
-        plan,
-        weight_bytes=precision.weight_bytes,
-        activation_bytes=precision.activation_bytes,
-        kv_bytes=precision.kv_bytes,
-        max_batch_tokens=scenario.serving.max_batch_tokens,
-    )
     return replace(changed, weight_bytes=tuple(rank.weights_bytes for rank in memory))
 
 

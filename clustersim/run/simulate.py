@@ -20,9 +20,9 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.pricing import Pricer
 from clustersim.model.architecture import ModelSpec
-from clustersim.plan.memory import kv_pool_blocks, stage_memory
 from clustersim.replay.comm import CommTable
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
+from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.timeline import Timeline
@@ -179,29 +179,14 @@ def kv_blocks(scenario: Scenario) -> int:
     InputError
         When weights and buffers leave no room for one block.
     """
-    serving = scenario.serving
-    if serving.kv_blocks is not None:
-        return serving.kv_blocks
-    memory = stage_memory(
-        scenario.model,
-        scenario.plan,
-        weight_bytes=scenario.precision.weight_bytes,
-        activation_bytes=scenario.precision.activation_bytes,
-        kv_bytes=scenario.precision.kv_bytes,
-        max_batch_tokens=serving.max_batch_tokens,
-    )
-    device = scenario.topology.device
-    blocks = kv_pool_blocks(
-        memory,
-        device_bytes=device.memory_bytes,
-        utilization=serving.memory_utilization,
-        block_tokens=serving.kv_block_tokens,
-    )
+    memory = scenario_memory(scenario)
+    blocks = pool_blocks(scenario, memory)
     if blocks < 1:
+        device = scenario.topology.device
         worst = max(memory, key=lambda rank: rank.weights_bytes + rank.buffers_bytes)
         message = (
             f"weights ({worst.weights_bytes / 2**30:.1f} GiB) and buffers ({worst.buffers_bytes / 2**30:.1f} GiB) of "
-            f"one rank leave no room for K/V in {serving.memory_utilization:.0%} of {device.name}'s "
+            f"one rank leave no room for K/V in {scenario.serving.memory_utilization:.0%} of {device.name}'s "
             f"{device.memory_bytes / 2**30:.1f} GiB; raise plan.tp or plan.pp, or use a smaller weight format"
         )
         raise InputError(scenario.problem("plan", message))

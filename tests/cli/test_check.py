@@ -177,6 +177,15 @@ def test_problem_of_a_violation_is_placed_at_what_holds_an_absent_value() -> Non
     assert (placed.line, placed.column, placed.path) == (6, 7, "plan.sp.decode")
 
 
+def test_the_pool_that_a_run_takes_is_the_largest_legal_one() -> None:
+    found = json.loads(invoke("run", "s.yaml", "--json", "--out", "run").stdout)
+    pool = found["kv_blocks"]
+    assert invoke("check", "s.yaml", "--set", f"serving.kv_blocks={pool}").exit_code == 0
+    larger = invoke("check", "s.yaml", "--set", f"serving.kv_blocks={pool + 1}")
+    assert larger.exit_code == 1
+    assert f"use at most {pool} blocks" in larger.stdout
+
+
 def rules_json(*arguments: str) -> Any:
     return json.loads(invoke("rules", *arguments, "--json").stdout)
 

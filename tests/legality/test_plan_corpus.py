@@ -12,11 +12,12 @@ from clustersim.legality.check import check_plan
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout, layout_of
 from clustersim.legality.memory import rank_bytes, rank_weight_bytes
+from clustersim.legality.plan_rules.memory import fits_memory
 from clustersim.legality.stages import modules_of, stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weights import total_parameters
-from clustersim.plan.memory import stage_memory
+from clustersim.plan.memory import kv_pool_blocks, stage_memory
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
@@ -88,12 +89,23 @@ def test_simulator_and_rules_derive_the_same_contents_of_ranks(name: str, memory
         activation_bytes=given.precision.activation_bytes,
         kv_bytes=given.precision.kv_bytes,
         max_batch_tokens=given.limits.max_batch_tokens,
+        max_batch_requests=given.limits.max_batch_requests,
     )
     checked = [rank_bytes(given, stage) for stage in layout.stages]
     assert [rank.weights for rank in checked] == pytest.approx([rank.weights_bytes for rank in simulated], rel=0.005)
     assert [rank.kv_per_token for rank in checked] == [rank.kv_bytes_per_token for rank in simulated]
-    # What the check lets pass must fit the simulator too.
-    assert all(own.buffers >= theirs.buffers_bytes for own, theirs in zip(checked, simulated, strict=True))
+    assert [rank.buffers for rank in checked] == pytest.approx([rank.buffers_bytes for rank in simulated])
+    # The pool that is simulated is the largest that the rules let pass.
+    limits = given.limits
+    pool = kv_pool_blocks(
+        simulated,
+        device_bytes=given.memory_bytes,
+        utilization=limits.memory_utilization,
+        block_tokens=limits.kv_block_tokens,
+    )
+    assert [
+        fits_memory(replace(given, limits=replace(limits, kv_blocks=blocks)), layout) for blocks in (pool, pool + 1)
+    ] == [True, False]
 
 
 def _inner(layout: Layout) -> tuple[tuple[tuple[int, str], ...], ...]:

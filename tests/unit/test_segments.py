@@ -111,7 +111,13 @@ def test_ranks_that_share_an_expert(degrees, share):
 def memory(model, **degrees):
     """Return what a rank of each stage keeps, at one byte per number."""
     return stage_memory(
-        model, plan(**degrees), weight_bytes=1.0, activation_bytes=1.0, kv_bytes=1.0, max_batch_tokens=4
+        model,
+        plan(**degrees),
+        weight_bytes=1.0,
+        activation_bytes=1.0,
+        kv_bytes=1.0,
+        max_batch_tokens=4,
+        max_batch_requests=3,
     )
 
 
@@ -149,7 +155,9 @@ def test_tp_beyond_the_kv_heads_repeats_them():
 
 
 def test_sp_divides_neither_weights_nor_cache():
-    assert memory(DENSE, sp={"degree": 4}) == memory(DENSE)
+    (whole,), (divided,) = memory(DENSE), memory(DENSE, sp={"degree": 4})
+    assert divided.weights_bytes == whole.weights_bytes
+    assert divided.kv_bytes_per_token == whole.kv_bytes_per_token
 
 
 def test_ep_divides_experts_only():
@@ -173,10 +181,24 @@ def test_cache_elements_of_one_rank(attention, tp, elements):
 
 def test_buffers_are_for_the_largest_batch():
     (rank,) = memory(DENSE)
-    # the residual stream twice and the widest result, three times 12
-    assert rank.buffers_bytes == 4 * (2 * 10 + 36)
-    wide = replace(DENSE, layers=(Layer(attention=GQA, ffn=Ffn(intermediate=2)),))
-    assert memory(wide)[0].buffers_bytes == 4 * (2 * 10 + 30)  # three times hidden, where nothing is wider
+    # of 4 tokens five vectors of the hidden size and the widest result, three times 12; of 3 requests 100 logits
+    assert rank.buffers_bytes == 4 * (5 * 10 + 36) + 3 * 100 * 4
+    narrow = replace(DENSE, layers=(Layer(attention=GQA, ffn=Ffn(intermediate=2)),))
+    # the widest is attention: queries and result of 4 heads, keys and values of 2, of 2 elements each
+    assert memory(narrow)[0].buffers_bytes == 4 * (5 * 10 + (4 + 2) * (2 + 2)) + 3 * 100 * 4
+
+
+def test_only_the_last_stage_has_logits_and_only_sp_exposes_the_cache():
+    first, last = memory(DENSE, pp=2)
+    assert (first.buffers_bytes, last.buffers_bytes) == (4 * (50 + 36), 4 * (50 + 36) + 1200)
+    (exposed,) = memory(DENSE, sp={"degree": 2})
+    assert exposed.buffers_bytes == 4 * (50 + 36 + 8) + 1200  # K and V of 2 heads of 2
+
+
+def test_experts_may_all_be_sent_to_one_rank():
+    (rank,) = memory(MIXTURE, tp=2, ep=2)
+    # each token with 2 of 4 experts of 6: what came in and three results
+    assert rank.buffers_bytes == 4 * (50 + 2 * (10 + 3 * 6)) + 1200
 
 
 def rank(weights, kv):
