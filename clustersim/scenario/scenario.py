@@ -32,6 +32,7 @@ class TraceWorkload:
     requests: int | None = None
     window_ns: tuple[int, int] | None = None
     rate_scale: float = 1.0
+    repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class Scenario:
                 requests=trace.requests,
                 window_ns=trace.window_ns,
                 rate_scale=trace.rate_scale,
+                repeat=trace.repeat,
             )
         except InputError as error:
             prefix = ("workload",) if isinstance(self.workload, DrawnWorkload) else ("workload", "trace")

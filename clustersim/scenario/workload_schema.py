@@ -11,13 +11,14 @@ from clustersim.workload.limits import MAX_TOKENS
 
 
 class TracePart(Part):
-    """A recorded trace, a part of it, and how much faster to play it."""
+    """A recorded trace, a part of it, how much faster to play it, and whether again until there are enough."""
 
     path: str = Field(examples=["traces/azure-conv-sample.csv"])
     format: str | None = None
     requests: Count | None = None
     window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
     rate_scale: Positive = 1.0
+    repeat: bool = False
 
 
 class ArrivalsPart(Part):

@@ -67,6 +67,9 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
     if window is not None and window[0] >= window[1]:
         message = "the window holds no time; expected [from, to] such as [0 s, 60 s]"
         problems.append(document.problem((*_WORKLOAD, "trace", "window"), message))
+    if part.repeat and part.requests is None:
+        message = "a trace is repeated until there are enough requests; say how many with requests"
+        problems.append(document.problem((*_WORKLOAD, "trace", "repeat"), message))
     if problems or path is None:
         raise InputError(problems)
     return TraceWorkload(
@@ -75,6 +78,7 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
         requests=part.requests,
         window_ns=window,
         rate_scale=part.rate_scale,
+        repeat=part.repeat,
     )
 
 

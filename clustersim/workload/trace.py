@@ -48,6 +48,7 @@ def read_trace(
     requests: int | None = None,
     window_ns: tuple[int, int] | None = None,
     rate_scale: float = 1.0,
+    repeat: bool = False,
 ) -> Requests:
     """Read a recorded trace.
 
@@ -61,6 +62,8 @@ def read_trace(
         Keep the first so many (of the window, if there is one).
     window_ns : tuple of int or None
         Keep ``[from, to)`` after the first arrival, in recorded time; the first request kept arrives at 0.
+    repeat : bool
+        Play it again and again until there are ``requests``, which it needs; see :meth:`Requests.repeat_to`.
     rate_scale : float
         2.0 plays the trace at twice its rate; see :meth:`Requests.scaled` for the rounding.
 
@@ -90,7 +93,7 @@ def read_trace(
     if window_ns is not None:
         recorded = _windowed(recorded, window_ns)
     if requests is not None:
-        recorded = recorded.take(requests)
+        recorded = recorded.repeat_to(requests) if repeat else recorded.take(requests)
     return recorded if rate_scale == 1 else recorded.scaled(rate_scale)
 
 

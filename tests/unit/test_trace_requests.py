@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clustersim.errors import InputError
+from clustersim.scenario.load import load
 from clustersim.workload import Requests
 
 
@@ -125,3 +126,16 @@ def test_repeat_that_lasts_too_long_is_refused():
 def test_repeat_of_nothing_is_refused():
     with pytest.raises(InputError, match="test has no requests to repeat"):
         requests_at().repeat_to(1)
+
+
+def test_a_scenario_repeats_its_trace_until_there_are_enough_requests():
+    some = load("quickstart", ("workload.trace.requests=3",)).requests()
+    many = load("quickstart", ("workload.trace.requests=1200", "workload.trace.repeat=true")).requests()
+    assert len(many) == 1200
+    assert many.prompt_tokens[:3].tolist() == some.prompt_tokens.tolist()
+    assert many.prompt_tokens[600:603].tolist() == some.prompt_tokens.tolist()  # The sample has 600 requests.
+
+
+def test_a_trace_repeated_without_end_is_refused():
+    with pytest.raises(InputError, match="say how many with requests"):
+        load("quickstart", ("workload.trace={path: traces/azure-conv-sample.csv, repeat: true}",))
