@@ -16,8 +16,10 @@ from clustersim.clock import Int64Array
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.run.simulate import RunResult, replay_input, simulate
 from clustersim.scenario.scenario import Scenario
-from clustersim.serving.decision import ADMITTED, ARRIVED, BLOCKS, FINISHED, PREEMPTED, REJECTED
+from clustersim.serving.decision import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
+from tests.audit_blocks import blocks_are_conserved
 
 MOST_SPANS = 200_000
 """Runs with more spans are not audited span by span, for time."""
@@ -40,7 +42,7 @@ def replayed(given: ReplayInput) -> ReplayResult:
 def audit(given: ReplayInput, result: ReplayResult) -> None:
     """Raise AssertionError when a run breaks a law of serving."""
     _no_request_is_lost(given, result)
-    _blocks_are_conserved(given, result)
+    blocks_are_conserved(given, result)
     _first_come_first_served(result)
     _every_token_has_its_step(given, result)
     _budgets_hold(given, result.timeline)
@@ -50,16 +52,8 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
 
 
 def token_instants(timeline: Timeline, num_requests: int) -> list[list[int]]:
-    """Return the instants at which each request got its tokens, in the order of the record."""
-    found: list[list[int]] = [[] for _ in range(num_requests)]
-    runs = timeline.token_runs
-    for ids_at, count, ends_at, steps in zip(
-        *(runs[name].tolist() for name in ("ids_at", "count", "ends_at", "steps")), strict=True
-    ):
-        ends = timeline.token_ends[ends_at : ends_at + steps].tolist()
-        for request in timeline.token_ids[ids_at : ids_at + count].tolist():
-            found[request].extend(ends)
-    return found
+    """Return the instants at which each request got its tokens, in order."""
+    return [instants.tolist() for instants in tokens.token_instants(timeline, range(num_requests))]
 
 
 def _facts(timeline: Timeline, kind: int) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -88,25 +82,6 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
         assert np.array_equal(finished, arrived), "without a horizon all that is not rejected finishes"
     if given.requests.concurrency is None:
         assert np.array_equal(result.arrived_ns[came], given.requests.arrived_at_ns[came])
-
-
-def _blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
-    owners = given.plan.sp.degree if given.plan.sp.decode == "dp" else 1
-    facts = result.timeline.facts
-    chosen = facts["kind"] == BLOCKS
-    held = np.zeros(len(given.requests), np.int64)
-    used = [0] * given.plan.dp
-    for replica, request, blocks in zip(
-        *(facts[name][chosen].tolist() for name in ("replica", "request", "value")), strict=True
-    ):
-        held[request] += blocks
-        used[replica] += blocks
-        assert held[request] >= 0, f"request {request} gives back blocks that it does not hold"
-        assert 0 <= used[replica] <= given.kv_blocks * owners, f"replica {replica} uses {used[replica]} blocks"
-    finished = _facts(result.timeline, FINISHED)[2]
-    assert not held[finished].any(), "what has finished holds no block"
-    if given.horizon_ns is None:
-        assert not any(used), "all pools are empty at the end"
 
 
 def _first_come_first_served(result: ReplayResult) -> None:

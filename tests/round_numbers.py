@@ -37,6 +37,7 @@ from clustersim.replay.comm import CommTable
 from clustersim.replay.replay import Mode, ReplayInput
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.spans import STREAMS
+from clustersim.timeline.steps import Steps
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
 
@@ -159,13 +160,9 @@ def lane(timeline: Timeline, rank: int, *streams: str) -> list[tuple[str, int, i
 
 
 def step_ends(timeline: Timeline, replica: int = 0) -> list[int]:
-    """Return the instants at which a replica's requests got tokens, in order."""
-    runs = timeline.token_runs
-    ends = [
-        timeline.token_ends[at : at + steps]
-        for at, steps, where in zip(
-            runs["ends_at"].tolist(), runs["steps"].tolist(), runs["replica"].tolist(), strict=True
-        )
-        if where == replica
-    ]
-    return np.concatenate(ends).tolist() if ends else []
+    """Return the instants at which the steps of a replica ended, in order."""
+    steps = Steps(timeline)
+    ends = steps.end_ns[int(steps.base[replica]) :] if replica < len(steps.base) else steps.end_ns[:0]
+    last = int(steps.base[replica + 1] - steps.base[replica]) if replica + 1 < len(steps.base) else len(ends)
+    found: list[int] = ends[:last].tolist()
+    return found

@@ -140,7 +140,7 @@ class _Replay:
         self.contention = find_contention(self.mesh, {at: list(p.values()) for at, p in programs.items()}, given.comm)
         distinct = {p.key: p for found in programs.values() for p in found.values()}
         numbers = {key: number for number, key in enumerate(distinct)}
-        self.recorder = Recorder([p.template for p in distinct.values()])
+        self.recorder = Recorder([p.template for p in distinct.values()], slots=given.plan.pp)
         self.network = Network(self.env, given.topology.link_capacity)
         shapes: Shapes = {}
         self.replicas = [self._replica(index, programs, numbers, shapes) for index in range(given.plan.dp)]

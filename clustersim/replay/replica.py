@@ -204,7 +204,7 @@ class Replica:
             return
         self.run = None
         self.in_flight -= 1
-        self.scheduler.advance(run.decision, run.starts)
+        self.scheduler.advance(run.decision, len(run.starts))
         outcome = self.scheduler.complete(now_ns(self.env), run.decision)
         self._record_run(run, len(run.ends), self.rows.popleft())
         self._settle(outcome)
@@ -214,12 +214,12 @@ class Replica:
         durations = Durations(row=run.row, columns=run.columns, varying=run.varying[:steps])
         template = self.template_numbers[program.key]
         self.recorder.run(self.index, 0, template, self.steps, run.starts[:steps], durations)
-        requests = np.array([sequence.request for sequence in run.decision.decodes], np.int64)
-        self.recorder.tokens(self.index, requests, run.ends[:steps])
+        slot = self.recorder.decoded(self.index, self.steps, steps, _requests(run.decision.decodes))
         self.recorder.step(
             self.index,
             self.steps,
             steps,
+            slot,
             STEP_KINDS.index("decode"),
             int(run.starts[0]),
             int(run.ends[steps - 1]),
@@ -233,7 +233,7 @@ class Replica:
         if run is None:
             return
         ended = int(np.searchsorted(run.ends, now, side="right"))
-        self.scheduler.advance(run.decision, run.starts[: ended + 1])
+        self.scheduler.advance(run.decision, min(ended + 1, len(run.starts)))
         if ended:
             self._record_run(run, ended, self.rows.popleft())
         self.flush()
@@ -242,6 +242,7 @@ class Replica:
         """Account for and record a step that left the last stage."""
         self.in_flight -= 1
         now = now_ns(self.env)
+        prefills = [(s.request, s.computed, count) for s, count in micro.decision.prefills]
         outcome = self.scheduler.complete(now, micro.decision)
         row = self.rows.popleft()
         for stage, program in enumerate(self._programs(micro.kind)):
@@ -259,10 +260,12 @@ class Replica:
                 self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
                 self.recorder.transfer(self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage])
-        requests = np.array([sequence.request for sequence in outcome.sampled], np.int64)
-        self.recorder.tokens(self.index, requests, np.array([now], np.int64))
+        sampled = frozenset(_requests(outcome.sampled))
+        for request, first, count in prefills:
+            self.recorder.chunk(self.index, micro.step, request, first, count, sampled=request in sampled)
+        slot = self.recorder.decoded(self.index, micro.step, 1, _requests(micro.decision.decodes))
         kind = STEP_KINDS.index(micro.kind)
-        self.recorder.step(self.index, micro.step, 1, kind, micro.started_at, now, *row)
+        self.recorder.step(self.index, micro.step, 1, slot, kind, micro.started_at, now, *row)
         self._settle(outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -270,6 +273,7 @@ class Replica:
             self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
         self.flush()
         if outcome.finished:
+            self.recorder.finished(self.index, _requests(outcome.finished))
             self.on_done(self.index, outcome.finished)
         self.wake(self.index)
 
@@ -278,3 +282,7 @@ class Replica:
         if self.scheduler.facts:
             self.recorder.replica_facts(self.index, self.scheduler.facts)
             self.scheduler.facts = []
+
+
+def _requests(sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
+    return tuple([sequence.request for sequence in sequences])

@@ -130,8 +130,8 @@ def step_columns(timeline: Timeline) -> dict[str, Any]:
     kinds = np.array(STEP_KINDS, object)
     columns: dict[str, Any] = {}
     for name, values in timeline.steps.items():
-        columns[name] = kinds[values] if name == "kind" else values
-    columns["replica"] = columns["replica"].astype(np.int32)
+        if name != "slot":  # it belongs to the episodes in the timeline
+            columns[name] = kinds[values] if name == "kind" else values
     return columns
 
 

@@ -24,7 +24,7 @@ from clustersim.replay.comm import CommTable
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.scenario import Scenario
-from clustersim.serving.decision import FACT_KINDS
+from clustersim.serving.decision import ADMITTED, FINISHED
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes, token_times
 from clustersim.workload.requests import Requests
@@ -200,13 +200,13 @@ def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTim
     admitted = np.full(count, -1, np.int64)
     finished = np.full(count, -1, np.int64)
     facts = replayed.timeline.facts
-    for kind, column, first in (("admitted", admitted, True), ("finished", finished, False)):
-        rows = np.flatnonzero(facts["kind"] == FACT_KINDS.index(kind))
-        if first:
-            rows = rows[::-1]
+    for kind, column in ((ADMITTED, admitted), (FINISHED, finished)):
+        rows = np.flatnonzero(facts["kind"] == kind)[::-1]  # the first of several is the one that stays
         column[facts["request"][rows]] = facts["time_ns"][rows]
     rejected = np.zeros(count, bool)
     rejected[list(replayed.reasons)] = True
+    reasons = np.full(count, None, object)
+    reasons[list(replayed.reasons)] = list(replayed.reasons.values())
     outcome = np.where(finished >= 0, "finished", np.where(rejected, "rejected", "unfinished"))
     return {
         "request": chosen,
@@ -220,7 +220,7 @@ def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTim
         "generated_tokens": times.count[chosen],
         "preemptions": replayed.preemptions[chosen].astype(np.int32),
         "outcome": outcome[chosen],
-        "reason": np.array([replayed.reasons.get(int(request)) for request in chosen], object),
+        "reason": reasons[chosen],
     }
 
 

@@ -8,11 +8,15 @@ from typing import Final
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.serving.sequence import Sequence
 
-FACT_KINDS: Final = ("arrived", "rejected", "admitted", "blocks", "preempted", "finished")
-ARRIVED, REJECTED, ADMITTED, BLOCKS, PREEMPTED, FINISHED = range(len(FACT_KINDS))
+FACT_KINDS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
+ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED = range(len(FACT_KINDS))
 
-Fact = tuple[int, int, int, int]
-"""(time in ns, kind, request, value); the value of ``blocks`` is taken − given, of others a count of tokens."""
+Fact = tuple[int, int, int, int, int]
+"""(time in ns, kind, request, tokens, K/V blocks in use in all pools of the replica right after it).
+
+Tokens: those of the prompt when it arrives or is rejected, those to compute when it is admitted, those generated when
+it is preempted or finishes. Blocks of one sequence follow from its computed tokens.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

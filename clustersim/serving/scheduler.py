@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from clustersim.clock import Int64Array
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, BLOCKS, FINISHED, PREEMPTED, Decision, Fact
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, Decision, Fact
 from clustersim.serving.sequence import Sequence
 
 
@@ -134,16 +133,16 @@ class Scheduler:
             if self.evicted or (whole and count < sequence.to_compute and not alone):
                 break
             sequence.owner = self.pool.emptiest()
-            if sequence.owner in exhausted or not self._take(now, sequence, count):
+            if sequence.owner in exhausted or not self._take(sequence, count):
                 break
             self.waiting.popleft()
             self.running.append(sequence)
-            self.facts.append((now, ADMITTED, sequence.request, sequence.known))
+            self._note(now, ADMITTED, sequence, sequence.known)
             chosen.append((sequence, count))
             budget -= count
         return chosen
 
-    def _take(self, now: int, sequence: Sequence, tokens: int) -> bool:
+    def _take(self, sequence: Sequence, tokens: int) -> bool:
         """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
         missing = self.pool.needed(tokens) - sequence.blocks
         if missing > self.pool.free[sequence.owner]:
@@ -151,7 +150,6 @@ class Scheduler:
         if missing > 0:
             self.pool.take(sequence.owner, missing)
             sequence.blocks += missing
-            self.facts.append((now, BLOCKS, sequence.request, missing))
         return True
 
     def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
@@ -161,7 +159,7 @@ class Scheduler:
         cannot, so the sequence waits for it; and it never takes from one admitted earlier, nor gives up its own:
         the earliest sequence gets ahead in every round, so that none can starve another.
         """
-        while not self._take(now, sequence, tokens):
+        while not self._take(sequence, tokens):
             younger = self.running[self.running.index(sequence) + 1 :]
             victim = next((s for s in reversed(younger) if self._may_preempt(s, sequence, chosen)), None)
             if victim is None:
@@ -175,19 +173,21 @@ class Scheduler:
 
     def _preempt(self, now: int, sequence: Sequence) -> None:
         self.evicted = True
-        self._release(now, sequence)
+        self._release(sequence)
         self.running.remove(sequence)
         sequence.computed = 0
         sequence.preemptions += 1
         # Requests are numbered as they arrive. At the front it would overtake one that was preempted before it.
         place = next((i for i, s in enumerate(self.waiting) if s.request > sequence.request), len(self.waiting))
         self.waiting.insert(place, sequence)
-        self.facts.append((now, PREEMPTED, sequence.request, sequence.generated))
+        self._note(now, PREEMPTED, sequence, sequence.generated)
 
-    def _release(self, now: int, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         self.pool.give(sequence.owner, sequence.blocks)
-        self.facts.append((now, BLOCKS, sequence.request, -sequence.blocks))
         sequence.blocks = 0
+
+    def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
+        self.facts.append((now, kind, sequence.request, tokens, self.pool.used))
 
     def complete(self, now: int, decision: Decision) -> Outcome:
         """Account for a step that ended at ``now``."""
@@ -209,8 +209,8 @@ class Scheduler:
                 if sequence.generated >= sequence.output_tokens:
                     done.append(sequence)
         for sequence in done:
-            self._release(now, sequence)
-            self.facts.append((now, FINISHED, sequence.request, sequence.generated))
+            self._release(sequence)
+            self._note(now, FINISHED, sequence, sequence.generated)
             self.running.remove(sequence)
         return Outcome(sampled=tuple(sampled), finished=tuple(done))
 
@@ -234,29 +234,14 @@ class Scheduler:
                 steps = min(steps, sorted(steps_with_entry)[free])
         return steps
 
-    def advance(self, decision: Decision, starts: Int64Array) -> None:
-        """Account for all steps of a steady run but the last, which :meth:`complete` accounts for.
+    def advance(self, decision: Decision, steps: int) -> None:
+        """Account for all of ``steps`` steps of a steady run but the last, which :meth:`complete` accounts for.
 
-        Parameters
-        ----------
-        decision : Decision
-        starts : int64 array of shape (steps,)
-            Start of each step in ns.
+        The decision has taken the block that the first step needs.
         """
-        steps = len(starts)
-        if steps == 1:
-            return
-        size = self.pool.block_tokens
-        taken = [
-            (step, place)
-            for place, sequence in enumerate(decision.decodes)
-            for step in range(-sequence.computed % size or size, steps, size)
-        ]
-        for step, place in sorted(taken):
-            sequence = decision.decodes[place]
-            self.pool.take(sequence.owner, 1)
-            sequence.blocks += 1
-            self.facts.append((int(starts[step]), BLOCKS, sequence.request, 1))
         for sequence in decision.decodes:
             sequence.computed += steps - 1
             sequence.generated += steps - 1
+            missing = self.pool.needed(sequence.computed + 1) - sequence.blocks
+            self.pool.take(sequence.owner, missing)
+            sequence.blocks += missing

@@ -1,47 +1,91 @@
-"""Columns that grow: int64 values in flat arrays, 8 bytes each, without a Python object per row."""
+"""Columns that grow: each of its own integer type, without a Python object per row."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 
+STAGED_VALUES: Final = 1 << 18
+"""Values appended one by one that wait, as int64, to be put into typed columns."""
+
 
 class Columns:
-    """Rows of int64 under names; appending is cheap, reading gives numpy arrays.
+    """Rows of integers under names; appending is cheap, reading gives numpy arrays.
+
+    Parameters
+    ----------
+    types : mapping
+        Name of each column → its numpy type.
 
     Examples
     --------
-    >>> table = Columns("time", "kind")
+    >>> table = Columns({"time": "int64", "kind": "int8"})
     >>> table.append(5, 1)
-    >>> table.arrays()["time"]
-    array([5])
+    >>> table.arrays()["kind"]
+    array([1], dtype=int8)
     """
 
-    def __init__(self, *names: str) -> None:
-        self.names = names
-        self._flat = array("q")
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self.types = {name: np.dtype(of) for name, of in types.items()}
+        self._staged = array("q")
+        self._parts: dict[str, list[Any]] = {name: [] for name in types}
+        self._rows = 0
 
     def append(self, *row: int) -> None:
-        """Append one row."""
-        self._flat.extend(row)
+        """Append one row, its values in the order of the columns."""
+        self._staged.extend(row)
+        if len(self._staged) >= STAGED_VALUES:
+            self._settle()
 
     def extend(self, rows: Int64Array) -> None:
-        """Append rows, an int64 array of shape (rows, columns)."""
-        self._flat.frombytes(np.ascontiguousarray(rows, np.int64).tobytes())
+        """Append rows, an array of shape (rows, columns)."""
+        self.extend_columns(**dict(zip(self.types, rows.T, strict=True)))
+
+    def extend_columns(self, **columns: Int64Array) -> None:
+        """Append rows that come as one array per column, all of shape (rows,)."""
+        self._settle()
+        self._add(columns)
+
+    def _settle(self) -> None:
+        if self._staged:
+            rows = np.array(self._staged, np.int64).reshape(-1, len(self.types))
+            del self._staged[:]
+            self._add(dict(zip(self.types, rows.T, strict=True)))
+
+    def _add(self, columns: Mapping[str, Int64Array]) -> None:
+        if columns.keys() != self.types.keys():
+            raise ValueError(f"columns {sorted(columns)} given, {sorted(self.types)} expected")
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"columns of {sorted(lengths)} rows, not of one length")
+        for name, values in columns.items():
+            self._parts[name].append(_narrowed(name, values, self.types[name]))
+        self._rows += lengths.pop()
 
     def __len__(self) -> int:
-        return len(self._flat) // len(self.names)
+        return self._rows + len(self._staged) // len(self.types)
 
-    def table(self) -> Int64Array:
-        """Return a copy of all rows, of shape (rows, columns)."""
-        return np.array(self._flat, np.int64).reshape(-1, len(self.names))
+    def arrays(self) -> dict[str, Any]:
+        """Return each column as one array, which must not be written to: the next call may return it again."""
+        self._settle()
+        found = {}
+        for name, parts in self._parts.items():
+            whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.types[name]), *parts])
+            self._parts[name] = [whole]
+            found[name] = whole
+        return found
 
-    def arrays(self) -> dict[str, Int64Array]:
-        """Return each column as an array of its own."""
-        return {name: column.copy() for name, column in zip(self.names, self.table().T, strict=True)}
+
+def _narrowed(name: str, values: Int64Array, to: np.dtype[Any]) -> Any:
+    narrow = np.array(values, to)
+    if narrow.dtype.itemsize < np.asarray(values).dtype.itemsize and not np.array_equal(narrow, values):
+        raise OverflowError(f"column {name!r}: a value does not fit into {to}")
+    return narrow
 
 
 class Flat:

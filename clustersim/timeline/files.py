@@ -11,22 +11,18 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.graph.template import template_from
+from clustersim.timeline.tables import TABLES, VECTORS
 from clustersim.timeline.timeline import Timeline
 
-_TABLES = ("passes", "transfers", "steps", "facts", "token_runs")
-_VECTORS = ("starts", "varying", "transfer_times", "token_ids", "token_ends")
-_FORMAT = 1
+_FORMAT = 2
 
 
 def save_timeline(timeline: Timeline, folder: Path) -> None:
     """Write a timeline into an existing folder."""
-    for name in _TABLES:
+    for name in TABLES:
         write_table(folder / f"{name}.parquet", getattr(timeline, name))
-    for name in _VECTORS:
+    for name in VECTORS:
         write_table(folder / f"{name}.parquet", {name: getattr(timeline, name)})
-    sizes = np.array([len(row) for row in timeline.rows], np.int64)
-    flat = np.concatenate(timeline.rows) if timeline.rows else np.empty(0, np.int64)
-    write_table(folder / "durations.parquet", {"duration_ns": flat})
     irregular = [np.concatenate(times) for times in timeline.irregular]
     flat = np.concatenate(irregular).astype(np.int64) if irregular else np.empty(0, np.int64)
     write_table(folder / "irregular.parquet", {"time_ns": flat})
@@ -35,8 +31,7 @@ def save_timeline(timeline: Timeline, folder: Path) -> None:
         "templates": [template.as_mapping() for template in timeline.templates],
         "sp_tp": list(timeline.sp_tp),
         "stages": timeline.stages,
-        "row_sizes": sizes.tolist(),
-        "row_columns": [list(columns) for columns in timeline.row_columns],
+        "column_sets": [list(columns) for columns in timeline.column_sets],
         "irregular_sizes": [len(times) // 2 for times in irregular],
         "digest": timeline.digest,
         "num_spans": timeline.num_spans,
@@ -56,22 +51,21 @@ def load_timeline(run_dir: Path) -> Timeline:
     folder = run_dir / "timeline"
     try:
         head = json.loads((folder / "templates.json").read_text(encoding="utf-8"))
-        tables: dict[str, Any] = {name: read_table(folder / f"{name}.parquet") for name in _TABLES}
-        vectors = {name: read_table(folder / f"{name}.parquet")[name] for name in _VECTORS}
-        durations = read_table(folder / "durations.parquet")["duration_ns"]
+        if head.get("format") != _FORMAT:
+            found = head.get("format")
+            message = f"was written in format {found}, this version reads {_FORMAT}; run the scenario again"
+            raise InputError(Problem(file=str(folder / "templates.json"), message=message))
+        tables: dict[str, Any] = {name: read_table(folder / f"{name}.parquet") for name in TABLES}
+        vectors: dict[str, Any] = {name: read_table(folder / f"{name}.parquet")[name] for name in VECTORS}
         irregular = read_table(folder / "irregular.parquet")["time_ns"]
     except (OSError, ValueError, KeyError) as error:
         message = f"holds no readable timeline ({error}); expected a run directory that `clustersim run` wrote"
         raise InputError(Problem(file=str(run_dir), message=message)) from None
-    if head.get("format") != _FORMAT:
-        message = f"was written in format {head.get('format')}, this version reads {_FORMAT}; run the scenario again"
-        raise InputError(Problem(file=str(folder / "templates.json"), message=message))
     return Timeline(
         templates=tuple(template_from(values) for values in head["templates"]),
         sp_tp=tuple(head["sp_tp"]),
         stages=head["stages"],
-        rows=tuple(_split(durations, head["row_sizes"])),
-        row_columns=tuple(tuple(columns) for columns in head["row_columns"]),
+        column_sets=tuple(tuple(columns) for columns in head["column_sets"]),
         irregular=tuple(
             (part[: len(part) // 2], part[len(part) // 2 :])
             for part in _split(irregular, [2 * size for size in head["irregular_sizes"]])

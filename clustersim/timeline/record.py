@@ -1,20 +1,8 @@
-"""What a replay records, folded as it comes in, with a running digest.
-
-**The canonical form.** The digest is a SHA-256 over, in this order: the templates of the passes; for every replica
-and stage its passes in order of start, each as ``start, template, regular, durations by class…``; for every boundary
-between stages its transfers, each as ``step, starts…, ends…`` by rank; for every replica its tokens (``time, count,
-requests…`` per step) and its facts (``time, kind, request, value``); and the arrivals. A pass whose spans are not
-those that its durations imply (contention stretched something) is ``regular = 0`` and is followed by the start and
-end of every node. Spans follow from these values and these values follow from the spans, so the digest is equal
-exactly when all spans and facts are. A folded replay computes it without unfolding; a full one derives the same
-values from what it recorded.
-"""
+"""What a replay records, folded as it comes in."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,24 +10,12 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
+from clustersim.timeline.episodes import Episodes
+from clustersim.timeline.tables import TABLES, Tables
 
-PASS_COLUMNS = (
-    "replica",
-    "stage",
-    "template",
-    "first_step",
-    "steps",
-    "row",
-    "starts_at",
-    "varying_at",
-    "irregular",
-)
-STEP_COLUMNS = (
-    "replica", "step", "count", "kind", "start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens",
-    "context_tokens", "waiting", "running", "kv_blocks_used", "kv_blocks_total",
-)  # fmt: skip
-FACT_COLUMNS = ("replica", "time_ns", "kind", "request", "value")
 MAX_INT32 = np.iinfo(np.int32).max
+NOT_POOLED = -1
+"""Blocks in use after a fact that has nothing to do with a K/V pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,39 +47,29 @@ class Durations:
 
 
 class Recorder:
-    """Takes passes, transfers, tokens, steps and facts, and folds them.
+    """Takes passes, transfers, steps, prompt chunks, decodes and facts, and folds them.
+
+    What has a table of its own may also be put into it in bulk (``recorder.steps.extend_columns(…)``).
 
     Parameters
     ----------
     templates : sequence of PassTemplate
         Passes name them by position.
+    slots : int
+        Micro-batches of a replica that may be in flight (pp).
     """
 
-    def __init__(self, templates: Sequence[PassTemplate]) -> None:
+    def __init__(self, templates: Sequence[PassTemplate], slots: int = 1) -> None:
         self.templates = list(templates)
-        self.passes = Columns(*PASS_COLUMNS)
-        self.starts = Flat()
-        self.varying = Flat()
-        self.rows: list[Int64Array] = []
-        self.row_columns: list[tuple[int, ...]] = []
+        self.slots = slots
+        self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts = (
+            Columns(types) for types in TABLES.values()
+        )
+        self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
+        self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[tuple[Int64Array, Int64Array]] = []
-        self.transfers = Columns("replica", "stage", "step", "at")
-        self.transfer_times = Flat()
-        self.steps = Columns(*STEP_COLUMNS)
-        self.facts = Columns(*FACT_COLUMNS)
-        self.token_runs = Columns("replica", "ids_at", "count", "ends_at", "steps")
-        self.token_ids = Flat()
-        self.token_ends = Flat()
-        self.num_spans = 0
-        self.num_steps = 0
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}
-        self._hashes: dict[tuple[str, int, int], hashlib._Hash] = {}
-
-    def _feed(self, name: str, replica: int, stage: int, values: Int64Array) -> None:
-        key = (name, replica, stage)
-        if key not in self._hashes:
-            self._hashes[key] = hashlib.sha256()
-        self._hashes[key].update(np.ascontiguousarray(values, "<i8").tobytes())
+        self._episodes: dict[int, Episodes] = {}
 
     def run(
         self,
@@ -122,16 +88,21 @@ class Recorder:
         starts : int64 array of shape (steps,)
         durations : Durations
         """
-        steps = len(starts)
+        row = self.row(template, durations.row, durations.columns)
+        starts_at = -1 if self._back_to_back(template, starts, durations) else self.starts.extend(starts)
         self.passes.append(
-            replica, stage, template, first_step, steps, self._row(template, durations), self.starts.extend(starts),
+            replica, stage, template, first_step, len(starts), int(starts[0]), row, starts_at,
             self.varying.extend(durations.varying.ravel()), -1,
         )  # fmt: skip
-        table = durations.table()
-        head = np.empty((steps, 3), np.int64)
-        head[:, 0], head[:, 1], head[:, 2] = starts, template, 1
-        self._feed("passes", replica, stage, np.concatenate((head, table), axis=1))
-        self.num_spans += steps * self.templates[template].num_inner_spans
+
+    def _back_to_back(self, template: int, starts: Int64Array, durations: Durations) -> bool:
+        shape = self.templates[template]
+        if len(starts) == 1 or not shape.is_chain:
+            return len(starts) == 1
+        columns = list(durations.columns)
+        constant = int(shape.counts @ durations.row) - int(shape.counts[columns] @ durations.row[columns])
+        lengths = constant + durations.varying @ shape.counts[columns]
+        return np.array_equal(np.diff(starts), lengths[:-1])
 
     def nodes(
         self,
@@ -164,61 +135,83 @@ class Recorder:
             return
         relative = (node_starts - start, node_ends - start)
         self.passes.append(
-            replica, stage, template, step, 1, self._row(template, one), self.starts.extend(np.array([start])),
-            len(self.varying), len(self.irregular),
+            replica, stage, template, step, 1, start, self.row(template, durations), -1, len(self.varying),
+            len(self.irregular),
         )  # fmt: skip
         size = np.int32 if relative[1].max() <= MAX_INT32 else np.int64  # 2.1 s of ns, for half of the memory
         self.irregular.append((relative[0].astype(size), relative[1].astype(size)))
-        self._feed("passes", replica, stage, np.concatenate((np.array([start, template, 0]), durations, *relative)))
-        self.num_spans += shape.num_inner_spans
 
-    def _row(self, template: int, durations: Durations) -> int:
-        key = (template, durations.row.tobytes(), durations.columns)
+    def row(self, template: int, row: Int64Array, columns: tuple[int, ...] = ()) -> int:
+        """Return the number of a row of durations, and register it if it is new.
+
+        Parameters
+        ----------
+        template : int
+        row : int64 array of shape (classes,)
+        columns : tuple of int
+            Classes whose duration varies from step to step; their values in ``row`` do not count.
+        """
+        key = (template, row.tobytes(), columns)
         number = self._row_numbers.get(key)
         if number is None:
             number = self._row_numbers[key] = len(self.rows)
-            self.rows.append(durations.row)
-            self.row_columns.append(durations.columns)
+            columns_number = self.column_sets.setdefault(columns, len(self.column_sets))
+            self.rows.append(template, self.row_values.extend(row), columns_number)
         return number
 
     def transfer(self, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array) -> None:
         """Record the sends of one step from ``stage`` to the next, by local rank; idle ranks have 0 and 0."""
-        times = np.concatenate((starts, ends))
-        self.transfers.append(replica, stage, step, self.transfer_times.extend(times))
-        self._feed("transfers", replica, stage, np.concatenate(([step], times)))
-        self.num_spans += 2 * int(np.count_nonzero(ends))
+        self.transfers.append(replica, stage, step, self.transfer_times.extend(np.concatenate((starts, ends))))
 
-    def tokens(self, replica: int, requests: Int64Array, ends: Int64Array) -> None:
-        """Record that each of ``requests`` got a token at each of ``ends``."""
-        self.token_runs.append(
-            replica, self.token_ids.extend(requests), len(requests), self.token_ends.extend(ends), len(ends)
-        )
-        rows = np.empty((len(ends), len(requests) + 2), np.int64)
-        rows[:, 0], rows[:, 1], rows[:, 2:] = ends, len(requests), requests
-        self._feed("tokens", replica, 0, rows)
+    def decoded(self, replica: int, step: int, steps: int, requests: tuple[int, ...]) -> int:
+        """Record that ``steps`` steps from ``step`` on gave each of ``requests`` a token, in order of completion.
+
+        Returns
+        -------
+        int
+            The slot of these steps (see ``timeline.episodes``); −1 when there are no requests.
+        """
+        episodes = self._episodes.get(replica)
+        if episodes is None:
+            episodes = self._episodes[replica] = Episodes(replica, self.slots, self.decodes)
+        return episodes.decoded(step, steps, requests)
+
+    def finished(self, replica: int, requests: tuple[int, ...]) -> None:
+        """End the episodes of requests that finished, or whose tokens are computed anew."""
+        if replica in self._episodes:
+            self._episodes[replica].close(requests)
+
+    def chunk(self, replica: int, step: int, request: int, start: int, count: int, *, sampled: bool) -> None:
+        """Record a prompt chunk that a step computed, and whether the step sampled a token of it."""
+        self.chunks.append(replica, step, request, start, count, sampled)
+        self.finished(replica, (request,))
 
     def step(self, *row: int) -> None:
         """Record a run of equal steps; the values are those of ``STEP_COLUMNS``."""
         self.steps.append(*row)
-        self.num_steps += row[2]
 
-    def replica_facts(self, replica: int, facts: Sequence[tuple[int, int, int, int]]) -> None:
-        """Record what a scheduler decided, in order."""
-        rows = np.array([(replica, *fact) for fact in facts], np.int64)
-        self.facts.extend(rows)
-        self._feed("facts", replica, 0, rows)
+    def replica_facts(self, replica: int, facts: Iterable[tuple[int, int, int, int, int]]) -> None:
+        """Record what a scheduler decided, in order: (time, kind, request, value, blocks in use)."""
+        for fact in facts:
+            self.facts.append(replica, *fact)
 
     def arrival(self, time: int, kind: int, request: int, replica: int, value: int) -> None:
         """Record an arrival or a rejection."""
-        self.facts.append(replica, time, kind, request, value)
-        self._feed("arrivals", 0, 0, np.array([time, kind, request, replica, value]))
+        self.facts.append(replica, time, kind, request, value, NOT_POOLED)
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the canonical form, in hexadecimal."""
-        total = hashlib.sha256()
-        for template in self.templates:
-            total.update(json.dumps(template.as_mapping(), sort_keys=True).encode())
-        for key in sorted(self._hashes):
-            total.update(f"{key[0]}/{key[1]}/{key[2]}:".encode())
-            total.update(self._hashes[key].digest())
-        return total.hexdigest()
+    def tables(self, *, sp: int, tp: int, stages: int) -> Tables:
+        """Return what was recorded; episodes that are open end here."""
+        for episodes in self._episodes.values():
+            episodes.close()
+        return Tables(
+            templates=tuple(self.templates),
+            sp_tp=(sp, tp),
+            stages=stages,
+            column_sets=tuple(self.column_sets),
+            irregular=tuple(self.irregular),
+            starts=self.starts.array(),
+            varying=self.varying.array(),
+            row_values=self.row_values.array(),
+            transfer_times=self.transfer_times.array(),
+            **{name: getattr(self, name).arrays() for name in TABLES},
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,56 +10,24 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS
-from clustersim.graph.template import PassTemplate
+from clustersim.timeline.digest import digest_of
+from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.spans import Spans, sorted_spans
-
-Table = Mapping[str, Int64Array]
+from clustersim.timeline.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Timeline:
-    """All passes, transfers, tokens, steps and facts of a run.
+class Timeline(Tables):
+    """All passes, transfers, steps, prompt chunks, decodes and facts of a run, and what they come to.
 
     Parameters
     ----------
-    templates : tuple of PassTemplate
-    sp_tp : (int, int)
-        SP and TP degree; a stage has sp × tp ranks.
-    stages : int
-        Stages of a replica.
-    passes : mapping of int64 arrays
-        A row per run of passes (columns ``PASS_COLUMNS``).
-    starts, varying : int64 arrays
-        Start of every pass; durations that vary from step to step.
-    rows : tuple of int64 array
-        Durations by class that passes refer to; ``row_columns`` names the classes that vary.
-    irregular : tuple of (starts, ends)
-        Times of every node, relative to the pass, where contention stretched it.
-    transfers, transfer_times
-        Sends of each step and boundary: starts then ends by local rank.
-    steps, facts, token_runs : mappings of int64 arrays
-    token_ids, token_ends : int64 arrays
     digest : str
+        See ``timeline.digest``.
     num_spans, num_steps : int
     """
 
-    templates: tuple[PassTemplate, ...]
-    sp_tp: tuple[int, int]
-    stages: int
-    passes: Table
-    starts: Int64Array
-    varying: Int64Array
-    rows: tuple[Int64Array, ...]
-    row_columns: tuple[tuple[int, ...], ...]
-    irregular: tuple[tuple[Int64Array, Int64Array], ...]
-    transfers: Table
-    transfer_times: Int64Array
-    steps: Table
-    facts: Table
-    token_runs: Table
-    token_ids: Int64Array
-    token_ends: Int64Array
     digest: str
     num_spans: int
     num_steps: int
@@ -89,37 +57,20 @@ class Timeline:
         return int(ends.max()) if len(ends) else 0
 
     @cached_property
-    def _run_bounds(self) -> tuple[Int64Array, Int64Array]:
-        """Start of each run's first pass, and an upper bound of its last pass's end."""
-        first = self.starts[self.passes["starts_at"]]
-        last = self.starts[self.passes["starts_at"] + self.passes["steps"] - 1]
-        longest = np.zeros(len(first), np.int64)
-        for index in range(len(first)):
-            longest[index] = self._duration_bound(index)
-        return first, last + longest
+    def _passes(self) -> Passes:
+        return Passes(self)
 
-    def _duration_bound(self, run: int) -> int:
-        irregular = int(self.passes["irregular"][run])
-        if irregular >= 0:
-            return int(self.irregular[irregular][1].max())
-        template = self.templates[int(self.passes["template"][run])]
-        row = self.rows[int(self.passes["row"][run])]
-        steps, columns = int(self.passes["steps"][run]), self.row_columns[int(self.passes["row"][run])]
-        total = int(template.counts @ row)
-        if columns:
-            at = int(self.passes["varying_at"][run])
-            varying = self.varying[at : at + steps * len(columns)].reshape(steps, len(columns))
-            total += int((varying.max(axis=0) * template.counts[list(columns)]).sum())
-        return total
+    def starts_of(self, run: int) -> Int64Array:
+        """Return the start of each pass of a run."""
+        return self._passes.starts(self._block(run))
 
-    def durations(self, run: int, index: int) -> Int64Array:
-        """Return the durations by class of the ``index``-th pass of a run."""
-        number = int(self.passes["row"][run])
-        row, columns = self.rows[number].copy(), self.row_columns[number]
-        if columns:
-            at = int(self.passes["varying_at"][run]) + index * len(columns)
-            row[list(columns)] = self.varying[at : at + len(columns)]
-        return row
+    def durations(self, run: int) -> Int64Array:
+        """Return the durations by class of each pass of a run, of shape (steps, classes)."""
+        return self._passes.durations(self._block(run), int(self.passes["template"][run]))
+
+    def _block(self, run: int) -> Block:
+        (block,) = self._passes.blocks(np.array([run]))
+        return block
 
     def unfold(self, start_ns: int = 0, end_ns: int | None = None, ranks: Iterable[int] | None = None) -> Spans:
         """Return every span that overlaps [start_ns, end_ns) on the given ranks.
@@ -133,18 +84,14 @@ class Timeline:
         """
         until = self.end_ns + 1 if end_ns is None else end_ns
         wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
-        parts = []
-        first, bound = self._run_bounds
+        parts: list[Int64Array] = []
+        first, bound = self._passes.bounds
         for run in np.flatnonzero((first < until) & (bound > start_ns)).tolist():
-            at, steps = int(self.passes["starts_at"][run]), int(self.passes["steps"][run])
-            for index in range(steps):
-                begin = int(self.starts[at + index])
-                if begin >= until:
-                    break
-                later = int(self.starts[at + index + 1]) if index + 1 < steps else None
-                if later is not None and later <= start_ns:
-                    continue
-                parts.append(self._unfold_pass(run, index, begin))
+            starts = self.starts_of(run)
+            begin = max(0, int(np.searchsorted(starts, start_ns, side="right")) - 1)
+            end = int(np.searchsorted(starts, until, side="left"))
+            durations = self.durations(run)
+            parts.extend(self._unfold_pass(run, i, int(starts[i]), durations[i]) for i in range(begin, end))
         parts.extend(self._unfold_transfers(start_ns, until))
         clipped = []
         for part in parts:
@@ -171,14 +118,14 @@ class Timeline:
             found.append((node, block))
         return found
 
-    def _unfold_pass(self, run: int, index: int, begin: int) -> Int64Array:
+    def _unfold_pass(self, run: int, index: int, begin: int, durations: Int64Array) -> Int64Array:
         number = int(self.passes["template"][run])
         template = self.templates[number]
         irregular = int(self.passes["irregular"][run])
         if irregular >= 0:
             starts, ends = (times.astype(np.int64) for times in self.irregular[irregular])
         else:
-            by_instance = self.durations(run, index)[template.instance_class]
+            by_instance = durations[template.instance_class]
             instance_ends = template.ends(by_instance)
             ends = instance_ends[template.node_instance]
             starts = (instance_ends - by_instance)[template.node_instance]
@@ -217,24 +164,7 @@ class Timeline:
 
 def timeline_of(recorder: Recorder, *, sp: int, tp: int, stages: int) -> Timeline:
     """Freeze what a recorder took."""
+    tables = recorder.tables(sp=sp, tp=tp, stages=stages)
     return Timeline(
-        templates=tuple(recorder.templates),
-        sp_tp=(sp, tp),
-        stages=stages,
-        passes=recorder.passes.arrays(),
-        starts=recorder.starts.array(),
-        varying=recorder.varying.array(),
-        rows=tuple(recorder.rows),
-        row_columns=tuple(recorder.row_columns),
-        irregular=tuple(recorder.irregular),
-        transfers=recorder.transfers.arrays(),
-        transfer_times=recorder.transfer_times.array(),
-        steps=recorder.steps.arrays(),
-        facts=recorder.facts.arrays(),
-        token_runs=recorder.token_runs.arrays(),
-        token_ids=recorder.token_ids.array(),
-        token_ends=recorder.token_ends.array(),
-        digest=recorder.digest(),
-        num_spans=recorder.num_spans,
-        num_steps=recorder.num_steps,
+        **vars(tables), digest=digest_of(tables), num_spans=tables.count_spans(), num_steps=tables.count_steps()
     )

@@ -1,13 +1,16 @@
-"""When each request got its tokens, from the folded record: first and last instants, counts, and gaps."""
+"""When each request got its tokens, from prompt chunks and episodes: instants, counts, and the gaps between them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.passes import within
+from clustersim.timeline.steps import Steps
+from clustersim.timeline.tables import Tables
 
 NEVER = -1
 
@@ -25,38 +28,110 @@ class TokenTimes:
     gaps: tuple[Int64Array, Int64Array]
 
 
-def token_times(timeline: Timeline, num_requests: int) -> TokenTimes:
-    """Compute token times of every request without unfolding steps.
+class _Events:
+    """Events that gave tokens: a sampled chunk gave one, an episode one in every step of its slot.
+
+    ``ends`` are the ends of the steps with decodes, slot by slot in order; an episode is ``first`` … ``last`` of
+    these. Every event has a request, the instants of its first and its last token and how many there were, and all
+    are in order of (request, instant).
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        chunks, decodes = tables.chunks, tables.decodes
+        steps = Steps(tables)
+        order = _by_slot(steps)
+        rank = np.empty(len(steps.slot), np.int64)
+        rank[order] = np.arange(len(order))
+        self.ends = steps.end_ns[order]
+        first = rank[steps.at(decodes["replica"], decodes["first_step"])]
+        last = rank[steps.at(decodes["replica"], decodes["last_step"])]
+        sampled = np.flatnonzero(chunks["sampled"])
+        once = steps.end_ns[steps.at(chunks["replica"][sampled], chunks["step"][sampled])]
+        request = np.concatenate((chunks["request"][sampled], decodes["request"]))
+        begin = np.concatenate((once, self.ends[first]))
+        sequence = np.lexsort((begin, request))
+        self.request, self.begin = request[sequence], begin[sequence]
+        self.end = np.concatenate((once, self.ends[last]))[sequence]
+        self.first = np.concatenate((np.full(len(once), NEVER), first))[sequence]
+        self.last = np.concatenate((np.full(len(once), NEVER), last))[sequence]
+        self.count = self.last - self.first + 1
+
+
+def _by_slot(steps: Steps) -> Int64Array:
+    """Return the positions of steps with decodes, by replica, slot and step."""
+    carried = np.flatnonzero(steps.slot >= 0)
+    slots = steps.slot[carried]
+    if not slots.any():
+        return carried
+    replica = np.searchsorted(steps.base, carried, side="right") - 1
+    return carried[np.lexsort((slots, replica))]
+
+
+def token_times(tables: Tables, num_requests: int) -> TokenTimes:
+    """Compute token times of every request.
 
     Parameters
     ----------
-    timeline : Timeline
+    tables : Tables
+        Of a timeline.
     num_requests : int
     """
-    runs = timeline.token_runs
-    first = np.full(num_requests, np.iinfo(np.int64).max, np.int64)
+    events = _Events(tables)
+    first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)
-    sizes, steps, at = runs["count"], runs["steps"], runs["ends_at"]
-    if not len(timeline.token_ids):
-        empty = np.empty(0, np.int64)
-        return TokenTimes(first_ns=np.full(num_requests, NEVER), last_ns=last, count=count, gaps=(empty, empty))
-    run_first, run_last = timeline.token_ends[at], timeline.token_ends[at + steps - 1]
-    ids = timeline.token_ids
-    begin, end, many = np.repeat(run_first, sizes), np.repeat(run_last, sizes), np.repeat(steps, sizes)
-    np.minimum.at(first, ids, begin)
-    np.maximum.at(last, ids, end)
-    np.add.at(count, ids, many)
-    first[count == 0] = NEVER
-    inner = np.diff(timeline.token_ends)
-    weights = np.repeat(sizes, steps)[1:]
-    same = np.repeat(np.arange(len(sizes)), steps)
-    within = same[1:] == same[:-1]
-    order = np.lexsort((begin, ids))
-    follows = ids[order][1:] == ids[order][:-1]
-    between = (begin[order][1:] - end[order][:-1])[follows]
-    values = np.concatenate((inner[within], between))
-    counts = np.concatenate((weights[within], np.ones(len(between), np.int64)))
-    unique, inverse = np.unique(values, return_inverse=True)
-    pooled = np.bincount(inverse, weights=counts, minlength=len(unique)).astype(np.int64)
-    return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=(unique, pooled))
+    follows = events.request[1:] == events.request[:-1]
+    opens = np.flatnonzero(np.concatenate(([True], ~follows))) if len(events.request) else np.empty(0, np.int64)
+    requests = events.request[opens]
+    first[requests] = events.begin[opens]
+    last[requests] = events.end[np.append(opens[1:], len(events.request))[: len(opens)] - 1]
+    if len(opens):
+        count[requests] = np.add.reduceat(events.count, opens)
+    between = (events.begin[1:] - events.end[:-1])[follows]
+    change = np.zeros(len(events.ends) + 1, np.int64)  # of the number of episodes that go on from a step to the next
+    inside = events.first >= 0
+    np.add.at(change, events.first[inside], 1)
+    np.add.at(change, events.last[inside], -1)
+    weights = np.cumsum(change[:-1])[:-1]
+    some = np.flatnonzero(weights)
+    values = np.concatenate((np.diff(events.ends)[some], between))
+    weights = np.concatenate((weights[some], np.ones(len(between), np.int64)))
+    return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=_pooled(values, weights))
+
+
+def _pooled(values: Int64Array, weights: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return distinct values, ascending, and the sum of the weights of each."""
+    if not len(values):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    order = np.argsort(values)
+    values, weights = values[order], weights[order]
+    firsts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+    return values[firsts], np.add.reduceat(weights, firsts, dtype=np.int64)
+
+
+def token_instants(tables: Tables, requests: Sequence[int]) -> list[Int64Array]:
+    """Return all instants at which each of the given requests got a token, in order.
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    requests : sequence of int
+
+    Returns
+    -------
+    list of int64 array
+        One per request, in the order given.
+    """
+    events = _Events(tables)
+    wanted = np.array(requests, np.int64)
+    low, high = (np.searchsorted(events.request, wanted, side=side) for side in ("left", "right"))
+    found = []
+    for start, stop in zip(low.tolist(), high.tolist(), strict=True):
+        counts = events.count[start:stop]
+        steps = np.repeat(events.first[start:stop], counts) + within(counts)
+        once = steps < 0
+        instants = np.repeat(events.begin[start:stop], counts)
+        instants[~once] = events.ends[steps[~once]]
+        found.append(instants)
+    return found

@@ -14,7 +14,7 @@ import pytest
 from clustersim.cost.protocol import Shape
 from clustersim.plan.parallel import ParallelPlan
 from tests.audit import replayed
-from tests.round_numbers import deployment
+from tests.round_numbers import deployment, step_ends
 
 PIPELINES = pytest.mark.parametrize(("pp", "m"), [(1, 5), (2, 1), (2, 7), (3, 3), (4, 16)])
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
@@ -85,4 +85,4 @@ def test_at_most_pp_micro_batches_are_in_flight(pp, m, mode):
         for machine, length in enumerate(machines(pp)):
             now = free[machine] = max(now, free[machine]) + length
         left.append(now)
-    assert pipeline(pp, m, pp, mode).token_ends.tolist() == left
+    assert step_ends(pipeline(pp, m, pp, mode)) == left

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from clustersim.serving.decision import ADMITTED, FINISHED
-from tests.audit import replayed
+from tests.audit import replayed, token_instants
 from tests.round_numbers import deployment
 
 SEED, RUNS, REQUESTS, WARM_UP = 1909, 10, 1_200, 200
@@ -97,13 +97,7 @@ def test_littles_law_is_an_identity_of_the_record(mode):
     the system, from arrivals and last tokens (Little, Operations Research 9 (1961); Stidham, 1974, for sample paths).
     """
     result = replayed(deployment(ARRIVALS, mode=mode, max_batch_requests=8))
-    last = np.zeros(len(ARRIVALS), np.int64)
-    runs = result.timeline.token_runs
-    for at, count, ends, steps in zip(
-        *(runs[n].tolist() for n in ("ids_at", "count", "ends_at", "steps")), strict=True
-    ):
-        ids = result.timeline.token_ids[at : at + count]
-        last[ids] = np.maximum(last[ids], result.timeline.token_ends[ends + steps - 1])
+    last = np.array([instants[-1] for instants in token_instants(result.timeline, len(ARRIVALS))])
     finished = facts(result.timeline, FINISHED, len(ARRIVALS))
     ones = np.ones(len(ARRIVALS), np.int64)
     in_system = integral(np.concatenate((result.arrived_ns, finished)), np.concatenate((ones, -ones)))

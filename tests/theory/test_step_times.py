@@ -12,7 +12,7 @@ from clustersim.model.kv import kv_bytes_per_token
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.load import load
 from tests.audit import replayed, simulated
-from tests.round_numbers import ALGORITHMS, ATTENTION, DENSE, deployment
+from tests.round_numbers import ALGORITHMS, ATTENTION, DENSE, deployment, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 
@@ -47,7 +47,7 @@ def test_an_all_reduce_in_a_run_takes_alpha_plus_beta_n(mode, algorithm, steps, 
 def test_a_decode_step_is_linear_in_the_context(mode):
     """10 ns per key, layer and sequence: 3 sequences and 2 layers grow by 60 ns a step."""
     timeline = replayed(deployment([(0, 9, 50)] * 3, mode=mode, layers=2)).timeline
-    ends = timeline.token_ends
+    ends = step_ends(timeline)
     assert set(np.diff(ends, n=2)[1:].tolist()) == {60}
     assert ends[1] - ends[0] == 2_000 + 2 * (4_600 + 3 * 10 * 10)
 
@@ -58,7 +58,7 @@ def test_a_decode_step_stops_growing_where_its_window_is_full(mode):
     windowed = replace(DENSE, attention=replace(ATTENTION, sliding_window=16))
     timeline = replayed(deployment([(0, 9, 12)], mode=mode, layer=windowed)).timeline
     keys = [10, 11, 12, 13, 14, 15, 16, 16, 16, 16, 16]
-    assert np.diff(timeline.token_ends).tolist() == [2_000 + 4_600 + 10 * attended for attended in keys]
+    assert np.diff(step_ends(timeline)).tolist() == [2_000 + 4_600 + 10 * attended for attended in keys]
 
 
 def decode_lengths(model, *overrides):
@@ -68,7 +68,7 @@ def decode_lengths(model, *overrides):
         "output_tokens: {fixed: 200}, requests: 1}", "plan={tp: 4}", "topology={name: dgx-h100, nodes: 1}",
         "serving.engine=ideal", "targets={}", "expect={}",
     )  # fmt: skip
-    return np.diff(simulated(load("quickstart", (*given, *overrides))).timeline.token_ends)
+    return np.diff(step_ends(simulated(load("quickstart", (*given, *overrides))).timeline))
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-2-7b", "qwen3-14b", "mistral-7b"])

@@ -12,7 +12,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.instant import ARRIVAL, COMPLETION, END, NETWORK, SCHEDULING, at
 from clustersim.replay.replica import Replica
 from clustersim.serving.decision import ADMITTED
-from tests.round_numbers import deployment
+from tests.round_numbers import deployment, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 
@@ -120,7 +120,7 @@ def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypa
 @pytest.mark.parametrize(("horizon", "tokens"), [(6_699, 0), (6_700, 1), (13_349, 1), (13_350, 2), (20_010, 3)])
 def test_what_completes_at_the_horizon_still_counts(run, mode, horizon, tokens):
     result = run(deployment([(0, 4, 9)], mode=mode, horizon_ns=horizon))
-    assert len(result.timeline.token_ends) == tokens
+    assert len(step_ends(result.timeline)) == tokens
 
 
 @MODES

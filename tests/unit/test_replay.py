@@ -10,14 +10,14 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.replay.replica import MAX_RUN
 from clustersim.serving.scheduler import Scheduler
-from tests.round_numbers import ALGORITHMS, deployment, two_leaves
+from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves
 
 
 def test_a_run_longer_than_the_longest_jump_is_several(run):
     # 6,000 tokens: a prefill of one token, then decodes of 2, 3, … keys, 10 ns each.
     timeline = run(deployment([(0, 1, 6_000)], kv_blocks=2_000)).timeline
     assert timeline.steps["count"].tolist() == [1, MAX_RUN, 6_000 - 1 - MAX_RUN]
-    assert timeline.token_ends[-1] == 6_610 + sum(6_600 + 10 * keys for keys in range(2, 6_001))
+    assert step_ends(timeline)[-1] == 6_610 + sum(6_600 + 10 * keys for keys in range(2, 6_001))
 
 
 def test_a_run_of_one_sequence_is_cut_where_another_one_arrives(run):

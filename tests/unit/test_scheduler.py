@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, BLOCKS, FINISHED, PREEMPTED, Decision
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, Decision
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -42,7 +41,7 @@ def steps(chosen, count=1):
 
 
 def facts(chosen, kind):
-    return [(request, value) for _, found, request, value in chosen.facts if found == kind]
+    return [(request, value) for _, found, request, value, _ in chosen.facts if found == kind]
 
 
 def test_chunked_prefill_fills_what_decodes_leave_of_the_budget():
@@ -170,13 +169,16 @@ def test_a_preempted_sequence_computes_prompt_and_generated_tokens_anew_and_goes
     assert (second.generated, second.computed) == (2, 5)
 
 
-def test_blocks_taken_and_given_are_facts_that_sum_to_zero():
-    chosen = scheduler()
-    add(chosen, (4, 2))
-    steps(chosen, 2)
-    assert facts(chosen, ADMITTED) == [(0, 4)]
-    assert facts(chosen, BLOCKS) == [(0, 1), (0, 1), (0, -2)]
-    assert facts(chosen, FINISHED) == [(0, 2)]
+def test_facts_tell_how_many_blocks_are_in_use_right_after_them():
+    chosen = scheduler(blocks=2)
+    add(chosen, (4, 2), (4, 2))
+    steps(chosen, 2)  # Request 0 takes the block of request 1 for its fifth token, and ends with it.
+    assert chosen.facts == [
+        (0, ADMITTED, 0, 4, 1),
+        (0, ADMITTED, 1, 4, 2),
+        (1, PREEMPTED, 1, 1, 1),
+        (2, FINISHED, 0, 2, 0),
+    ]
 
 
 def test_what_is_in_flight_is_in_no_other_batch():
@@ -297,7 +299,7 @@ def test_advance_does_what_single_steps_do():
     (jumps, decision), (walks, first) = steady([(4, 20), (7, 13)]), steady([(4, 20), (7, 13)])
     count = jumps.horizon(decision)
     assert count == 12
-    jumps.advance(decision, np.arange(1, 1 + count))
+    jumps.advance(decision, count)
     jumps.complete(1 + count, decision)
     walks.complete(2, first)
     for now in range(2, 1 + count):

@@ -23,7 +23,7 @@ def timeline(*, stages: int = 1, dp: int = 1) -> Timeline:
         for step in range(3 if stages > 1 else 0):
             left = np.full(2, 130 * (step + 1))
             recorder.transfer(replica, 0, step, left, left + 10)
-        recorder.step(replica, 0, 3, 1, 0, 390 + 140 * (stages - 1), 1, 0, 1, 5, 0, 1, 2, 9)
+        recorder.step(replica, 0, 3, 0, 1, 0, 390 + 140 * (stages - 1), 1, 0, 1, 5, 0, 1, 2, 9)
     return timeline_of(recorder, sp=1, tp=2, stages=stages)
 
 
@@ -98,7 +98,7 @@ def test_unfold_of_a_pass_in_the_middle_of_a_run_takes_its_own_durations():
     recorder = Recorder([pair()])
     varying = Durations(row=np.array([0, 30]), columns=(0,), varying=np.array([[100], [101], [102]]))
     recorder.run(0, 0, 0, 7, np.array([0, 130, 261]), varying)
-    recorder.step(0, 7, 3, 1, 0, 393, 1, 0, 1, 5, 0, 1, 2, 9)
+    recorder.step(0, 7, 3, 0, 1, 0, 393, 1, 0, 1, 5, 0, 1, 2, 9)
     spans = timeline_of(recorder, sp=1, tp=2, stages=1).unfold(200, 280, ranks=[1])
     assert rows(spans, "start_ns", "end_ns", "step") == [(130, 231, 8), (231, 261, 8), (261, 363, 9)]
 

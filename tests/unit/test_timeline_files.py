@@ -9,8 +9,10 @@ import pytest
 
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.timeline.digest import digest_of
 from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
 from clustersim.timeline.spans import SPAN_COLUMNS
+from clustersim.timeline.tables import TABLES, VECTORS
 from tests.round_numbers import deployment, two_leaves
 
 ARRIVALS = [(0, 30, 4), (500, 9, 6), (1_000, 40, 2)]
@@ -56,11 +58,13 @@ def test_a_timeline_read_again_unfolds_to_the_same_spans(saved):
 def test_a_timeline_read_again_has_the_same_steps_facts_and_tokens(saved):
     written, folder = saved
     read = load_timeline(folder)
-    for table in ("passes", "transfers", "steps", "facts", "token_runs"):
-        for name, values in getattr(written, table).items():
-            assert np.array_equal(getattr(read, table)[name], values), (table, name)
-    assert np.array_equal(read.token_ends, written.token_ends)
-    assert np.array_equal(read.token_ids, written.token_ids)
+    for table, columns in TABLES.items():
+        for name, of in columns.items():
+            assert np.array_equal(getattr(read, table)[name], getattr(written, table)[name]), (table, name)
+            assert getattr(read, table)[name].dtype == of, (table, name)
+    for name in VECTORS:
+        assert np.array_equal(getattr(read, name), getattr(written, name)), name
+    assert digest_of(read) == written.digest
 
 
 def test_the_cases_have_what_their_names_say(run):
@@ -80,8 +84,9 @@ def test_load_refuses_a_timeline_of_another_format(run, tmp_path):
     folder.mkdir()
     save_timeline(run(CASES["jumps"]).timeline, folder)
     head = json.loads((folder / "templates.json").read_text())
-    (folder / "templates.json").write_text(json.dumps(head | {"format": 0}))
-    with pytest.raises(InputError, match="was written in format 0, this version reads 1; run the scenario again"):
+    (folder / "templates.json").write_text(json.dumps(head | {"format": 1}))
+    (folder / "chunks.parquet").unlink()  # format 1 had other files
+    with pytest.raises(InputError, match="was written in format 1, this version reads 2; run the scenario again"):
         load_timeline(tmp_path)
 
 

@@ -1,0 +1,144 @@
+"""The digest of a timeline: equal exactly when all unfolded spans and all facts are.
+
+**The canonical form.** A SHA-256 over these parts, in this order, each the SHA-256 of its values (little-endian int64)
+under its name. No part depends on how steps were folded into runs, how rows were numbered or in which order replicas
+were recorded:
+
+- ``templates``: every template as JSON, in their order;
+- for each template its passes, one record per step, in order of (replica, stage, step): ``places`` takes replica,
+  stage, step; ``starts`` takes the start; ``durations`` takes the durations by class;
+- ``irregular``: passes whose spans are not those that their durations imply (contention stretched something), in
+  order of (replica, stage, step): these, template, start, durations by class, start and end of every node relative to
+  the pass;
+- ``transfers``, in order of (replica, stage, step): these, starts and ends by rank;
+- ``chunks``: replica, step, request, start, count, sampled, in order of these;
+- ``decodes``: the episodes as replica, slot, first step, request, last step, in order of these. Slots, and thereby
+  what an episode is, follow from the steps in order of completion (``timeline.episodes``);
+- ``steps``: one record per step, replica, step, kind, slot, in order of these;
+- ``facts``: replica, time, kind, request, value, blocks in use, in order of these. A request can be preempted and
+  admitted again at one instant, never the other way round, since what was just admitted is in flight and steps take
+  time; so this order loses nothing about a request, and blocks in use tell in which order requests took turns.
+
+Spans follow from templates, passes and transfers; tokens from chunks, decodes and steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
+from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, Table, Tables
+
+EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
+
+
+def digest_of(tables: Tables) -> str:
+    """Return the SHA-256 of the canonical form, in hexadecimal."""
+    total = hashlib.sha256()
+    for name, value in _parts(tables):
+        total.update(f"{name}:".encode() + value)
+    return total.hexdigest()
+
+
+def _parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
+    listed = [json.dumps(template.as_mapping(), sort_keys=True).encode() for template in tables.templates]
+    yield "templates", hashlib.sha256(b"\n".join(listed)).digest()
+    passes = Passes(tables)
+    for template in range(len(tables.templates)):
+        yield from _passes(passes, template)
+    yield "irregular", _hash(_irregular(passes))
+    yield "transfers", _hash(_transfers(tables))
+    yield "chunks", _hash(_rows(tables.chunks, tuple(CHUNK_COLUMNS)))
+    yield "decodes", _hash(_rows(tables.decodes, EPISODE_ORDER))
+    yield "steps", _hash(_steps(tables.steps))
+    yield "facts", _hash(_rows(tables.facts, tuple(FACT_COLUMNS)))
+
+
+def _bytes(values: Any) -> memoryview:
+    return np.ascontiguousarray(values, "<i8").data
+
+
+def _hash(values: Iterable[Any]) -> bytes:
+    found = hashlib.sha256()
+    for part in values:
+        found.update(_bytes(part))
+    return found.digest()
+
+
+def in_order(table: Table, columns: tuple[str, ...], chosen: Int64Array | None = None) -> Int64Array:
+    """Return the numbers of rows (all, or those chosen) sorted by columns, the first one first."""
+    keys = [table[name] if chosen is None else table[name][chosen] for name in columns]
+    rows = np.arange(len(keys[0])) if chosen is None else chosen
+    undecided = np.ones(max(len(rows) - 1, 0), bool)  # pairs of neighbours whose columns so far are equal
+    for key in keys:
+        if (key[1:] < key[:-1])[undecided].any():
+            return rows[np.lexsort(keys[::-1])]
+        undecided &= key[1:] == key[:-1]
+    return rows
+
+
+def _passes(passes: Passes, template: int) -> Iterator[tuple[str, bytes]]:
+    table = passes.tables.passes
+    mine = np.flatnonzero((table["template"] == template) & (table["irregular"] < 0))
+    places, starts, durations = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    for block in passes.blocks(in_order(table, ("replica", "stage", "first_step"), mine)):
+        place = np.empty((len(block.of), 3), "<i8")
+        place[:, 0] = table["replica"][block.runs][block.of]
+        place[:, 1] = table["stage"][block.runs][block.of]
+        place[:, 2] = table["first_step"][block.runs][block.of] + block.index
+        places.update(place.data)
+        starts.update(_bytes(passes.starts(block)))
+        durations.update(_bytes(passes.durations(block, template)))
+    yield f"places {template}", places.digest()
+    yield f"starts {template}", starts.digest()
+    yield f"durations {template}", durations.digest()
+
+
+def _irregular(passes: Passes) -> Iterator[Any]:
+    table = passes.tables.passes
+    chosen = np.flatnonzero(table["irregular"] >= 0)
+    order = in_order(table, ("replica", "stage", "first_step"), chosen)
+    head = np.stack([table[name][order].astype(np.int64) for name in (
+        "replica", "stage", "first_step", "template", "start_ns")], axis=1)  # fmt: skip
+    for run, place in zip(order, head, strict=True):
+        (block,) = passes.blocks(np.array([run]))
+        yield place
+        yield passes.durations(block, int(place[3]))
+        yield from passes.tables.irregular[int(table["irregular"][run])]
+
+
+def _transfers(tables: Tables) -> Iterator[Any]:
+    table = tables.transfers
+    width = len(tables.transfer_times) // max(1, len(table["at"]))
+    order = in_order(table, ("replica", "stage", "step"))
+    for some in blocks(np.ones(len(order), np.int64)):
+        rows = order[some]
+        found = np.empty((len(rows), 3 + width), "<i8")
+        for place, name in enumerate(("replica", "stage", "step")):
+            found[:, place] = table[name][rows]
+        found[:, 3:] = tables.transfer_times[table["at"][rows][:, None] + np.arange(width)]
+        yield found
+
+
+def _rows(table: Table, columns: tuple[str, ...]) -> Iterator[Any]:
+    order = in_order(table, columns)
+    for first in range(0, len(order), BLOCK_STEPS):
+        rows = order[first : first + BLOCK_STEPS]
+        yield np.stack([table[name][rows].astype(np.int64) for name in columns], axis=1)
+
+
+def _steps(table: Table) -> Iterator[Any]:
+    order = in_order(table, ("replica", "step"))
+    counts = table["count"][order].astype(np.int64)
+    for some in blocks(counts):
+        rows = order[some]
+        of, index = np.repeat(np.arange(len(rows)), counts[some]), within(counts[some])
+        columns = (table["replica"][rows][of], table["step"][rows][of] + index, table["kind"][rows][of],
+                   table["slot"][rows][of])  # fmt: skip
+        yield np.stack([column.astype(np.int64) for column in columns], axis=1)

@@ -1,0 +1,158 @@
+"""Runs of passes, expanded step by step: starts and durations, a bounded number of steps at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.tables import Tables
+
+BLOCK_STEPS: Final = 1 << 16
+"""Steps that are expanded at a time; a longer run is a block of its own."""
+
+
+def within(counts: Int64Array) -> Int64Array:
+    """Return 0 … n − 1 for each n of ``counts``, one after the other."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts)
+
+
+def blocks(counts: Int64Array, most: int = BLOCK_STEPS) -> Iterator[slice]:
+    """Split runs of so many steps into slices of at most ``most`` steps, or of one run."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(first, last)
+        first = last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """The steps of some runs.
+
+    Parameters
+    ----------
+    runs : int64 array of shape (runs,)
+        Rows of ``passes``.
+    of, index : int64 arrays of shape (steps,)
+        Position in ``runs`` of each step, and its number within its run.
+    """
+
+    runs: Int64Array
+    of: Int64Array
+    index: Int64Array
+
+    @property
+    def firsts(self) -> Int64Array:
+        """Position of the first step of each run."""
+        return np.flatnonzero(self.index == 0)
+
+
+class Passes:
+    """Expands the runs of passes of some tables.
+
+    Parameters
+    ----------
+    tables : Tables
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def blocks(self, runs: Int64Array) -> Iterator[Block]:
+        """Expand rows of ``passes``, in the order given."""
+        counts = self.tables.passes["steps"][runs].astype(np.int64)
+        for some in blocks(counts):
+            many = counts[some]
+            yield Block(runs=runs[some], of=np.repeat(np.arange(len(many)), many), index=within(many))
+
+    @cached_property
+    def _groups(self) -> tuple[Int64Array, list[tuple[int, tuple[int, ...]]]]:
+        """Group of each row, and (template, columns that vary) of each group."""
+        rows, sets = self.tables.rows, self.tables.column_sets
+        codes = rows["template"].astype(np.int64) * (len(sets) + 1) + rows["columns"]
+        distinct, group = np.unique(codes, return_inverse=True)
+        found = [divmod(code, len(sets) + 1) for code in distinct.tolist()]
+        return group, [(template, sets[number]) for template, number in found]
+
+    @cached_property
+    def _row_lengths(self) -> Int64Array:
+        """Sum of the durations of each row by operator, without what varies."""
+        group, groups = self._groups
+        lengths = np.zeros(len(group), np.int64)
+        for number, (template, columns) in enumerate(groups):
+            counts = self.tables.templates[template].counts.copy()
+            counts[list(columns)] = 0
+            mine = np.flatnonzero(group == number)
+            for some in blocks(np.ones(len(mine), np.int64)):
+                at = self.tables.rows["at"][mine[some]]
+                lengths[mine[some]] = self.tables.row_values[at[:, None] + np.arange(len(counts))] @ counts
+        return lengths
+
+    def _varying(self, block: Block) -> Iterator[tuple[int, tuple[int, ...], Int64Array, Int64Array]]:
+        """Yield (template, columns, steps, durations of shape (steps, columns)) where some vary."""
+        group, groups = self._groups
+        passes = self.tables.passes
+        of_run = group[passes["row"][block.runs]]
+        for number in np.unique(of_run).tolist():
+            template, columns = groups[number]
+            if columns:
+                steps = np.flatnonzero(of_run[block.of] == number)
+                at = passes["varying_at"][block.runs][block.of[steps]] + block.index[steps] * len(columns)
+                yield template, columns, steps, self.tables.varying[at[:, None] + np.arange(len(columns))]
+
+    def lengths(self, block: Block) -> Int64Array:
+        """Return the sum of all durations of each step: how long the pass of a chain takes, and no pass longer."""
+        lengths: Int64Array = self._row_lengths[self.tables.passes["row"][block.runs]][block.of]
+        for template, columns, steps, values in self._varying(block):
+            lengths[steps] += values @ self.tables.templates[template].counts[list(columns)]
+        return lengths
+
+    def starts(self, block: Block) -> Int64Array:
+        """Return when each pass starts."""
+        passes = self.tables.passes
+        at = passes["starts_at"][block.runs]
+        starts: Int64Array = passes["start_ns"][block.runs][block.of]
+        if len(block.index) == len(block.runs):
+            return starts
+        implied = (at < 0)[block.of]
+        if implied.any():
+            before = np.cumsum(self.lengths(block))
+            before = np.concatenate((np.zeros(1, np.int64), before[:-1]))
+            starts += before - before[block.firsts][block.of]
+        if not implied.all():
+            steps = np.flatnonzero(~implied)
+            starts[steps] = self.tables.starts[at[block.of[steps]] + block.index[steps]]
+        return starts
+
+    def durations(self, block: Block, template: int) -> Int64Array:
+        """Return the durations by class of steps that all have this template, of shape (steps, classes)."""
+        width = self.tables.templates[template].num_classes
+        rows, back = np.unique(self.tables.passes["row"][block.runs], return_inverse=True)
+        values = self.tables.row_values[self.tables.rows["at"][rows][:, None] + np.arange(width)]
+        table: Int64Array = values[back[block.of]]
+        for _, columns, steps, found in self._varying(block):
+            table[steps[:, None], list(columns)] = found
+        return table
+
+    @cached_property
+    def bounds(self) -> tuple[Int64Array, Int64Array]:
+        """Start of the first pass of each run, and an upper bound of the end of its last one."""
+        passes = self.tables.passes
+        end = np.empty(len(passes["steps"]), np.int64)
+        for block in self.blocks(np.arange(len(end))):
+            last = np.append(block.firsts[1:], len(block.of)) - 1
+            end[block.runs] = (self.starts(block) + self.lengths(block))[last]
+        stretched = np.flatnonzero(passes["irregular"] >= 0)
+        longest = [int(self.tables.irregular[i][1].max()) for i in passes["irregular"][stretched].tolist()]
+        end[stretched] = passes["start_ns"][stretched] + np.array(longest, np.int64)
+        starts: Int64Array = passes["start_ns"]
+        return starts, end

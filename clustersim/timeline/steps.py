@@ -1,0 +1,57 @@
+"""The steps of a timeline one by one: when each ended and which slot it carried, in order of (replica, step)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.passes import Passes, within
+from clustersim.timeline.tables import Tables
+
+MISSING = -1
+
+
+class Steps:
+    """Ends and slots of all steps, by a position that (replica, step) has.
+
+    Parameters
+    ----------
+    tables : Tables
+
+    Attributes
+    ----------
+    end_ns : int64 array
+        End of each step; −1 at positions that no step has.
+    slot : int16 array
+        Slot of each step; −1 where it carried no decode.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        steps = tables.steps
+        last = steps["step"].astype(np.int64) + steps["count"]
+        replicas = int(steps["replica"].max(initial=-1)) + 1
+        many = np.zeros(replicas, np.int64)
+        np.maximum.at(many, steps["replica"], last)
+        self.base = np.cumsum(many) - many
+        total = int(many.sum())
+        self.end_ns = np.full(total, MISSING, np.int64)
+        if (steps["count"] > 1).any():
+            self._ends_inside_runs(tables)
+        self.end_ns[self.base[steps["replica"]] + last - 1] = steps["end_ns"]
+        self.slot = np.full(total, MISSING, np.int16)
+        self.slot[np.repeat(self.at(steps["replica"], steps["step"]), steps["count"]) + within(steps["count"])] = (
+            np.repeat(steps["slot"], steps["count"])
+        )
+
+    def _ends_inside_runs(self, tables: Tables) -> None:
+        """Fill in the ends of all steps that end when the next one of their replica starts."""
+        passes = Passes(tables)
+        table = tables.passes
+        for block in passes.blocks(np.flatnonzero(table["stage"] == 0)):
+            at = self.at(table["replica"][block.runs], table["first_step"][block.runs])[block.of] + block.index
+            after_another = table["first_step"][block.runs][block.of] + block.index > 0
+            self.end_ns[at[after_another] - 1] = passes.starts(block)[after_another]
+
+    def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
+        """Return the positions of steps."""
+        return self.base[replica] + step

@@ -1,0 +1,113 @@
+"""The tables of a timeline: what a replay recorded, as plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+
+Table = Mapping[str, Any]
+"""Name of a column → its values, an integer array of shape (rows,)."""
+
+PASS_COLUMNS: Final = {
+    "replica": "int32", "stage": "int16", "template": "int16", "first_step": "int32", "steps": "int32",
+    "start_ns": "int64", "row": "int32", "starts_at": "int64", "varying_at": "int64", "irregular": "int32",
+}  # fmt: skip
+ROW_COLUMNS: Final = {"template": "int16", "at": "int64", "columns": "int32"}
+TRANSFER_COLUMNS: Final = {"replica": "int32", "stage": "int16", "step": "int32", "at": "int64"}
+STEP_COLUMNS: Final = {
+    "replica": "int32", "step": "int32", "count": "int32", "slot": "int16", "kind": "int8", "start_ns": "int64",
+    "end_ns": "int64", "batch_requests": "int32", "prefill_tokens": "int32", "decode_tokens": "int32",
+    "context_tokens": "int64", "waiting": "int32", "running": "int32", "kv_blocks_used": "int32",
+    "kv_blocks_total": "int32",
+}  # fmt: skip
+CHUNK_COLUMNS: Final = {
+    "replica": "int32", "step": "int32", "request": "int32", "start": "int32", "count": "int32", "sampled": "int8",
+}  # fmt: skip
+DECODE_COLUMNS: Final = {
+    "replica": "int32", "slot": "int16", "request": "int32", "first_step": "int32", "last_step": "int32",
+}  # fmt: skip
+FACT_COLUMNS: Final = {
+    "replica": "int32", "time_ns": "int64", "kind": "int8", "request": "int32", "value": "int32", "used": "int32",
+}  # fmt: skip
+
+TABLES: Final = {
+    "passes": PASS_COLUMNS, "rows": ROW_COLUMNS, "transfers": TRANSFER_COLUMNS, "steps": STEP_COLUMNS,
+    "chunks": CHUNK_COLUMNS, "decodes": DECODE_COLUMNS, "facts": FACT_COLUMNS,
+}  # fmt: skip
+VECTORS: Final = ("starts", "varying", "row_values", "transfer_times")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tables:
+    """All passes, transfers, steps, prompt chunks, decodes and facts of a run.
+
+    Parameters
+    ----------
+    templates : tuple of PassTemplate
+    sp_tp : (int, int)
+        SP and TP degree; a stage has sp × tp ranks.
+    stages : int
+        Stages of a replica.
+    passes : Table
+        A row per run of passes of one stage in consecutive steps (``PASS_COLUMNS``). ``start_ns`` is when the first
+        one starts. ``starts_at`` is where in ``starts`` the starts of all are, or −1 when each starts as the one
+        before it ends, so that they follow from the durations; then the template is a chain, or the pass alone.
+        ``varying_at`` is where in ``varying`` the durations are that vary, step by step. ``irregular`` is −1 or the
+        position in ``irregular``.
+    starts, varying : int64 arrays
+    rows : Table
+        Durations by class that passes refer to (``ROW_COLUMNS``): ``at`` in ``row_values``; ``columns`` is the
+        position in ``column_sets`` of the classes that vary.
+    row_values : int64 array
+    column_sets : tuple of tuple of int
+    irregular : tuple of (starts, ends)
+        Times of every node, relative to the pass, where contention stretched it.
+    transfers, transfer_times : Table, int64 array
+        Sends of each step and boundary: starts, then ends, by local rank; idle ranks have 0 and 0.
+    steps : Table
+        A row per run of equal steps, each of which starts when the one before it ends (``STEP_COLUMNS``). ``slot``
+        says which of the lists of decodes of the replica the steps carry, −1 for none.
+    chunks : Table
+        A row per prompt chunk [start, start + count) of a completed step (``CHUNK_COLUMNS``). ``sampled`` is 1 when
+        the step also sampled a token of it: all known tokens are computed now, and output remains to be generated.
+    decodes : Table
+        A row per episode (``DECODE_COLUMNS``): the request got one token in every step of the slot from
+        ``first_step`` to ``last_step``.
+    facts : Table
+        What was decided (``FACT_COLUMNS``); those of a replica in order. ``used`` are the K/V blocks in use in its
+        pools right after it, −1 for arrivals and rejections.
+    """
+
+    templates: tuple[PassTemplate, ...]
+    sp_tp: tuple[int, int]
+    stages: int
+    passes: Table
+    starts: Int64Array
+    varying: Int64Array
+    rows: Table
+    row_values: Int64Array
+    column_sets: tuple[tuple[int, ...], ...]
+    irregular: tuple[tuple[Int64Array, Int64Array], ...]
+    transfers: Table
+    transfer_times: Int64Array
+    steps: Table
+    chunks: Table
+    decodes: Table
+    facts: Table
+
+    def count_spans(self) -> int:
+        """Return how many spans there are, by rank, with both ends of a send."""
+        inner = np.array([template.num_inner_spans for template in self.templates], np.int64)
+        passes = self.passes["steps"].astype(np.int64) @ inner[self.passes["template"]] if len(inner) else 0
+        sends = self.transfer_times.reshape(len(self.transfers["at"]), 2, -1)[:, 1] if len(self.transfers["at"]) else 0
+        return int(passes) + 2 * int(np.count_nonzero(sends))
+
+    def count_steps(self) -> int:
+        """Return how many steps there are."""
+        return int(self.steps["count"].sum())
