@@ -99,14 +99,26 @@ class RooflineCost:
             product = kernels.gemm if op == "gemm" else kernels.grouped_gemm
             widths = (p.weight_bytes, self._operand_bytes, p.activation_bytes)
             return np.asarray(product(c, self._peak, bandwidth, widths, **numbers))
-        attention = kernels.attention_prefill if op == "attention_prefill" else kernels.attention_decode
-        peak, kv_widths = self._attention_peak, (p.kv_bytes, p.activation_bytes)
-        if op == "attention_prefill" or not np.any(numbers["shared_kv"]):
-            return np.asarray(attention(c, peak, bandwidth, kv_widths, **numbers))
-        latent = attention(self._constants["latent_decode"], peak, bandwidth, kv_widths, **numbers)
+        prefill = op == "attention_prefill"
+        formula = kernels.attention_prefill if prefill else kernels.attention_decode
+        c, peak, bandwidth, kv_widths = self.attention(op)
+        if prefill or not np.any(numbers["shared_kv"]):
+            return np.asarray(formula(c, peak, bandwidth, kv_widths, **numbers))
+        latent = formula(self._constants["latent_decode"], peak, bandwidth, kv_widths, **numbers)
         if np.all(numbers["shared_kv"]):
             return np.asarray(latent)
-        return np.where(numbers["shared_kv"], latent, attention(c, peak, bandwidth, kv_widths, **numbers))
+        return np.where(numbers["shared_kv"], latent, formula(c, peak, bandwidth, kv_widths, **numbers))
+
+    def attention(self, family: str) -> tuple[kernels.Constants, float, float, tuple[float, float]]:
+        """Return what a formula of attention takes first: constants, peak FLOP/s, memory bytes/s and widths.
+
+        Parameters
+        ----------
+        family : str
+            ``attention_prefill``, ``attention_decode``, or ``latent_decode`` where keys and values are one latent.
+        """
+        widths = (self.precision.kv_bytes, self.precision.activation_bytes)
+        return self._constants[family], self._attention_peak, float(self.device.memory_bytes_per_s), widths
 
 
 def shape_numbers(op: str, shape: Shape) -> dict[str, kernels.Number]:

@@ -151,6 +151,10 @@ class TableCost:
         self.outside[op] += int(np.count_nonzero(outside))
         return np.asarray(base * ratio.reshape(base.shape))
 
+    def measures(self, op: str) -> bool:
+        """Whether the table has points of ``op``; where not, it costs what the fallback says."""
+        return op in self._groups
+
     def _dtype(self, op: str) -> str:
         precision = self.fallback.precision
         if op in {"gemm", "grouped_gemm"}:

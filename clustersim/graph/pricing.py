@@ -90,12 +90,12 @@ class Pricer:
             row = row.copy()
             row[list(columns)] = varying[0]
             return row
-        return self._price(self._groups(program), features, graph=False)
+        return self.price_groups(self._groups(program), features, graph=False)
 
     def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
         """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
-        graph = batch.kind == "decode" and batch.num_decodes <= self.engine.graph_max_tokens
-        return self._price(price_groups(classes), self.features(batch), graph=graph)
+        graph = batch.kind == "decode" and self.in_graph(batch.num_decodes)
+        return self.price_groups(price_groups(classes), self.features(batch), graph=graph)
 
     def decode_run(
         self,
@@ -118,15 +118,8 @@ class Pricer:
         (row, columns, varying)
             Nanoseconds by class; the classes that vary (0 in ``row``); their nanoseconds, (steps, len(columns)).
         """
-        row = self.memory.get((program.key, decode_sequences))
-        graph = sum(decode_sequences) <= self.engine.graph_max_tokens
-        columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
-        if row is None:
-            batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
-            row = self._price(self._groups(program), self.features(batch), graph=graph)
-            row[list(columns)] = 0
-            self.memory[program.key, decode_sequences] = row
-        gap = self.engine.graph_launch_s if graph else self.engine.launch_s
+        row, columns = self.decode_row(program, decode_sequences)
+        gap = self.gap_s(graph=self.in_graph(sum(decode_sequences)))
         steps = len(next(iter(keys.values())))
         varying = np.empty((steps, len(columns)), np.int64)
         for place, index in enumerate(columns):
@@ -143,14 +136,37 @@ class Pricer:
             varying[:, place] = _to_ns(seconds)
         return row, columns, varying
 
+    def decode_row(
+        self, program: StageProgram, decode_sequences: tuple[int, ...]
+    ) -> tuple[Int64Array, tuple[int, ...]]:
+        """Return what does not vary in decode steps of a batch: the row and columns of :meth:`decode_run`."""
+        row = self.memory.get((program.key, decode_sequences))
+        columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
+        if row is None:
+            batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
+            graph = self.in_graph(batch.num_decodes)
+            row = self.price_groups(self._groups(program), self.features(batch), graph=graph)
+            row[list(columns)] = 0
+            self.memory[program.key, decode_sequences] = row
+        return row, columns
+
+    def in_graph(self, num_decodes: int) -> bool:
+        """Whether a step of that many decodes and nothing else runs as a captured graph."""
+        return num_decodes <= self.engine.graph_max_tokens
+
+    def gap_s(self, *, graph: bool) -> float:
+        """Return the gap before each kernel in seconds."""
+        return self.engine.graph_launch_s if graph else self.engine.launch_s
+
     def _groups(self, program: StageProgram) -> tuple[PriceGroup, ...]:
         if program.key not in self.groups:
             self.groups[program.key] = price_groups(program.classes)
         return self.groups[program.key]
 
-    def _price(self, groups: Sequence[PriceGroup], features: Features, *, graph: bool) -> Int64Array:
+    def price_groups(self, groups: Sequence[PriceGroup], features: Features, *, graph: bool) -> Int64Array:
+        """Return nanoseconds of grouped cost classes, int64 of shape (classes,); ``features`` are those they need."""
         seconds = np.empty(sum(len(group.indices) for group in groups))
-        gap = self.engine.graph_launch_s if graph else self.engine.launch_s
+        gap = self.gap_s(graph=graph)
         for group in groups:
             if group.op in COMPUTE_OPS:
                 seconds[group.indices] = self._compute(group, features, gap)

@@ -1,0 +1,167 @@
+"""Prices of single steps of one stage without SP: what :class:`~clustersim.graph.pricing.Pricer` says, memoised.
+
+Classes that do not attend are priced in parts (:mod:`clustersim.graph.step_parts`), and the parts of a step are added
+up to its *row*; both are remembered, and only attention is worked out for each step. Every nanosecond is the
+pricer's own, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from clustersim.clock import Int64Array
+from clustersim.cost.scalar import DecodeNs
+from clustersim.errors import InputError
+from clustersim.graph.blueprint import StepKind
+from clustersim.graph.pricing import Pricer
+from clustersim.graph.program import StageProgram
+from clustersim.graph.step_parts import Prompts, Row, decode_price, window_of
+
+StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""
+Windowed = Mapping[int, tuple[int, int, int]]
+"""Sliding window → (pairs, prefill keys, decode keys) within it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodePrice:
+    """Decode steps of so many sequences.
+
+    Parameters
+    ----------
+    row : int64 array of shape (classes,)
+        Nanoseconds by class, 0 at ``columns``.
+    number : int
+        Position in ``StepPrices.rows["decode"]``.
+    columns : tuple of int
+        Classes that vary with contexts.
+    base_ns : int
+        Nanoseconds of a pass without them.
+    counts : tuple of int
+        Instances of each of them in a pass.
+    windows : tuple of int or None
+        Sliding window of each of them.
+    ns : tuple of callable
+        Nanoseconds of each of them by the keys that the batch attends to within its window.
+    sends : tuple of int
+        Nanoseconds of each local rank's send; empty on the last stage.
+    """
+
+    row: Int64Array
+    number: int
+    columns: tuple[int, ...]
+    base_ns: int
+    counts: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    ns: tuple[DecodeNs, ...]
+    sends: tuple[int, ...]
+
+
+class StepPrices:
+    """Prices of the steps of one stage of a plan without SP: exact, memoised, in plain numbers.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    programs : mapping
+        Kind of step → program of the stage.
+
+    Attributes
+    ----------
+    rows : dict of list
+        Kind of step → its rows, in order of first use; numbers never change.
+    decode : callable
+        Number of sequences that decode → :class:`DecodePrice` of steps that do nothing else.
+    """
+
+    def __init__(self, pricer: Pricer, programs: Mapping[StepKind, StageProgram]) -> None:
+        self.pricer = pricer
+        self.programs = programs
+        self.rows: dict[StepKind, list[Row]] = {kind: [] for kind in programs}
+        self.decode: Callable[[int], DecodePrice] = _Decodes(
+            pricer, programs["decode"], self.rows["decode"]
+        ).__getitem__
+        self._prefill = Prompts(pricer, programs["prefill"], self.rows["prefill"])
+        self._mixed = Prompts(pricer, programs["mixed"], self.rows["mixed"])
+
+    @property
+    def supported(self) -> bool:
+        """Whether prices here are those of the pricer: no SP, and passes that are chains of even groups."""
+        return (
+            self.pricer.sp.degree == 1
+            and all(program.template.is_chain and program.even for program in self.programs.values())
+            and self._prefill.told_by_counts
+            and self._mixed.told_by_counts
+        )
+
+    def prompts(
+        self, chunks: int, new: int, context: int, pairs: int, prefill_keys: int, decodes: int, decode_keys: int,
+        windowed: Windowed | None = None,
+    ) -> StepPrice:  # fmt: skip
+        """Price a step that prefills, and decodes too where ``decodes`` is not 0.
+
+        Parameters
+        ----------
+        chunks : int
+            Prompt chunks.
+        new, context : int
+            Sums of their tokens, and of the tokens before them.
+        pairs, prefill_keys : int
+            The features of these names, without a window.
+        decodes, decode_keys : int
+            Sequences that decode, and the keys that they attend to.
+        windowed : mapping, optional
+            Sliding window → (pairs, prefill keys, decode keys) within it; needed where the model has windows.
+
+        Raises
+        ------
+        InputError
+            When an operator would take a day.
+        """
+        prompts = self._mixed if decodes else self._prefill
+        counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, prefill_keys)
+        try:
+            total, number, sends = prompts.known.get(prompts.pick(counts)) or prompts.row(counts)
+            varying = []
+            for of_prefill, of_decode, times, window in prompts.cores.get(decodes) or prompts.cores_of(decodes):
+                if window is None:
+                    ns = of_prefill(pairs, new, prefill_keys) if of_prefill is not None else of_decode(decode_keys)
+                else:
+                    assert windowed is not None
+                    p, k, d = windowed[window]
+                    ns = of_prefill(p, new, k) if of_prefill is not None else of_decode(d)
+                varying.append(ns)
+                total += times * ns
+        except InputError:
+            prompts.price_whole(counts, {None: (pairs, prefill_keys, decode_keys)} | dict(windowed or {}))
+            raise
+        return total, number, tuple(varying), sends
+
+
+class _Decodes(dict[int, DecodePrice]):
+    """Decode prices by number of sequences, made when first asked for: a hit costs a look-up and nothing else."""
+
+    def __init__(self, pricer: Pricer, program: StageProgram, rows: list[Row]) -> None:
+        super().__init__()
+        self.pricer = pricer
+        self.program = program
+        self.rows = rows
+
+    def __missing__(self, sequences: int) -> DecodePrice:
+        pricer, template = self.pricer, self.program.template
+        row, columns = pricer.decode_row(self.program, (sequences,))
+        classes = [self.program.classes[column] for column in columns]
+        made = DecodePrice(
+            row=row,
+            number=len(self.rows),
+            columns=columns,
+            base_ns=int(template.counts @ row),
+            counts=tuple(template.counts[list(columns)].tolist()),
+            windows=tuple(window_of(cls) for cls in classes),
+            ns=tuple(decode_price(pricer, cls, sequences, graph=pricer.in_graph(sequences)) for cls in classes),
+            sends=tuple(row[list(template.send_classes)].tolist()),
+        )
+        self.rows.append((row, columns))
+        self[sequences] = made
+        return made
