@@ -71,11 +71,12 @@ class Columns:
         return self._rows + len(self._staged) // len(self.types)
 
     def arrays(self) -> dict[str, Any]:
-        """Return each column as one array, which must not be written to: the next call may return it again."""
+        """Return each column as one array, which cannot be written to: the next call returns it again."""
         self._settle()
         found = {}
         for name, parts in self._parts.items():
             whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.types[name]), *parts])
+            whole.flags.writeable = False
             self._parts[name] = [whole]
             found[name] = whole
         return found

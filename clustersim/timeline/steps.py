@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.timeline.passes import Passes, within
+from clustersim.timeline.passes import Passes, blocks, within
 from clustersim.timeline.tables import Tables
 
 MISSING = -1
@@ -39,9 +39,10 @@ class Steps:
             self._ends_inside_runs(tables)
         self.end_ns[self.base[steps["replica"]] + last - 1] = steps["end_ns"]
         self.slot = np.full(total, MISSING, np.int16)
-        self.slot[np.repeat(self.at(steps["replica"], steps["step"]), steps["count"]) + within(steps["count"])] = (
-            np.repeat(steps["slot"], steps["count"])
-        )
+        for some in blocks(steps["count"]):
+            count = steps["count"][some]
+            first = self.at(steps["replica"][some], steps["step"][some])
+            self.slot[np.repeat(first, count) + within(count)] = np.repeat(steps["slot"][some], count)
 
     def _ends_inside_runs(self, tables: Tables) -> None:
         """Fill in the ends of all steps that end when the next one of their replica starts."""
