@@ -53,7 +53,8 @@ def batches(draw: st.DrawFn, windows: tuple[int, ...]) -> StepBatch:
         Chunk(request=index, start=start, count=count)
         for index, (start, count) in enumerate(draw(st.lists(st.tuples(FEW, st.integers(1, 3000)), max_size=3)))
     )
-    decodes = draw(st.integers(0 if chunks else 1, 600))
+    some = st.integers(1, 600)
+    decodes = draw(st.just(0) | some if chunks else some)
     keys = decodes * draw(st.integers(1, 200_000)) + draw(st.integers(0, 99))
     return StepBatch(
         chunks=chunks,
