@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Progress of one request; its owner is the SP coordinate that keeps its K/V.
 
@@ -31,6 +31,12 @@ class Sequence:
     in_flight : bool
         Whether a micro-batch carries it now.
     preemptions : int
+    place : int
+        How many admissions there were before its own (``serving.grouped`` keeps it).
+    joined : int
+        Clock of its decode group as of which its progress is.
+    slot, first_step, last_step : int
+        Slot and first step of its episode of decoding, −1 when none is open; the last step before it left its group.
     """
 
     request: int
@@ -42,6 +48,11 @@ class Sequence:
     owner: int = 0
     in_flight: bool = False
     preemptions: int = 0
+    place: int = 0
+    joined: int = 0
+    slot: int = -1
+    first_step: int = -1
+    last_step: int = -1
 
     @property
     def known(self) -> int:

@@ -112,7 +112,7 @@ def test_replicas_that_wake_at_one_instant_are_scheduled_by_number(run, monkeypa
         schedule(self)
 
     monkeypatch.setattr(Replica, "schedule", logged)
-    run(deployment([(0, 9_999, 1), (0, 4, 2), (90, 1, 2)], plan=ParallelPlan(dp=2)))
+    run(deployment([(0, 9_999, 1), (0, 4, 2), (90, 1, 2)], mode="full", plan=ParallelPlan(dp=2)))
     assert [call for call in calls if call[0] == 6_700] == [(6_700, 0), (6_700, 1)]
 
 

@@ -9,6 +9,7 @@ from clustersim.errors import StallError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.replay.replica import MAX_RUN
+from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves
 
@@ -61,9 +62,20 @@ def test_progress_is_told_when_requests_end():
 def test_a_stall_says_who_waits_for_what(monkeypatch):
     monkeypatch.setattr(Scheduler, "schedule", lambda self, now: None)
     with pytest.raises(StallError) as caught:
-        replay(deployment([(0, 4, 1), (7, 9, 1)]))
+        replay(deployment([(0, 4, 1), (7, 9, 1)], mode="full"))
     assert str(caught.value).splitlines() == [
         "nothing can happen after 7 ns, but 2 requests are unfinished",
+        "  replica 0: 2 waiting, 0 running, 1000 of 1000 K/V blocks free",
+        "  request 0 waits for 1 K/V blocks and a place in the batch",
+    ]
+
+
+def test_a_stall_of_lanes_says_who_waits_for_what(monkeypatch):
+    monkeypatch.setattr(GroupedScheduler, "next", lambda self, now: None)
+    with pytest.raises(StallError) as caught:
+        replay(deployment([(0, 4, 1), (7, 9, 1)]))
+    assert str(caught.value).splitlines() == [
+        "nothing can happen any more, but 2 requests are unfinished",
         "  replica 0: 2 waiting, 0 running, 1000 of 1000 K/V blocks free",
         "  request 0 waits for 1 K/V blocks and a place in the batch",
     ]

@@ -1,0 +1,179 @@
+"""The folded replay of one undisturbed replica without pipeline stages: a run of decode steps is one jump.
+
+**Why it equals ``full``.** A *lane* is a replica whose passes nothing outside can stretch (``replay.contention``),
+so a step lasts as long as its operators one after the other: a sum over cost classes, of the same prices that the
+full replay gives its operators (``graph.step_prices``). At the end of every step ``full`` completes the step, lets
+arrivals of that instant queue and asks the scheduler. The lane does the same at every change of the batch, with the
+same decisions (``serving.grouped``). In between the scheduler would decide the same again, because
+
+- all that runs decodes, and everybody has a share of the token budget;
+- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
+  batch, and both only get scarcer until a member finishes;
+- an arrival could change that only where the queue is empty, and ends the run with the step that it falls into.
+
+So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
+the step that an arrival falls into.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.step_prices import DecodePrice, StepPrices
+from clustersim.replay.lane_log import LaneLog
+from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped import Batch, Chunks, GroupedScheduler
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+NEVER: Final = 1 << 62
+MAX_RUN: Final = 4096
+"""Most steps of one jump, so that progress shows and lists stay small."""
+PREFILL, DECODE, MIXED = (STEP_KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))
+
+
+class Lane:
+    """One replica: its scheduler, what runs, and until when.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    prices : StepPrices
+    log : LaneLog
+
+    Attributes
+    ----------
+    end : int
+        When what runs now ends, in ns; ``NEVER`` when nothing does.
+    outstanding : int
+        Prompt and output tokens of unfinished requests.
+    """
+
+    def __init__(self, scheduler: Scheduler, prices: StepPrices, log: LaneLog) -> None:
+        self.scheduler = GroupedScheduler(scheduler, log)
+        self.prices = prices
+        self.log = log
+        self.outstanding = 0
+        self.end = NEVER
+        self.batch: Batch | None = None
+        self.row: tuple[int, ...] = ()
+        self.number = 0
+        self.ends: list[int] = []
+        self.ns: list[int] | tuple[int, ...] = ()
+        self.width = 0
+
+    def arrive(self, now: int, sequence: Sequence) -> None:
+        """Queue a request; a run of steps ends with the step that it falls into."""
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        waiting, ends = self.scheduler.waiting, self.ends
+        if ends and not waiting and ends[-1] > now:
+            del ends[bisect_left(ends, now) + 1 :]
+            self.end = ends[-1]
+        waiting.append(sequence)
+
+    def begin(self, now: int, until: int) -> None:
+        """Start the next step or run of steps, if there is anything to run.
+
+        Parameters
+        ----------
+        now : int
+        until : int
+            No request arrives here before this instant.
+        """
+        scheduler = self.scheduler
+        batch = scheduler.next(now)
+        if batch is None:
+            return
+        group, chunks, decodes = batch.group, batch.chunks, batch.decodes
+        attended = 0 if group is None else group.computed + decodes
+        context = attended
+        new = 0
+        if chunks:
+            total, number, self.ns, new, context, _ = price_prompts(self.prices, chunks, decodes, attended)
+            kind = MIXED if decodes else PREFILL
+            self.ends, self.width = [now + total], len(self.ns)
+        else:
+            assert group is not None
+            price = self.prices.decode(decodes)
+            kind, number, self.width = DECODE, price.number, len(price.ns)
+            limit = min(group.finishes[0][0] - group.clock, MAX_RUN) if batch.steady else 1
+            self._run(price, group, now, NEVER if scheduler.waiting else until, limit)
+        self.end = self.ends[-1]
+        self.batch, self.number = batch, number
+        self.row = (
+            now, kind, batch.slot, len(chunks) + decodes, new, decodes, context,
+            len(scheduler.waiting), len(scheduler.running), scheduler.total - scheduler.free[0],
+        )  # fmt: skip
+
+    def _run(self, price: DecodePrice, group: DecodeGroup, now: int, until: int, limit: int) -> None:
+        """Price steps until a member finishes (``limit``), a block is missing or a request arrives."""
+        count, clock, size, phases = group.count, group.clock, group.block_tokens, group.phases
+        free = self.scheduler.free[0]
+        scarce = free < limit * count
+        keys = group.computed + count
+        end, base = now, price.base_ns
+        attention, layers = price.ns[0], price.counts[0]
+        several = len(price.ns) > 1
+        ends: list[int] = []
+        ns: list[int] = []
+        while True:
+            took = attention(keys)
+            ns.append(took)
+            end += base + layers * took
+            if several:
+                for other, instances in zip(price.ns[1:], price.counts[1:], strict=True):
+                    took = other(keys)
+                    ns.append(took)
+                    end += instances * took
+            ends.append(end)
+            limit -= 1
+            if limit == 0 or end >= until:
+                break
+            if scarce:
+                clock += 1
+                free -= phases[clock % size]
+                if free < 0:
+                    break
+            keys += count
+        self.ends, self.ns = ends, ns
+
+    def land(self) -> int:
+        """Account for what ends now; return how many requests finished."""
+        now, batch, steps = self.end, self.batch, len(self.ends)
+        assert batch is not None
+        ns = self.ns if len(self.ns) == steps * self.width else self.ns[: steps * self.width]
+        self.log.run(self.row, self.number, steps, now, ns)
+        self.end = NEVER
+        self.ends = []
+        finished = self.scheduler.complete(now, batch, steps)
+        for sequence in finished:
+            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        return len(finished)
+
+    def stop(self, now: int) -> None:
+        """Record what has ended at the horizon, and episodes that are open; a step in flight has not happened."""
+        batch = self.batch
+        if self.end != NEVER and batch is not None:
+            steps = bisect_right(self.ends, now)
+            if steps:
+                self.log.run(self.row, self.number, steps, self.ends[steps - 1], self.ns[: steps * self.width])
+                self.scheduler.repeat(batch, steps)
+                batch.previous = batch.step + steps - 1
+        self.scheduler.stop()
+
+
+def price_prompts(
+    prices: StepPrices, chunks: Chunks, decodes: int, attended: int
+) -> tuple[int, int, tuple[int, ...], int, int, tuple[int, ...]]:
+    """Return (ns, row, varying ns, new prompt tokens, context and attended tokens, sends) of a step with prompts."""
+    new = context = pairs = keys = 0
+    for sequence, count in chunks:
+        start = sequence.computed
+        new += count
+        context += start
+        pairs += count * start + count * (count + 1) // 2
+        keys += start + count
+    price = prices.prompts(len(chunks), new, context, pairs, keys, decodes, attended)
+    return price[0], price[1], price[2], new, context + attended, price[3]

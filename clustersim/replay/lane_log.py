@@ -1,0 +1,195 @@
+"""What a lane did, in flat arrays of its own: appended in the hot loop, handed to the recorder in bulk."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import STEP_KINDS, StepKind
+from clustersim.timeline.columns import Columns
+from clustersim.timeline.record import Recorder
+
+STEP_ROW: Final = (
+    "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
+    "running", "kv_blocks_used",
+)  # fmt: skip
+"""What a lane says of a run of steps when it begins."""
+FLUSH_STEPS: Final = 1 << 15
+"""Runs of steps after which a log hands on what it has."""
+
+Rows = Mapping[StepKind, Sequence[tuple[Int64Array, tuple[int, ...]]]]
+"""Kind of step → the rows of durations that its steps refer to by number, and the columns that vary."""
+
+
+class LaneLog:
+    """Steps, prompt chunks, episodes of decoding and facts of one replica.
+
+    Parameters
+    ----------
+    replica : int
+    templates : sequence of mapping
+        Per stage: kind of step → number of its template.
+    rows : sequence of Rows
+        Per stage; they may grow.
+    blocks : int
+        K/V blocks of the replica's pools.
+    ranks : int
+        Ranks of a stage.
+    recorder : Recorder
+    """
+
+    def __init__(
+        self,
+        replica: int,
+        templates: Sequence[Mapping[StepKind, int]],
+        rows: Sequence[Rows],
+        blocks: int,
+        ranks: int,
+        recorder: Recorder,
+    ) -> None:
+        self.replica = replica
+        self.templates = templates
+        self.rows = rows
+        self.blocks = blocks
+        self.ranks = ranks
+        self.recorder = recorder
+        self.stages = len(rows)
+        self.flushed = 0
+        """Steps handed on."""
+        self._steps = array("q")
+        self._passes = array("q")
+        self._varying = array("q")
+        self._sends = array("q")
+        self._chunks = array("q")
+        self._decodes = array("q")
+        self._facts = array("q")
+        self._width = len(STEP_ROW) + 2 + (self.stages == 1)
+        self._full = FLUSH_STEPS * self._width
+
+    def run(self, row: tuple[int, ...], number: int, count: int, end: int, varying: Iterable[int]) -> None:
+        """Append a run of ``count`` steps of one stage: its row of durations, and what varied from step to step."""
+        steps = self._steps
+        steps.extend((*row, count, end, number))
+        self._varying.extend(varying)
+        if len(steps) >= self._full:
+            self._flush_steps()
+
+    def step(
+        self, row: tuple[int, ...], passes: Iterable[int], end: int, varying: Iterable[int], sends: Iterable[int]
+    ) -> None:
+        """Append one step of all stages.
+
+        Parameters
+        ----------
+        row : tuple of int
+            ``STEP_ROW``.
+        passes : iterable of int
+            Start and row of durations, stage by stage.
+        end : int
+        varying : iterable of int
+            What varies, stage by stage.
+        sends : iterable of int
+            Per boundary the starts of the sends by rank, then their ends.
+        """
+        self._steps.extend((*row, 1, end))
+        self._passes.extend(passes)
+        self._varying.extend(varying)
+        self._sends.extend(sends)
+        if len(self._steps) >= self._full:
+            self._flush_steps()
+
+    def chunk(self, step: int, request: int, start: int, count: int, sampled: int) -> None:
+        """Append a prompt chunk that a step computed."""
+        self._chunks.extend((step, request, start, count, sampled))
+
+    def decode(self, slot: int, request: int, first_step: int, last_step: int) -> None:
+        """Append an episode of decoding."""
+        self._decodes.extend((slot, request, first_step, last_step))
+
+    def fact(self, time: int, kind: int, request: int, value: int, used: int) -> None:
+        """Append what the scheduler decided."""
+        self._facts.extend((time, kind, request, value, used))
+
+    def flush(self) -> None:
+        """Hand everything to the recorder."""
+        self._flush_steps()
+        recorder = self.recorder
+        self._hand(recorder.chunks, self._chunks, ("step", "request", "start", "count", "sampled"))
+        self._hand(recorder.decodes, self._decodes, ("slot", "request", "first_step", "last_step"))
+        self._hand(recorder.facts, self._facts, ("time_ns", "kind", "request", "value", "used"))
+
+    def _hand(self, table: Columns, flat: array[int], names: tuple[str, ...]) -> None:
+        found = _taken(flat, len(names))
+        replica = np.full(len(found), self.replica)
+        table.extend_columns(replica=replica, **dict(zip(names, found.T, strict=True)))
+
+    def _flush_steps(self) -> None:
+        table = _taken(self._steps, self._width)
+        if not len(table):
+            return
+        found = dict(zip((*STEP_ROW, "count", "end_ns"), table.T, strict=False))
+        counts = found["count"]
+        first = self.flushed + np.cumsum(counts) - counts
+        self.flushed += int(counts.sum())
+        replica, blocks = np.full(len(table), self.replica), np.full(len(table), self.blocks)
+        recorder = self.recorder
+        recorder.steps.extend_columns(replica=replica, step=first, kv_blocks_total=blocks, **found)
+        passes = table[:, [0, -1]] if self.stages == 1 else _taken(self._passes, 2 * self.stages)
+        passes = passes.reshape(-1, self.stages, 2)
+        numbered = [self._numbered(stage, found["kind"], passes[:, stage, 1]) for stage in range(self.stages)]
+        rows, templates, widths = (np.stack(columns, axis=1) for columns in zip(*numbered, strict=True))
+        sizes = widths * counts[:, None]
+        varying_at = recorder.varying.extend(_taken(self._varying, 1)) + np.cumsum(sizes).reshape(sizes.shape) - sizes
+        flat = passes[:, :, 0].size
+        recorder.passes.extend_columns(
+            replica=np.full(flat, self.replica),
+            stage=np.tile(np.arange(self.stages), len(table)),
+            template=templates.ravel(),
+            first_step=np.repeat(first, self.stages),
+            steps=np.repeat(counts, self.stages),
+            start_ns=passes[:, :, 0].ravel(),
+            row=rows.ravel(),
+            starts_at=np.full(flat, -1),
+            varying_at=varying_at.ravel(),
+            irregular=np.full(flat, -1),
+        )
+        self._hand_sends(first)
+
+    def _hand_sends(self, steps: Int64Array) -> None:
+        boundaries, width = self.stages - 1, 2 * self.ranks
+        if not boundaries:
+            return
+        recorder = self.recorder
+        at = recorder.transfer_times.extend(_taken(self._sends, 1))
+        recorder.transfers.extend_columns(
+            replica=np.full(len(steps) * boundaries, self.replica),
+            stage=np.tile(np.arange(boundaries), len(steps)),
+            step=np.repeat(steps, boundaries),
+            at=at + width * np.arange(len(steps) * boundaries),
+        )
+
+    def _numbered(self, stage: int, kinds: Int64Array, numbers: Int64Array) -> tuple[Any, Any, Any]:
+        """Return, for each run of steps, the recorder's number of its row, its template, and how many columns vary."""
+        rows, templates, widths = (np.empty(len(kinds), np.int64) for _ in range(3))
+        for place, kind in enumerate(STEP_KINDS):
+            chosen = np.flatnonzero(kinds == place)
+            if not len(chosen):
+                continue
+            template = self.templates[stage][kind]
+            distinct, inverse = np.unique(numbers[chosen], return_inverse=True)
+            listed = [self.rows[stage][kind][number] for number in distinct.tolist()]
+            rows[chosen] = np.array([self.recorder.row(template, *row) for row in listed], np.int64)[inverse]
+            templates[chosen] = template
+            widths[chosen] = len(listed[0][1])
+        return rows, templates, widths
+
+
+def _taken(flat: array[int], width: int) -> Int64Array:
+    """Return a flat array as rows, and empty it."""
+    found = np.array(flat, np.int64)
+    del flat[:]
+    return found if width == 1 else found.reshape(-1, width)

@@ -1,0 +1,118 @@
+"""Sequences that decode together, as a few numbers that a step changes in constant time.
+
+Each step gives every member one token. So a clock that counts steps tells all progress: a member that joined at
+clock c with k computed tokens has k + clock − c of them now, finishes at the clock c + tokens left, and enters a
+new K/V block in every step whose clock is ≡ c − k (mod block size). A heap of finish clocks, a count of members
+per phase of the block and the sum of computed tokens are all that scheduling and pricing ask for; the members
+themselves are brought up to date (:meth:`DecodeGroup.refresh`) only when somebody looks at them.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from clustersim.serving.sequence import Sequence
+
+
+class DecodeGroup:
+    """Members, clock and sums.
+
+    Parameters
+    ----------
+    block_tokens : int
+        Tokens per K/V block.
+
+    Attributes
+    ----------
+    clock : int
+        Decode steps so far.
+    count : int
+        Members.
+    computed : int
+        Computed tokens of all members together.
+    finishes : list of (clock, place, Sequence)
+        A heap: when each member has all its tokens.
+    phases : list of int
+        Members by the clock, modulo ``block_tokens``, at which they enter a new block.
+    fresh : list of Sequence
+        Members that the group has not carried yet.
+    latest : int
+        The latest place of admission among those that ever joined.
+    slot, last_step : int
+        Slot of decodes that it used last, and the last step that carried it; −1 before.
+    """
+
+    __slots__ = (
+        "block_tokens", "clock", "computed", "count", "finishes", "fresh", "last_step", "latest", "phases", "slot",
+    )  # fmt: skip
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.clock = 0
+        self.count = 0
+        self.computed = 0
+        self.finishes: list[tuple[int, int, Sequence]] = []
+        self.phases = [0] * block_tokens
+        self.fresh: list[Sequence] = []
+        self.latest = -1
+        self.slot = -1
+        self.last_step = -1
+
+    def join(self, sequence: Sequence) -> None:
+        """Take in a sequence whose next step is a decode step."""
+        clock, place, computed = self.clock, sequence.place, sequence.computed
+        sequence.joined = clock
+        heappush(self.finishes, (clock + sequence.output_tokens - sequence.generated, place, sequence))
+        self.phases[(clock - computed) % self.block_tokens] += 1
+        self.computed += computed
+        self.count += 1
+        self.fresh.append(sequence)
+        self.latest = max(self.latest, place)
+
+    @property
+    def growth(self) -> int:
+        """Blocks that members enter in the next step."""
+        return self.phases[self.clock % self.block_tokens]
+
+    def growth_after_first(self, steps: int) -> int:
+        """Return the blocks that members enter in the next ``steps`` steps but the first."""
+        size, phases = self.block_tokens, self.phases
+        rounds, rest = divmod(steps - 1, size)
+        start = self.clock + 1
+        return rounds * self.count + sum([phases[(start + i) % size] for i in range(rest)])
+
+    def advance(self, steps: int) -> list[Sequence]:
+        """Let every member take ``steps`` tokens; return those that are complete now, up to date, by place."""
+        self.clock = clock = self.clock + steps
+        self.computed += steps * self.count
+        finishes = self.finishes
+        done: list[Sequence] = []
+        while finishes and finishes[0][0] <= clock:
+            sequence = heappop(finishes)[2]
+            size, joined = self.block_tokens, sequence.joined
+            self.phases[(joined - sequence.computed) % size] -= 1
+            sequence.computed += clock - joined
+            sequence.generated = sequence.output_tokens
+            sequence.blocks = -(-sequence.computed // size)
+            self.computed -= sequence.computed
+            self.count -= 1
+            done.append(sequence)
+        return done
+
+    def refresh(self) -> list[Sequence]:
+        """Bring every member up to date and return them, by place."""
+        members = [entry[2] for entry in self.finishes]
+        clock, size = self.clock, self.block_tokens
+        for sequence in members:
+            grown = clock - sequence.joined
+            sequence.joined = clock
+            sequence.computed += grown
+            sequence.generated += grown
+            sequence.blocks = -(-sequence.computed // size)
+        members.sort(key=by_place)
+        return members
+
+
+def by_place(sequence: Sequence) -> int:
+    """Return the place of admission, to sort by."""
+    return sequence.place
