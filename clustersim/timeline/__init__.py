@@ -1,1 +1,1 @@
-"""What a replay recorded: folded passes, tokens, steps, facts; unfolded into spans on demand."""
+"""What a replay recorded: folded passes, steps, prompt chunks, episodes of decoding, facts; unfolded on demand."""
