@@ -25,6 +25,7 @@ LAYERS: Final = (
     ("scenario",),
     ("replay",),
     ("serving",),
+    ("proof",),
     ("legality",),
     ("timeline",),
     ("graph",),

@@ -1,0 +1,121 @@
+"""Operators of a mixture of experts: which pairs of token and expert go where, and what the experts make of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.dense import activated
+from clustersim.proof.place import Place, part_of
+from clustersim.proof.values import ALL, Arrival, Columns, Routed, routed
+
+
+def expert_ranks(num_experts: int, plan: ParallelPlan) -> Int64Array:
+    """Return the EP rank of each expert: in runs, in turn, or as the plan lists them."""
+    experts = np.arange(num_experts)
+    if plan.ep.placement == "contiguous":
+        return experts * plan.ep.degree // num_experts
+    if plan.ep.placement == "strided":
+        return experts % plan.ep.degree
+    return np.array(plan.ep.placement)
+
+
+def chosen_pairs(at: Place, arrived: list[Arrival], rows: Int64Array) -> Routed:
+    """Return the pairs of some rows: each token's top-k experts by the router's logits, with their softmax."""
+    hidden, moe = at.setting.model.hidden, at.moe
+    x = at.dense(arrived, hidden)[rows]
+    logits = at.dense(arrived, moe.num_experts, "router")[rows]
+    if np.isnan(logits).any():  # tokens whose router is silent go nowhere
+        known = ~np.isnan(logits).any(axis=1)
+        rows, x, logits = rows[known], x[known], logits[known]
+    order = np.argsort(-logits, axis=1, kind="stable")[:, : moe.top_k]
+    top = np.take_along_axis(logits, order, axis=1)
+    shares = np.exp(top - top.max(axis=1, keepdims=True)) if len(top) else top
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    return Routed(
+        token=np.repeat(rows, moe.top_k), expert=order.ravel(), share=shares.ravel(), data=np.repeat(x, moe.top_k, 0)
+    )
+
+
+def permute(at: Place, arrived: list[Arrival]) -> Routed:
+    """Sort the rank's own tokens by expert, where every rank has (its part of) all of them."""
+    pairs = chosen_pairs(at, arrived, at.rows)
+    at.memory.counts["dispatched"] += len(pairs.token)
+    return pairs
+
+
+def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
+    """Send each rank's share of its tokens to every rank of the chosen experts' groups."""
+    width = ats[0].setting.model.hidden
+    sent = [chosen_pairs(at, inputs, at.tokens.share(at.s, at.t)) for at, inputs in zip(ats, arrived, strict=True)]
+    everything = routed(sent, width)
+    ats[0].memory.counts["dispatched"] += len(everything.token)
+    home = expert_ranks(ats[0].moe.num_experts, ats[0].setting.plan)
+    return [everything.chosen(home[everything.expert] == at.expert_group[0]) for at in ats]
+
+
+def expert_linear(at: Place, arrived: list[Arrival]) -> Routed:
+    """Multiply each pair with its expert's matrix, if the rank has that expert."""
+    shard, plan = at.shard(), at.setting.plan
+    pairs = _pairs(arrived, shard.whole[0])
+    data = np.full((len(pairs.token), shard.whole[1]), np.nan)
+    mine = expert_ranks(at.moe.num_experts, plan) == at.expert_group[0]
+    for expert in np.unique(pairs.expert).tolist():
+        if not mine[expert]:
+            continue
+        rows = np.flatnonzero(pairs.expert == expert)
+        block = pairs.data[rows][:, shard.inputs] @ shard.matrix[expert]
+        if shard.bias is not None:
+            block = block + shard.bias[expert]
+        if isinstance(shard.outputs, slice):
+            data[rows] = block
+        else:
+            data[np.ix_(rows, shard.outputs)] = block
+    if at.node.name == "expert_up":
+        at.memory.counts["computed"] += len(pairs.token)
+    return _like(pairs, data, shard.outputs, shard.partial)
+
+
+def expert_act(at: Place, arrived: list[Arrival]) -> Routed:
+    """Activate the features of each pair that the rank has."""
+    _, place, parts = at.expert_group
+    inner, halves = at.node.width, 2 if at.gated else 1
+    pairs = _pairs(arrived, halves * inner)
+    columns: Columns = ALL
+    up = pairs.data
+    if parts > 1:
+        columns = part_of(inner, place, parts)
+        up = up[:, part_of(halves * inner, place, parts, halves)]
+    data = np.full((len(pairs.token), inner), np.nan)
+    data[:, columns] = activated(up, at.gated)
+    return _like(pairs, data, columns, partial=False)
+
+
+def bring_back(at: Place, arrived: list[Arrival]) -> Routed:
+    """Hand on the pairs, where they never left."""
+    found = [one.value for one in arrived if isinstance(one.value, Routed)]
+    return found[0] if len(found) == 1 else routed(found, at.node.width)
+
+
+def combine(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
+    """Send each pair back to the rank that sent it; the ranks that share an expert take turns in sending."""
+    width = ats[0].node.width
+    returned = []
+    for at, inputs in zip(ats, arrived, strict=True):
+        pairs = _pairs(inputs, width)
+        _, place, parts = at.expert_group
+        returned.append(pairs.chosen(pairs.token % parts == place))
+    everything = routed(returned, width)
+    return [everything.chosen(np.isin(everything.token, at.tokens.share(at.s, at.t))) for at in ats]
+
+
+def _pairs(arrived: list[Arrival], width: int) -> Routed:
+    found = [one.value for one in arrived if isinstance(one.value, Routed) and one.value.data.shape[1] == width]
+    return found[0] if len(found) == 1 else routed(found, width)
+
+
+def _like(pairs: Routed, data: FloatArray, columns: Columns, partial: bool) -> Routed:
+    return Routed(
+        token=pairs.token, expert=pairs.expert, share=pairs.share, data=data, columns=columns, partial=partial
+    )

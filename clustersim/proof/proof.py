@@ -1,0 +1,231 @@
+"""Proves a plan by execution: the numbers of its step graphs are those of the unsharded model, or it says where not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.precision import Precision
+from clustersim.graph.blueprint import StepKind
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.stepgraph import StepGraph, expand
+from clustersim.legality.rule import LookedAt, Verdict, Violation
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.execution import Event, Execution
+from clustersim.proof.order import program_order, random_order
+from clustersim.proof.place import Memory
+from clustersim.proof.reference import Trace, generate
+from clustersim.proof.script import Script, kind_of
+from clustersim.proof.weights import Weights, random_weights
+from clustersim.proof.wiring import WiredGraph, wired
+from clustersim.proof.witness import Witness
+
+TOLERANCE: Final = 1e-9
+"""Largest difference of a logit, relative to the largest one of its token, that is rounding."""
+
+RULES: Final = ("PH-5", "KV-2", "TP-2", "TP-9", "SP-2", "SP-8", "EP-2", "EP-3")
+"""The rules of level X."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Expected:
+    """What the unsharded model computes for a script: the same under every plan.
+
+    Parameters
+    ----------
+    weights : Weights
+    tokens : tuple of tuple of int
+        Greedy output of each sequence.
+    traces : tuple of Trace
+    """
+
+    weights: Weights
+    tokens: tuple[tuple[int, ...], ...]
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Proof:
+    """What executing a plan showed.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        Of level X.
+    max_relative_error : float
+        Of all logits, relative to the largest logit of each token; NaN where one is missing.
+    tokens_equal : bool
+        Whether every sampled token is that of the unsharded model.
+    num_logits : int
+        Vectors of logits that were compared.
+    num_tokens : int
+        Tokens sampled.
+    orders : tuple of str
+        The orders in which the nodes ran.
+    nodes : int
+        Nodes that ran in each of them.
+    """
+
+    verdict: Verdict
+    max_relative_error: float
+    tokens_equal: bool
+    num_logits: int
+    num_tokens: int
+    orders: tuple[str, ...]
+    nodes: int
+
+
+def expected_of(model: ModelSpec, script: Script, seed: int = 0) -> Expected:
+    """Run the unsharded model on a script's prompts, with parameters drawn under ``seed``."""
+    weights = random_weights(model, seed)
+    runs = [generate(model, weights, prompt, script.output_tokens) for prompt in script.prompts]
+    return Expected(
+        weights=weights, tokens=tuple(tuple(tokens) for tokens, _ in runs), traces=tuple(trace for _, trace in runs)
+    )
+
+
+def graphs_of(model: ModelSpec, plan: ParallelPlan, script: Script) -> dict[StepKind, StepGraph]:
+    """Return the step graphs of one replica for the kinds of steps that a script has."""
+    kinds = dict.fromkeys(kind_of(parts) for parts in script.steps)
+    return {kind: expand(blueprint_of(model, plan, Precision(), kind), plan) for kind in kinds}
+
+
+def prove(
+    model: ModelSpec,
+    plan: ParallelPlan,
+    script: Script,
+    *,
+    expected: Expected | None = None,
+    graphs: Mapping[StepKind, StepGraph] | None = None,
+    orders: int = 1,
+    recorded: Mapping[str, Sequence[Event]] | None = None,
+    seed: int = 0,
+) -> Proof:
+    """Execute a script under a plan, in the order of the program and in others, and compare with the unsharded model.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        A small one: everything is computed.
+    plan : ParallelPlan
+        Of which one replica is executed.
+    script : Script
+    expected : Expected, optional
+        By default computed here, under ``seed``.
+    graphs : mapping, optional
+        Kind of step → step graph; by default those that the simulator expands.
+    orders : int
+        Random legal orders.
+    recorded : mapping, optional
+        Name → further orders.
+    seed : int
+        Of parameters and orders.
+    """
+    expected = expected_of(model, script, seed) if expected is None else expected
+    drawn = graphs_of(model, plan, script) if graphs is None else graphs
+    ready = {kind: wired(graph) for kind, graph in drawn.items()}
+    program = program_order(script, ready)
+    asked: dict[str, Sequence[Event]] = {"program order": program}
+    asked |= {f"random order {number}": random_order(script, ready, seed + number) for number in range(orders)}
+    asked |= recorded or {}
+    counts, violations, error, equal, seen = Counter[str](), list[Violation](), 0.0, True, 0
+    for name, order in asked.items():
+        memory = Execution(model, plan, expected.weights, script, ready).run(order)
+        compared = _Compared(script, expected, memory)
+        counts, seen = counts | memory.counts, max(seen, compared.vectors)
+        error = float(np.maximum(error, compared.error))
+        equal = equal and compared.tokens_equal
+        if not compared.holds or not _cached(memory, plan, script, expected):
+            violations.append(_found(model, plan, script, expected, ready, name, order))
+            break
+    return Proof(
+        verdict=Verdict(violations=tuple(violations), rules=_looked_at(counts, plan, model, seen)),
+        max_relative_error=error,
+        tokens_equal=equal,
+        num_logits=seen,
+        num_tokens=sum(len(tokens) for tokens in expected.tokens),
+        orders=tuple(asked),
+        nodes=len(program),
+    )
+
+
+class _Compared:
+    """Logits and tokens of an execution beside those of the unsharded model."""
+
+    def __init__(self, script: Script, expected: Expected, memory: Memory) -> None:
+        self.error, self.vectors, self.complete, self.tokens_equal = 0.0, 0, True, True
+        for parts in script.steps:
+            for part in parts:
+                key = part.sequence, part.start + part.count - 1
+                found = memory.logits.get(key, [])
+                self.complete = self.complete and bool(found)
+                for _, logits in found:
+                    wanted = expected.traces[part.sequence].logits[key[1]]
+                    self.vectors += 1
+                    self.error = float(np.maximum(self.error, relative_error(logits, wanted)))
+        for sequence, (prompt, tokens) in enumerate(zip(script.prompts, expected.tokens, strict=True)):
+            found_tokens = [memory.sampled.get((sequence, len(prompt) - 1 + at)) for at in range(len(tokens))]
+            self.tokens_equal = self.tokens_equal and found_tokens == list(tokens)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is missing or different."""
+        return self.complete and self.tokens_equal and self.error <= TOLERANCE
+
+
+def relative_error(found: FloatArray, wanted: FloatArray) -> float:
+    """Return the largest difference relative to the largest number that was wanted; NaN where one is missing."""
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def _cached(memory: Memory, plan: ParallelPlan, script: Script, expected: Expected) -> bool:
+    """Whether the ranks of each sequence's owner together hold its whole cache, as one device would."""
+    sp, tp = plan.sp.degree, plan.tp
+    for part in (part for parts in script.steps for part in parts if part.decodes):
+        trace, slots = expected.traces[part.sequence], slice(part.sequence * script.positions, None)
+        for layer, keys in trace.keys.items():
+            found = np.full(keys.shape, np.nan)
+            for (rank, cached), cache in memory.caches.items():
+                if cached == layer and rank % (sp * tp) // tp == part.owner:
+                    held = cache[slots][: len(keys)]
+                    found = np.where(np.isnan(found), held, found)
+            same = np.abs(found[: part.start + 1] - keys[: part.start + 1]).max() <= TOLERANCE * np.abs(keys).max()
+            if not same:
+                return False
+    return True
+
+
+def _found(
+    model: ModelSpec,
+    plan: ParallelPlan,
+    script: Script,
+    expected: Expected,
+    graphs: Mapping[StepKind, WiredGraph],
+    name: str,
+    order: Sequence[Event],
+) -> Violation:
+    """Execute once more and compare every value: where does the first wrong one come from?"""
+    witness = Witness(model, plan, expected.traces)
+    Execution(model, plan, expected.weights, script, graphs, watch=witness).run(order)
+    return witness.violation(name)
+
+
+def _looked_at(counts: Counter[str], plan: ParallelPlan, model: ModelSpec, vectors: int) -> tuple[LookedAt, ...]:
+    experts = any(hasattr(layer.ffn, "num_experts") for layer in model.layers)
+    found = {
+        "PH-5": counts["pairs"],
+        "KV-2": counts["written"],
+        "TP-2": counts["joined"],
+        "TP-9": vectors if plan.tp > 1 else 0,
+        "SP-2": counts["exposed"],
+        "SP-8": counts["moved"],
+        "EP-2": counts["computed"] if experts else 0,
+        "EP-3": counts["dispatched"] if experts else 0,
+    }
+    return tuple(LookedAt(id=rule, level="X", looked_at=found[rule]) for rule in RULES)

@@ -1,0 +1,127 @@
+"""What the steps of a proof carry: several sequences of different lengths, prompts in chunks mixed with decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clustersim.graph.blueprint import StepKind
+from clustersim.plan.parallel import ParallelPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one step computes of one sequence: tokens [start, start + count); SP rank ``owner`` decodes it."""
+
+    sequence: int
+    start: int
+    count: int
+    decodes: bool = False
+    owner: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Sequences and the steps that compute them.
+
+    Parameters
+    ----------
+    prompts : tuple of tuple of int
+        Token ids of each sequence's prompt.
+    output_tokens : int
+        Tokens to generate per sequence.
+    steps : tuple of tuple of Part
+        What each step carries. A sequence is in a step at most once.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    output_tokens: int
+    steps: tuple[tuple[Part, ...], ...] = field(repr=False)
+
+    @property
+    def positions(self) -> int:
+        """Tokens of the longest sequence that are computed; the last generated one is not."""
+        return max(len(prompt) for prompt in self.prompts) + self.output_tokens - 1
+
+    @property
+    def prefill_steps(self) -> int:
+        """Steps that carry tokens of prompts."""
+        return sum(any(not part.decodes for part in step) for step in self.steps)
+
+    def needs(self, step: int) -> tuple[int, ...]:
+        """Return the earlier steps that must be over before ``step``: those of its sequences (rule PH-3)."""
+        mine = {part.sequence for part in self.steps[step]}
+        return tuple(earlier for earlier in range(step) if any(part.sequence in mine for part in self.steps[earlier]))
+
+
+def kind_of(parts: Sequence[Part]) -> StepKind:
+    """Return the kind of a step."""
+    if all(part.decodes for part in parts):
+        return "decode"
+    return "mixed" if any(part.decodes for part in parts) else "prefill"
+
+
+def owner_of(sequence: int, plan: ParallelPlan) -> int:
+    """Return the SP rank that decodes a sequence: the first one, or in turn where decode is spread."""
+    return sequence % plan.sp.degree if plan.sp.decode == "dp" else 0
+
+
+def random_prompts(lengths: Sequence[int], vocab: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Draw the token ids of prompts."""
+    draw = np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    return tuple(tuple(draw.integers(0, vocab, length).tolist()) for length in lengths)
+
+
+def chunked_script(
+    lengths: Sequence[int], *, output_tokens: int, budget: int, vocab: int, plan: ParallelPlan, seed: int = 0
+) -> Script:
+    """Return the steps of chunked prefill: decodes first, then prompts in order, up to ``budget`` tokens a step.
+
+    With several stages the sequences form as many micro-batches in turn, so that steps may overlap.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Prompt tokens of each sequence.
+    output_tokens : int
+        Tokens to generate per sequence, at least 1.
+    budget : int
+        Most tokens of a step.
+    vocab : int
+    plan : ParallelPlan
+    seed : int
+        Of the prompts.
+    """
+    prompts = random_prompts(lengths, vocab, seed)
+    groups = min(plan.pp, len(lengths))
+    lanes = [_lane(range(group, len(lengths), groups), lengths, output_tokens, budget, plan) for group in range(groups)]
+    steps = [lane[turn] for turn in range(max(map(len, lanes))) for lane in lanes if turn < len(lane)]
+    return Script(prompts=prompts, output_tokens=output_tokens, steps=tuple(steps))
+
+
+def _lane(
+    members: range, lengths: Sequence[int], output_tokens: int, budget: int, plan: ParallelPlan
+) -> list[tuple[Part, ...]]:
+    """Return the steps of the sequences of one micro-batch."""
+    computed = dict.fromkeys(members, 0)
+    end = {sequence: lengths[sequence] + output_tokens - 1 for sequence in members}
+    steps = []
+    while any(computed[sequence] < end[sequence] for sequence in members):
+        left, parts = budget, []
+        waiting = [sequence for sequence in members if computed[sequence] < end[sequence]]
+        for sequence in sorted(waiting, key=lambda one: computed[one] < lengths[one]):
+            decodes = computed[sequence] >= lengths[sequence]
+            count = min(left, 1 if decodes else lengths[sequence] - computed[sequence])
+            if count:
+                parts.append(
+                    Part(
+                        sequence=sequence, start=computed[sequence], count=count, decodes=decodes,
+                        owner=owner_of(sequence, plan),
+                    )
+                )  # fmt: skip
+                computed[sequence] += count
+                left -= count
+        steps.append(tuple(parts))
+    return steps

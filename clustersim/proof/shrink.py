@@ -1,0 +1,117 @@
+"""A model and a plan made small enough to be executed: the plan's degrees stay, and so does what they split.
+
+Kept: every degree, the splits, schemes and placement of experts, the kinds of layers and every cut between stages
+(inside a layer where it is there), the ratio of query to K/V heads and whether TP splits or copies the latter, the
+ratio of experts to experts per token. Reduced: widths, layers of a kind that a stage has already, replicas (each runs
+the same graph).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd, lcm
+
+from clustersim.model.architecture import Layer, ModelSpec, Moe
+from clustersim.model.tiny import tiny
+from clustersim.plan.parallel import Cut, ParallelPlan
+from clustersim.plan.stages import stage_cuts, stage_layers
+
+_HIDDEN, _INNER, _EXPERT_INNER, _VOCAB, _WINDOW = 24, 16, 8, 48, 6
+
+
+def shrunk(model: ModelSpec, plan: ParallelPlan, *, positions: int = 256) -> tuple[ModelSpec, ParallelPlan]:
+    """Return a small model and the plan for one replica of it.
+
+    Parameters
+    ----------
+    model : ModelSpec
+    plan : ParallelPlan
+        Legal for ``model``.
+    positions : int
+        Longest context.
+    """
+    kept = kept_layers(model, plan)
+    cuts = tuple(
+        Cut(layer=sum(layer < cut.layer for layer in kept), before=cut.before) for cut in stage_cuts(model, plan)
+    )
+    few = replace(model, layers=tuple(model.layers[layer] for layer in kept))
+    small = tiny(
+        few,
+        layers=len(kept),
+        hidden=_multiple(_HIDDEN, plan.tp),
+        heads=heads_for(model, plan),
+        intermediate=_multiple(_INNER, plan.tp),
+        experts=experts_for(model, plan),
+        expert_intermediate=_expert_width(model, plan),
+        vocab=_multiple(_VOCAB, plan.tp),
+        positions=positions,
+        sliding_window=_WINDOW,
+    )
+    return _shared_width(small, plan.tp), replace(plan, dp=1, stages=cuts if plan.pp > 1 else None, placement=None)
+
+
+def kept_layers(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
+    """Return the layers to keep: one of each kind per stage, those that a cut divides, and at least two."""
+    kept = {cut.layer for cut in stage_cuts(model, plan) if cut.before == "ffn"}
+    for stage in stage_layers(model, plan):
+        kinds: dict[tuple[Layer, str], int] = {}
+        for layer, part in stage:
+            kinds.setdefault((model.layers[layer], part), layer)
+        held = {layer for layer, _ in stage}
+        for layer in kinds.values():
+            same = any(model.layers[one] == model.layers[layer] for one in kept & held)
+            if not same:
+                kept.add(layer)
+    for layer in range(len(model.layers)):
+        if len(kept) >= 2:
+            break
+        kept.add(layer)
+    return tuple(sorted(kept))
+
+
+def heads_for(model: ModelSpec, plan: ParallelPlan) -> int:
+    """Return the fewest query heads that TP and SP split as they split the model's."""
+    a = model.layers[0].attention
+    parts = plan.tp * (plan.sp.degree if plan.sp.scheme == "all_to_all" else 1)
+    if a.kind in ("mla", "mqa"):
+        return _multiple(4, parts)
+    share = a.num_heads // a.num_kv_heads
+    for kv_heads in range(min(2, a.num_kv_heads), a.num_kv_heads):
+        same_side = (kv_heads >= plan.tp) == (a.num_kv_heads >= plan.tp)
+        splits = kv_heads % plan.tp == 0 or plan.tp % kv_heads == 0
+        several = kv_heads > plan.tp or a.num_kv_heads <= plan.tp
+        if same_side and splits and several and kv_heads * share % parts == 0:
+            return kv_heads * share
+    return a.num_heads
+
+
+def experts_for(model: ModelSpec, plan: ParallelPlan) -> int | None:
+    """Return the fewest experts that keep the ratio to those per token and divide by EP; None without experts."""
+    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
+    if not moes:
+        return None
+    if isinstance(plan.ep.placement, tuple):
+        return moes[0].num_experts
+    least = lcm(plan.ep.degree, *(moe.num_experts // gcd(moe.num_experts, moe.top_k) for moe in moes))
+    twice = 2 if all(moe.top_k > 1 for moe in moes) and least < moes[0].num_experts else 1
+    return min(least * twice, moes[0].num_experts) if moes[0].num_experts % (least * twice) == 0 else least
+
+
+def _expert_width(model: ModelSpec, plan: ParallelPlan) -> int:
+    return _multiple(_EXPERT_INNER, lcm(plan.expert_tp, plan.tp))
+
+
+def _shared_width(model: ModelSpec, tp: int) -> ModelSpec:
+    """Round the width of shared experts up to what TP divides."""
+
+    def wide(layer: Layer) -> Layer:
+        moe = layer.ffn
+        if not isinstance(moe, Moe) or not moe.num_shared_experts:
+            return layer
+        return replace(layer, ffn=replace(moe, shared_intermediate=_multiple(max(1, moe.shared_intermediate), tp)))
+
+    return replace(model, layers=tuple(wide(layer) for layer in model.layers))
+
+
+def _multiple(least: int, of: int) -> int:
+    return -(-least // of) * of
