@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps
 from clustersim.timeline.tables import Tables
 
-NEVER = -1
+NEVER: Final = -1
+POOLED_STEPS: Final = 1 << 19
+"""Steps whose gaps are pooled at a time: most are equal to some others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,12 +42,9 @@ class _Events:
     def __init__(self, tables: Tables) -> None:
         chunks, decodes = tables.chunks, tables.decodes
         steps = Steps(tables)
-        order = _by_slot(steps)
-        rank = np.empty(len(steps.slot), np.int64)
-        rank[order] = np.arange(len(order))
-        self.ends = steps.end_ns[order]
-        first = rank[steps.at(decodes["replica"], decodes["first_step"])]
-        last = rank[steps.at(decodes["replica"], decodes["last_step"])]
+        rank, self.ends = _by_slot(steps)
+        first = rank[steps.at(decodes["replica"], decodes["first_step"])].astype(np.int64)
+        last = rank[steps.at(decodes["replica"], decodes["last_step"])].astype(np.int64)
         sampled = np.flatnonzero(chunks["sampled"])
         once = steps.end_ns[steps.at(chunks["replica"][sampled], chunks["step"][sampled])]
         request = np.concatenate((chunks["request"][sampled], decodes["request"]))
@@ -57,14 +57,17 @@ class _Events:
         self.count = self.last - self.first + 1
 
 
-def _by_slot(steps: Steps) -> Int64Array:
-    """Return the positions of steps with decodes, by replica, slot and step."""
-    carried = np.flatnonzero(steps.slot >= 0)
-    slots = steps.slot[carried]
-    if not slots.any():
-        return carried
-    replica = np.searchsorted(steps.base, carried, side="right") - 1
-    return carried[np.lexsort((slots, replica))]
+def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
+    """Order steps with decodes by replica, slot and step: return which one each step is, and the ends of all."""
+    carried = steps.slot >= 0
+    if steps.slot.max(initial=0) == 0:
+        return np.cumsum(carried, dtype=np.int32) - 1, steps.end_ns[carried]
+    positions = np.flatnonzero(carried)
+    replica = np.searchsorted(steps.base, positions, side="right") - 1
+    order = positions[np.lexsort((steps.slot[positions], replica))]
+    rank = np.empty(len(carried), np.int32)
+    rank[order] = np.arange(len(order))
+    return rank, steps.end_ns[order]
 
 
 def token_times(tables: Tables, num_requests: int) -> TokenTimes:
@@ -88,15 +91,24 @@ def token_times(tables: Tables, num_requests: int) -> TokenTimes:
     if len(opens):
         count[requests] = np.add.reduceat(events.count, opens)
     between = (events.begin[1:] - events.end[:-1])[follows]
-    change = np.zeros(len(events.ends) + 1, np.int64)  # of the number of episodes that go on from a step to the next
+    pools = [*_gaps_inside(events), _pooled(between, np.ones(len(between), np.int64))]
+    values, weights = (np.concatenate(columns) for columns in zip(*pools, strict=True))
+    return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=_pooled(values, weights))
+
+
+def _gaps_inside(events: _Events) -> Iterator[tuple[Int64Array, Int64Array]]:
+    """Yield pools of the gaps between steps of a slot, each as often as episodes go on from one to the next."""
+    change = np.zeros(len(events.ends), np.int32)  # of the number of these episodes
     inside = events.first >= 0
     np.add.at(change, events.first[inside], 1)
     np.add.at(change, events.last[inside], -1)
-    weights = np.cumsum(change[:-1])[:-1]
-    some = np.flatnonzero(weights)
-    values = np.concatenate((np.diff(events.ends)[some], between))
-    weights = np.concatenate((weights[some], np.ones(len(between), np.int64)))
-    return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=_pooled(values, weights))
+    going = 0
+    for first in range(0, len(change) - 1, POOLED_STEPS):
+        gaps = np.diff(events.ends[first : first + POOLED_STEPS + 1])
+        weights = going + np.cumsum(change[first : first + len(gaps)], dtype=np.int64)
+        going = int(weights[-1])
+        some = np.flatnonzero(weights)
+        yield _pooled(gaps[some], weights[some])
 
 
 def _pooled(values: Int64Array, weights: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from pass_templates import pair
 
+from clustersim.timeline import tokens
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.timeline import timeline_of
 from clustersim.timeline.tokens import token_instants, token_times
@@ -112,3 +113,12 @@ def test_a_chunk_that_samples_nothing_is_no_token():
     recorder.step(0, 0, 1, -1, 0, 0, 10, 1, 4, 0, 0, 0, 1, 2, 9)
     found = token_times(timeline_of(recorder, sp=1, tp=1, stages=1), 1)
     assert (found.first_ns.tolist(), found.count.tolist(), gaps(found)) == ([-1], [0], {})
+
+
+def test_gaps_do_not_depend_on_how_many_steps_are_pooled_at_a_time(monkeypatch):
+    steps = [((), [0, 1][: 1 + (number > 3)], 10 * number + number % 3) for number in range(1, 12)]
+    whole = gaps(times(*steps))
+    assert sum(whole.values()) == 10 + 7
+    for size in (1, 2, 3, 4, 10):
+        monkeypatch.setattr(tokens, "POOLED_STEPS", size)
+        assert gaps(times(*steps)) == whole
