@@ -21,8 +21,7 @@ def obstacle(prepared: Prepared) -> str:
     """Return why a run cannot be replayed by lanes, or an empty text.
 
     A lane needs passes and sends that nothing stretches, passes that are chains (one operator after the other, on
-    ranks that do the same), attention whose cost is told by sums over the batch, and a token budget that every
-    decoding sequence has its share of.
+    ranks that do the same), and a token budget that every decoding sequence has its share of.
     """
     given, contention = prepared.given, prepared.contention
     if given.mode == "full":
@@ -31,8 +30,6 @@ def obstacle(prepared: Prepared) -> str:
         return "communications can meet on a link"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
-    if given.pricer.windows:
-        return "attention in a sliding window depends on the context of each sequence"
     if given.serving.max_batch_tokens < given.serving.max_batch_requests:
         return "max_batch_tokens may leave out sequences that decode"
     programs = [program for kinds in prepared.programs.values() for program in kinds.values()]

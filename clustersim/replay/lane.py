@@ -18,10 +18,12 @@ the step that an arrival falls into.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from typing import Final
 
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.step_prices import DecodePrice, StepPrices
+from clustersim.plan.segments import causal_pairs
 from clustersim.replay.lane_log import LaneLog
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.grouped import Batch, Chunks, GroupedScheduler
@@ -52,7 +54,7 @@ class Lane:
     """
 
     def __init__(self, scheduler: Scheduler, prices: StepPrices, log: LaneLog) -> None:
-        self.scheduler = GroupedScheduler(scheduler, log)
+        self.scheduler = GroupedScheduler(scheduler, log, prices.pricer.windows)
         self.prices = prices
         self.log = log
         self.outstanding = 0
@@ -91,7 +93,7 @@ class Lane:
         context = attended
         new = 0
         if chunks:
-            total, number, self.ns, new, context, _ = price_prompts(self.prices, chunks, decodes, attended)
+            total, number, self.ns, new, context, _ = price_prompts(self.prices, chunks, group)
             kind = MIXED if decodes else PREFILL
             self.ends, self.width = [now + total], len(self.ns)
         else:
@@ -109,24 +111,31 @@ class Lane:
 
     def _run(self, price: DecodePrice, group: DecodeGroup, now: int, until: int, limit: int) -> None:
         """Price steps until a member finishes (``limit``), a block is missing or a request arrives."""
+        if group.windows:
+            limit = min([limit, *(w.changes_at - group.clock for w in group.windows if w.changes_at is not None)])
         count, clock, size, phases = group.count, group.clock, group.block_tokens, group.phases
         free = self.scheduler.free[0]
         scarce = free < limit * count
         keys = group.computed + count
         end, base = now, price.base_ns
         attention, layers = price.ns[0], price.counts[0]
-        several = len(price.ns) > 1
+        several = len(price.ns) > 1 or bool(group.windows)
+        classes = classes_of(price, group) if several else []
         ends: list[int] = []
         ns: list[int] = []
         while True:
-            took = attention(keys)
-            ns.append(took)
-            end += base + layers * took
             if several:
-                for other, instances in zip(price.ns[1:], price.counts[1:], strict=True):
-                    took = other(keys)
+                end += base
+                for place, (other, instances, attended, growth) in enumerate(classes):
+                    took = other(attended)
+                    classes[place] = other, instances, attended + growth, growth
                     ns.append(took)
                     end += instances * took
+            else:
+                took = attention(keys)
+                ns.append(took)
+                end += base + layers * took
+                keys += count
             ends.append(end)
             limit -= 1
             if limit == 0 or end >= until:
@@ -136,7 +145,6 @@ class Lane:
                 free -= phases[clock % size]
                 if free < 0:
                     break
-            keys += count
         self.ends, self.ns = ends, ns
 
     def land(self) -> int:
@@ -164,10 +172,38 @@ class Lane:
         self.scheduler.stop()
 
 
+def classes_of(price: DecodePrice, group: DecodeGroup) -> list[tuple[Callable[[int], int], int, int, int]]:
+    """Return (ns of keys, instances, keys in the next step, keys more with every step) of each class that attends."""
+    found = []
+    sums = {one.window: one for one in group.windows}
+    for attention, instances, window in zip(price.ns, price.counts, price.windows, strict=True):
+        keys, growth = group.computed + group.count, group.count
+        if window is not None:
+            keys, growth = sums[window].keys(group.count, group.clock), sums[window].growth
+        found.append((attention, instances, keys, growth))
+    return found
+
+
+def price_decodes(prices: StepPrices, group: DecodeGroup) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """Return (ns, row, varying ns, sends) of one step that only decodes."""
+    price = prices.decode(group.count)
+    if group.windows:
+        ns = tuple([attention(keys) for attention, _, keys, _ in classes_of(price, group)])
+    else:
+        keys = group.computed + group.count
+        ns = tuple([attention(keys) for attention in price.ns])
+    total = price.base_ns
+    for took, instances in zip(ns, price.counts, strict=True):
+        total += instances * took
+    return total, price.number, ns, price.sends
+
+
 def price_prompts(
-    prices: StepPrices, chunks: Chunks, decodes: int, attended: int
+    prices: StepPrices, chunks: Chunks, group: DecodeGroup | None
 ) -> tuple[int, int, tuple[int, ...], int, int, tuple[int, ...]]:
     """Return (ns, row, varying ns, new prompt tokens, context and attended tokens, sends) of a step with prompts."""
+    decodes = 0 if group is None else group.count
+    attended = 0 if group is None else group.computed + decodes
     new = context = pairs = keys = 0
     for sequence, count in chunks:
         start = sequence.computed
@@ -175,5 +211,21 @@ def price_prompts(
         context += start
         pairs += count * start + count * (count + 1) // 2
         keys += start + count
-    price = prices.prompts(len(chunks), new, context, pairs, keys, decodes, attended)
+    windows = prices.pricer.windows
+    if windows:
+        windowed = {window: _within(window, chunks, group) for window in windows}
+        price = prices.prompts(len(chunks), new, context, pairs, keys, decodes, attended, windowed)
+    else:
+        price = prices.prompts(len(chunks), new, context, pairs, keys, decodes, attended)
     return price[0], price[1], price[2], new, context + attended, price[3]
+
+
+def _within(window: int, chunks: Chunks, group: DecodeGroup | None) -> tuple[int, int, int]:
+    """Return the pairs and prefill keys of chunks, and the keys of decodes, within a sliding window."""
+    pairs = keys = 0
+    for sequence, count in chunks:
+        start = sequence.computed
+        pairs += causal_pairs((start, start + count), (0, start + count), window)
+        keys += min(start + count, count + window - 1)
+    sums = [] if group is None else [one for one in group.windows if one.window == window]
+    return pairs, keys, sum(one.keys(group.count, group.clock) for one in sums if group is not None)

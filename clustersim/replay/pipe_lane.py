@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence as Sequence_
 
 from clustersim.graph.step_prices import StepPrices
-from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_prompts
+from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_decodes, price_prompts
 from clustersim.replay.lane_log import LaneLog
 from clustersim.serving.grouped import Batch, GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
@@ -46,7 +46,7 @@ class PipeLane:
     """
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
-        self.scheduler = GroupedScheduler(scheduler, log)
+        self.scheduler = GroupedScheduler(scheduler, log, prices[0].pricer.windows)
         self.prices = prices
         self.log = log
         self.outstanding = 0
@@ -83,8 +83,7 @@ class PipeLane:
     def _launch(self, now: int, batch: Batch) -> None:
         """Work out all that will happen to a micro-batch."""
         scheduler, group, decodes, chunks = self.scheduler, batch.group, batch.decodes, batch.chunks
-        attended = 0 if group is None else group.computed + decodes
-        context, new, kind = attended, 0, DECODE
+        context, new, kind = 0 if group is None else group.computed + decodes, 0, DECODE
         free_at, sent_at, last = self.free_at, self.sent_at, self.stages - 1
         passes: list[int] = []
         varying: list[int] = []
@@ -92,16 +91,12 @@ class PipeLane:
         at = now
         for stage, prices in enumerate(self.prices):
             if chunks:
-                total, number, ns, new, context, sends = price_prompts(prices, chunks, decodes, attended)
-                varying.extend(ns)
+                total, number, ns, new, context, sends = price_prompts(prices, chunks, group)
                 kind = MIXED if decodes else PREFILL
             else:
-                price = prices.decode(decodes)
-                total, number, sends = price.base_ns, price.number, price.sends
-                for attention, layers in zip(price.ns, price.counts, strict=True):
-                    took = attention(attended)
-                    varying.append(took)
-                    total += layers * took
+                assert group is not None
+                total, number, ns, sends = price_decodes(prices, group)
+            varying.extend(ns)
             at = max(at, free_at[stage])
             passes.append(at)
             passes.append(number)

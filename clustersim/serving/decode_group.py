@@ -12,6 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.window_sum import WindowSum
 
 
 class DecodeGroup:
@@ -21,6 +22,8 @@ class DecodeGroup:
     ----------
     block_tokens : int
         Tokens per K/V block.
+    windows : tuple of int
+        Sliding windows of the model.
 
     Attributes
     ----------
@@ -40,13 +43,16 @@ class DecodeGroup:
         The latest place of admission among those that ever joined.
     slot, last_step : int
         Slot of decodes that it used last, and the last step that carried it; −1 before.
+    windows : tuple of WindowSum
+        One per sliding window.
     """
 
     __slots__ = (
         "block_tokens", "clock", "computed", "count", "finishes", "fresh", "last_step", "latest", "phases", "slot",
+        "windows",
     )  # fmt: skip
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, windows: tuple[int, ...] = ()) -> None:
         self.block_tokens = block_tokens
         self.clock = 0
         self.count = 0
@@ -57,6 +63,7 @@ class DecodeGroup:
         self.latest = -1
         self.slot = -1
         self.last_step = -1
+        self.windows = tuple(WindowSum(window) for window in windows)
 
     def join(self, sequence: Sequence) -> None:
         """Take in a sequence whose next step is a decode step."""
@@ -68,6 +75,8 @@ class DecodeGroup:
         self.count += 1
         self.fresh.append(sequence)
         self.latest = max(self.latest, place)
+        for window in self.windows:
+            window.join(sequence, clock)
 
     @property
     def growth(self) -> int:
@@ -97,6 +106,10 @@ class DecodeGroup:
             self.computed -= sequence.computed
             self.count -= 1
             done.append(sequence)
+        for window in self.windows:
+            for sequence in done:
+                window.leave(sequence)
+            window.advance(clock)
         return done
 
     def refresh(self) -> list[Sequence]:

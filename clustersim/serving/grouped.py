@@ -79,12 +79,15 @@ class GroupedScheduler:
     scheduler : Scheduler
         Owns the queue, the running sequences and the pool; its budget of tokens covers that of requests.
     log : Log
+    windows : tuple of int
+        Sliding windows of the model.
     """
 
-    def __init__(self, scheduler: Scheduler, log: Log) -> None:
+    def __init__(self, scheduler: Scheduler, log: Log, windows: tuple[int, ...] = ()) -> None:
         config = scheduler.config
         self.scheduler = scheduler
         self.log = log
+        self.windows = windows
         self.stages = scheduler.stages
         self.overlap = scheduler.decode_overlap
         self.chunked = config.scheduler == "chunked_prefill"
@@ -171,7 +174,7 @@ class GroupedScheduler:
             if group.count == share and all(s.place > group.latest for s in loose):
                 return group
         elif not idle and len(loose) <= share:
-            group = DecodeGroup(self.size)
+            group = DecodeGroup(self.size, self.windows)
             idle.append(group)
             self._join(group)
             return group
@@ -185,7 +188,7 @@ class GroupedScheduler:
     def _sorted_out(self, share: int) -> DecodeGroup:
         """Form a group of the first ``share`` ready sequences; the others are loose."""
         ready = self._dissolve()
-        group = DecodeGroup(self.size)
+        group = DecodeGroup(self.size, self.windows)
         for sequence in ready[:share]:
             group.join(sequence)
         self.loose.extend(ready[share:])
@@ -372,7 +375,7 @@ class GroupedScheduler:
         scheduler.facts.clear()
         decodes = decision.decodes if decision is not None else ()
         chunks = list(decision.prefills) if decision is not None else []
-        group = DecodeGroup(self.size) if decodes else None
+        group = DecodeGroup(self.size, self.windows) if decodes else None
         for sequence in decodes:
             sequence.in_flight = False
             group.join(sequence)  # type: ignore[union-attr]  # there is one exactly when there are decodes
