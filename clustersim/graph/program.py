@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import INPUT, STREAMS, Blueprint, Body, Node
 from clustersim.graph.stepgraph import Placed, StepGraph, expand, place
 from clustersim.graph.template import PassTemplate
@@ -127,6 +128,23 @@ def build_program(
     )
 
 
+Needs = tuple[int, ...]
+"""Instances of a block that something needs, by position; ~s stands for what left SP coordinate s before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Block:
+    """Instances and nodes of a body, with positions relative to its first instance."""
+
+    instances: list[tuple[int, tuple[int, ...], int, Needs]]
+    node_instance: Int64Array
+    node_symbol: Int64Array
+    members: list[tuple[int, ...]]
+    send_classes: list[int]
+    leaving: list[Needs]
+    even: bool
+
+
 class _Compiler:
     def __init__(self, plan: ParallelPlan, comm_key: CommKey) -> None:
         self.plan = plan
@@ -135,18 +153,19 @@ class _Compiler:
         self.class_symbol: list[int] = []
         self.symbols: dict[tuple[str, str, str], int] = {}
         self.instances: list[Instance] = []
-        self.nodes: list[tuple[int, int, int]] = []
+        self.node_instance: list[Int64Array] = []
+        self.node_symbol: list[Int64Array] = []
+        self.node_layer: list[Int64Array] = []
         self.members: list[tuple[int, ...]] = []
         self.leaving = [-1] * plan.sp.degree
         self.send_classes: list[int] = []
         self.even = True
-        self.tiles: dict[Body, list[tuple[Placed, int, int]]] = {}
+        self.blocks: dict[int, _Block] = {}
+        """By identity: layers that are alike share one body."""
 
     def _tile(self, body: Body) -> list[tuple[Placed, int, int]]:
         """Return the body's nodes on every rank with their symbol and cost class (−1: none)."""
-        if body not in self.tiles:
-            self.tiles[body] = [self._classified(placed) for placed in place(body, self.plan)]
-        return self.tiles[body]
+        return [self._classified(placed) for placed in place(body, self.plan)]
 
     def _classified(self, placed: Placed) -> tuple[Placed, int, int]:
         node = placed.node
@@ -166,42 +185,76 @@ class _Compiler:
 
     def unit(self, body: Body, layer: int) -> None:
         """Append one unit's instances and nodes."""
-        here: dict[tuple[int, int], tuple[int, ...]] = {
-            (INPUT, s): ((last,) if last >= 0 else ()) for s, last in enumerate(self.leaving)
-        }
+        block = self.blocks.get(id(body))
+        if block is None:
+            block = self.blocks[id(body)] = self._block(body)
+        base, leaving = len(self.instances), self.leaving
+
+        def absolute(needs: Needs) -> tuple[int, ...]:
+            found = {leaving[~need] if need < 0 else base + need for need in needs}
+            return tuple(sorted(found - {-1}))
+
+        self.instances += [
+            Instance(cls=cls, s=s, stream=stream, after=absolute(needs)) for cls, s, stream, needs in block.instances
+        ]
+        self.node_instance.append(block.node_instance + base)
+        self.node_symbol.append(block.node_symbol)
+        self.node_layer.append(np.full(len(block.members), layer, np.int64))
+        self.members += block.members
+        self.send_classes += block.send_classes
+        self.even = self.even and block.even
+        ends = [absolute(needs) for needs in block.leaving]
+        self.leaving = [found[-1] if found else last for found, last in zip(ends, leaving, strict=True)]
+
+    def _block(self, body: Body) -> _Block:
+        """Return what a body adds, whatever comes before it."""
+        degree = self.plan.sp.degree
+        here: dict[tuple[int, int], Needs] = {(INPUT, s): (~s,) for s in range(degree)}
         sources: dict[int, list[int]] = {}
         for edge in body.edges:
             sources.setdefault(edge.target, []).append(edge.source)
         merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        instances: list[tuple[int, tuple[int, ...], int, Needs]] = []
+        nodes: list[tuple[int, int]] = []
+        members: list[tuple[int, ...]] = []
+        send_classes: list[int] = []
+        even = True
         for placed, symbol, cls in self._tile(body):
             if placed.node.op == "send":
-                self.send_classes.append(cls)
+                send_classes.append(cls)
                 continue
             key = (placed.position, placed.s)
             number = merged.get(key)
             if number is None:
                 before = [here.get((x, s), ()) for x in sources.get(placed.position, ()) for s in placed.s]
-                after = tuple(sorted({instance for part in before for instance in part}))
+                needs = tuple(sorted({instance for part in before for instance in part}))
                 if cls < 0:
                     for s in placed.s:
-                        here[placed.position, s] = after
+                        here[placed.position, s] = needs
                     continue
-                merged[key] = number = len(self.instances)
-                stream = STREAMS.index(placed.node.stream)
-                self.instances.append(Instance(cls=cls, s=placed.s, stream=stream, after=after))
+                merged[key] = number = len(instances)
+                instances.append((cls, placed.s, STREAMS.index(placed.node.stream), needs))
                 for s in placed.s:
                     here[placed.position, s] = (number,)
-            self.even = self.even and self.instances[number].cls == cls
-            self.nodes.append((number, symbol, layer))
-            self.members.append(placed.members)
-        if body.exit != INPUT:
-            for s in range(self.plan.sp.degree):
-                found = here.get((body.exit, s), ())
-                self.leaving[s] = found[-1] if found else self.leaving[s]
+            even = even and instances[number][0] == cls
+            nodes.append((number, symbol))
+            members.append(placed.members)
+        node_instance, node_symbol = np.array(nodes, np.int64).reshape(-1, 2).T
+        return _Block(
+            instances=instances,
+            node_instance=node_instance,
+            node_symbol=node_symbol,
+            members=members,
+            send_classes=send_classes,
+            leaving=[here.get((body.exit, s), ()) if body.exit != INPUT else () for s in range(degree)],
+            even=even,
+        )
 
     def template(self, kind: str, stage: int, variant: int, *, receives: bool) -> PassTemplate:
         """Return what was compiled as plain arrays."""
-        node_instance, node_symbol, node_layer = np.array(self.nodes, np.int64).T
+        node_instance, node_symbol, node_layer = (
+            np.concatenate(parts) for parts in (self.node_instance, self.node_symbol, self.node_layer)
+        )
         return PassTemplate(
             kind=kind,
             stage=stage,

@@ -7,9 +7,12 @@ through dependencies and in-order streams; nodes take those of their instance.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -73,7 +76,7 @@ class PassTemplate:
     @cached_property
     def num_inner_spans(self) -> int:
         """Spans of one pass, without its sends and receives."""
-        return sum(len(members) for members in self.members)
+        return sum(map(len, self.members))
 
     @cached_property
     def collectives(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -139,6 +142,21 @@ class PassTemplate:
             return total, tuple(total if e >= 0 else 0 for e in self.exits)
         ends = self.ends(by_class[self.instance_class])
         return int(ends.max()), tuple(int(ends[e]) if e >= 0 else 0 for e in self.exits)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of all that the template says."""
+        names = (self.kind, self.stage, self.variant, self.ranks, self.symbols, self.receives)
+        found = hashlib.sha256(json.dumps(names).encode())
+        flat = (self.class_symbol, self.exits, self.send_classes)
+        arrays = (self.instance_class, self.instance_stream, self.node_instance, self.node_symbol, self.node_layer)
+        ragged = (self.instance_s, self.after, self.members)
+        lengths = [np.fromiter(map(len, rows), np.int64, len(rows)) for rows in ragged]
+        values = [np.fromiter(chain.from_iterable(rows), np.int64) for rows in ragged]
+        for part in (*flat, *arrays, *lengths, *values):
+            numbers = np.ascontiguousarray(part, "<i8")
+            found.update(len(numbers).to_bytes(8, "little") + numbers.tobytes())
+        return found.digest()
 
     def as_mapping(self) -> dict[str, object]:
         """Return the template as plain lists, for a file."""

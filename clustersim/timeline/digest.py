@@ -4,7 +4,7 @@
 under its name. No part depends on how steps were folded into runs, how rows were numbered or in which order replicas
 were recorded:
 
-- ``templates``: every template as JSON, in their order;
+- ``templates``: the fingerprint of every template, in their order;
 - for each template its passes, one record per step, in order of (replica, stage, step): ``places`` takes replica,
   stage, step; ``starts`` takes the start; ``durations`` takes the durations by class;
 - ``irregular``: passes whose spans are not those that their durations imply (contention stretched something), in
@@ -25,7 +25,6 @@ Spans follow from templates, passes and transfers; tokens from chunks, decodes a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -47,8 +46,8 @@ def digest_of(tables: Tables) -> str:
 
 
 def _parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
-    listed = [json.dumps(template.as_mapping(), sort_keys=True).encode() for template in tables.templates]
-    yield "templates", hashlib.sha256(b"\n".join(listed)).digest()
+    listed = b"".join(template.fingerprint for template in tables.templates)
+    yield "templates", hashlib.sha256(listed).digest()
     passes = Passes(tables)
     for template in range(len(tables.templates)):
         yield from _passes(passes, template)
