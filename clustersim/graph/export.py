@@ -15,6 +15,7 @@ from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
 from clustersim.graph.priced import NO_DURATION, PricedGraph
 from clustersim.graph.work import AMOUNT_OF
+from clustersim.model.architecture import Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 
 if TYPE_CHECKING:
@@ -179,6 +180,21 @@ def plan_facts(plan: ParallelPlan) -> dict[str, Any]:
     if not isinstance(plan.ep.placement, str):
         facts["ep"]["placement"] = list(plan.ep.placement)
     return facts
+
+
+def model_facts(model: ModelSpec) -> dict[str, Any]:
+    """Return an architecture as plain data; equal layers in a row are one entry with a ``count``."""
+    layers: list[dict[str, Any]] = []
+    before: Layer | None = None
+    for layer in model.layers:
+        if layer == before:
+            layers[-1]["count"] += 1
+            continue
+        part = "moe" if isinstance(layer.ffn, Moe) else "ffn"
+        layers.append({"count": 1, "attention": asdict(layer.attention), part: asdict(layer.ffn)})
+        before = layer
+    plain = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "layers"}
+    return {**plain, "unused_keys": list(model.unused_keys), "layers": layers}
 
 
 WRITERS: Final[Mapping[str, Callable[[PricedGraph, Mapping[str, Any]], str]]] = {

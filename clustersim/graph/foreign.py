@@ -12,27 +12,42 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 ``name``, ``op`` and ``ranks`` are required; the rest has the defaults of ``clustersim.graph.blueprint.Node``, and the
 stream that fits the operator. ``amount`` is ``{"terms": {feature: coefficient}}`` with the features of
 ``clustersim.graph.batch``; its ``of`` and ``value``, and ``flops``, ``bytes`` and ``duration_ns``, are written for
-readers and not read. ``step`` and ``plan`` may be absent. Whether a graph is legal is not decided here.
+readers and not read. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model`` is an architecture as
+:func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, get_type_hints
 
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.cost.precision import Precision
 from clustersim.errors import InputError, did_you_mean
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, HOST_OPS, OPS, STREAMS, STRUCTURAL_OPS, Node, Terms
 from clustersim.graph.export import FORMAT
 from clustersim.graph.plain import PlainReader
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 
-_TOP: Final = ("format", "title", "scenario", "replica", "devices", "step", "plan", "nodes", "edges")
+_TOP: Final = (
+    "format",
+    "title",
+    "scenario",
+    "replica",
+    "devices",
+    "step",
+    "plan",
+    "model",
+    "precision",
+    "nodes",
+    "edges",
+)
 _COLUMNS: Final = {"layer": int | None, "stage": int, "unit": int}
 _HINTS: Final = get_type_hints(Node)
 _PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in ("name", "op", "amount", "stream"))
@@ -44,11 +59,13 @@ _FEATURES: Final = tuple(features_of(StepBatch(chunks=(Chunk(request=0, start=0,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForeignGraph:
-    """A graph with the step and the plan that it is of; None where the document does not say."""
+    """A graph with the step, plan, model and number formats that it is of; None where the document does not say."""
 
     graph: StepGraph
     batch: StepBatch | None
     plan: ParallelPlan | None
+    model: ModelSpec | None = None
+    precision: Precision | None = None
 
 
 def graph_from_json(document: Mapping[str, Any], file: str | None = None) -> StepGraph:
@@ -77,10 +94,12 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
         reading.unexpected("format", str(FORMAT), top.get("format"))
     batch = reading.batch(top["step"]) if top.get("step") is not None else None
     plan = reading.plan(top["plan"]) if top.get("plan") is not None else None
+    model = reading.model(top["model"]) if top.get("model") is not None else None
+    precision = reading.precision(top["precision"]) if top.get("precision") is not None else None
     graph = reading.graph(top)
     if reading.problems or graph is None:
         raise InputError(reading.problems)
-    return ForeignGraph(graph=graph, batch=batch, plan=plan)
+    return ForeignGraph(graph=graph, batch=batch, plan=plan, model=model, precision=precision)
 
 
 class _Reading(PlainReader):
@@ -118,6 +137,33 @@ class _Reading(PlainReader):
         if plan.get("stages") is not None:
             parts["stages"] = tuple(self.cut(cut) for cut in self.items(plan["stages"], "plan.stages"))
         return self.fields(plan, ParallelPlan, "plan", **parts)
+
+    def model(self, model: Any) -> ModelSpec | None:
+        if not isinstance(model, Mapping):
+            self.unexpected("model", "an object", model)
+            return None
+        layers: list[Layer] = []
+        for at, found in enumerate(self.items(model.get("layers"), "model.layers")):
+            path = f"model.layers[{at}]"
+            known = self.mapping(found, ("count", "attention", "ffn", "moe"), path)
+            count = self.value(known.get("count", 1), int, f"{path}.count")
+            if not count or ("ffn" in known) == ("moe" in known):
+                self.wrong(path, "expected a count of at least 1, an attention, and either ffn or moe")
+                continue
+            attention = self.fields(known.get("attention"), Attention, f"{path}.attention")
+            kind: type[Ffn] | type[Moe] = Ffn if "ffn" in known else Moe
+            part = "ffn" if kind is Ffn else "moe"
+            second: Ffn | Moe | None = self.fields(known[part], kind, f"{path}.{part}")
+            if attention is not None and second is not None:
+                layers += [Layer(attention=attention, ffn=second)] * count
+        return self.fields({k: v for k, v in model.items() if k != "layers"}, ModelSpec, "model", layers=tuple(layers))
+
+    def precision(self, precision: Any) -> Precision | None:
+        try:
+            return self.fields(precision, Precision, "precision")
+        except InputError as error:
+            self.problems += [replace(problem, path="precision", file=self.file) for problem in error.problems]
+            return None
 
     def cut(self, cut: Any) -> Cut:
         layer, _, before = str(cut).partition(".")

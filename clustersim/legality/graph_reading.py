@@ -1,0 +1,156 @@
+"""From step graphs to the columns that the rules of level G read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.precision import Precision
+from clustersim.graph.batch import Features, StepBatch, features_of
+from clustersim.graph.blueprint import Node
+from clustersim.graph.condense import Condensed
+from clustersim.graph.foreign import ForeignGraph
+from clustersim.graph.price_table import amount
+from clustersim.graph.stepgraph import StepGraph
+from clustersim.graph.steps import StepChain
+from clustersim.legality.graph_view import GraphView, Step
+from clustersim.legality.stages import stages_of
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
+
+
+def view_of_chain(
+    chain: StepChain, kept: Condensed, model: ModelSpec, plan: ParallelPlan, precision: Precision
+) -> GraphView:
+    """Return the columns of several steps.
+
+    Parameters
+    ----------
+    chain : StepChain
+        Steps of the kept layers and stages.
+    kept : Condensed
+        Which layers and stages these are.
+    model, plan, precision
+        The whole deployment.
+    """
+    symbols: dict[Node, int] = {}
+    parts = []
+    for at, (step, first) in enumerate(zip(chain.steps, chain.first, strict=True)):
+        rank = step.replica * kept.plan.replica_ranks
+        parts.append(_columns(step.graph, step.batch, kept.plan, windows(model), symbols, at, first, rank))
+    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    for name in ("source", "target", "kind"):
+        joined[name] = np.concatenate((joined[name], getattr(chain, name)))
+    steps = tuple(
+        Step(
+            kind=step.batch.kind, chunks=step.batch.chunks, decodes=step.decodes,
+            sequences=step.batch.decode_sequences, keys=step.batch.decode_keys, lane=step.lane, replica=step.replica,
+        )
+        for step in chain.steps
+    )  # fmt: skip
+    cached = [sum(part == "attention" for _, part in stage) for stage in stages_of(model, plan)]
+    return GraphView(
+        symbols=tuple(symbols),
+        **joined,
+        steps=steps,
+        plan=kept.plan,
+        model=kept.model,
+        precision=precision,
+        layer_names=kept.layers,
+        stage_names=kept.stages,
+        cached_layers=tuple(cached[stage] for stage in kept.stages),
+    )
+
+
+def view_of_foreign(found: ForeignGraph) -> GraphView:
+    """Return the columns of a graph from outside; what it does not say is None, NaN or of one step."""
+    batch, plan, model = found.batch, found.plan, found.model
+    symbols: dict[Node, int] = {}
+    known = windows(model) if model is not None else ()
+    columns = _columns(found.graph, batch, plan, known, symbols, 0, 0, 0)
+    step = (
+        Step(kind="unknown")
+        if batch is None
+        else Step(kind=batch.kind, chunks=batch.chunks, sequences=batch.decode_sequences, keys=batch.decode_keys)
+    )
+    cached: tuple[int, ...] = ()
+    if model is not None and plan is not None:
+        cached = tuple(sum(part == "attention" for _, part in stage) for stage in stages_of(model, plan))
+    return GraphView(
+        symbols=tuple(symbols), **columns, steps=(step,), plan=plan, model=model, precision=found.precision,
+        cached_layers=cached, evenly_routed=False,
+    )  # fmt: skip
+
+
+def windows(model: ModelSpec) -> tuple[int, ...]:
+    """Return the distinct sliding windows of a model."""
+    found = (layer.attention.sliding_window for layer in model.layers)
+    return tuple(dict.fromkeys(window for window in found if window is not None))
+
+
+def _columns(
+    graph: StepGraph,
+    batch: StepBatch | None,
+    plan: ParallelPlan | None,
+    sizes: tuple[int, ...],
+    symbols: dict[Node, int],
+    step: int,
+    first: int,
+    first_rank: int,
+) -> dict[str, Any]:
+    numbers = np.array([symbols.setdefault(node, len(symbols)) for node in graph.symbols], np.int64)
+    offsets = np.concatenate(([0], np.cumsum([len(ranks) for ranks in graph.groups])))
+    flat = np.array([rank for ranks in graph.groups for rank in ranks], np.int64) + first_rank
+    counts = np.diff(offsets)[graph.group]
+    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    node = np.repeat(np.arange(len(graph)), counts)
+    values, attended = _figures(graph, batch, plan, sizes)
+    return {
+        "symbol": numbers[graph.symbol],
+        "step": np.full(len(graph), step, np.int64),
+        "layer": graph.layer,
+        "stage": graph.stage,
+        "amount": values,
+        "attended": attended,
+        "member_node": node + first,
+        "member_rank": flat[offsets[graph.group][node] + inside],
+        "member_position": node + first,
+        "source": graph.source + first,
+        "target": graph.target + first,
+        "kind": graph.kind,
+    }
+
+
+def _figures(
+    graph: StepGraph, batch: StepBatch | None, plan: ParallelPlan | None, sizes: tuple[int, ...]
+) -> tuple[FloatArray, FloatArray]:
+    """Return amounts and attended pairs or keys for a batch, NaN where they can't be told."""
+    if batch is None:
+        return np.full(len(graph), np.nan), np.full(len(graph), np.nan)
+    sp = plan.sp if plan is not None else SequencePlan()
+    features = features_of(batch, sp, sizes)
+    stage_ranks, tp = (plan.stage_ranks, plan.tp) if plan is not None else (1, 1)
+    s_of_group = np.array([ranks[0] for ranks in graph.groups], np.int64) % stage_ranks // tp
+    pairs, which = np.unique(np.stack([graph.symbol, s_of_group[graph.group]]), axis=1, return_inverse=True)
+    found = [_figure(graph.symbols[symbol], features, s) for symbol, s in pairs.T.tolist()]
+    figures = np.array(found, np.float64).reshape(-1, 2)[which.ravel()]
+    return figures[:, 0], figures[:, 1]
+
+
+def _figure(node: Node, features: Features, s: int) -> tuple[float, float]:
+    known = all(feature in features for feature, _ in node.amount)
+    prefix = {"attention_prefill": "pairs", "attention_decode": "decode_keys"}.get(node.op)
+    seen = features.get(f"{prefix}{node.variant}") if prefix is not None else None
+    return (
+        amount(node.amount, features, s) if node.amount and known else np.nan,
+        seen[s] if seen is not None else np.nan,
+    )
+
+
+def kinds(steps: Sequence[Step]) -> str:
+    """Return the kinds of steps in words: ``prefill, mixed and decode``."""
+    found = list(dict.fromkeys(step.kind for step in steps))
+    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"

@@ -1,0 +1,32 @@
+"""DP-3 on the step graph: nothing goes from one replica to another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_view import GraphView
+
+
+def keeps_apart(view: GraphView) -> GraphFinding:
+    """DP-3: no edge or collective joins replicas, save dispatch and combine where experts span them."""
+    plan = view.plan
+    if plan is None or plan.dp == 1:
+        return NOTHING
+    replica = view.replica_of(view.rank)
+    source, target = view.source, view.target
+    shared = view.named("dispatch", "combine") if plan.ep.scope == "global" else np.zeros(len(view), bool)
+    crosses = (replica[source] != replica[target]) & ~shared[source] & ~shared[target]
+    fix = "keep sequences, and all that they need, on one replica"
+    edges = judged(
+        view, len(source), np.flatnonzero(crosses),
+        lambda edge: f"it needs {place(view, int(source[edge]))}, of replica {int(replica[source[edge]])}", fix, target,
+    )  # fmt: skip
+    across = np.zeros(len(view), bool)
+    node = view.member_node
+    across[node[view.replica_of(view.member_rank) != replica[node]]] = True
+    groups = judged(
+        view, 0, np.flatnonzero(across & ~shared),
+        lambda node: f"{operator(view, node)} joins ranks of several replicas", fix, np.arange(len(view)),
+    )  # fmt: skip
+    return merged(edges, groups)

@@ -1,0 +1,120 @@
+"""EP-2, EP-6 and EP-7 on the step graph: every token to k experts, experts in one place, attention as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, layer_name, merged, operator
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import GraphView
+from clustersim.model.architecture import Moe
+from clustersim.plan.parallel import ParallelPlan
+
+
+def routes_all(view: GraphView) -> GraphFinding:
+    """EP-2: per layer and step, what is dispatched, computed and combined is tokens × k."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None:
+        return NOTHING
+    tokens = carried(view, plan).tokens
+    top_k = np.array([layer.ffn.top_k if isinstance(layer.ffn, Moe) else 0 for layer in model.layers] + [0], np.int64)
+    nodes = np.flatnonzero(view.named("expert_up", "expert_down") & ~np.isnan(view.amount))
+    if not len(nodes):
+        return NOTHING
+    k = top_k[view.layer[nodes]]
+    step = view.step[nodes]
+    expected: FloatArray
+    if plan.ep.degree == 1:
+        expected = (tokens[step, view.s_of(view.rank[nodes])] * k).astype(np.float64)
+    else:
+        expected = (tokens[step].sum(axis=1) * k / plan.ep.degree).astype(np.float64)
+    found: FloatArray = view.amount[nodes]
+    if not view.evenly_routed:
+        cell = (step * (len(top_k) + 1) + view.layer[nodes] + 1) * len(view.names) + view.name[nodes]
+        _, which = np.unique(cell * (1 + int(view.replica_of(view.rank[nodes]).max(initial=0)))
+                             + view.replica_of(view.rank[nodes]), return_inverse=True)  # fmt: skip
+        found, expected = (np.bincount(which, weights=part)[which] for part in (found, expected))
+    wrong = np.flatnonzero(np.abs(found - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return f"{operator(view, int(nodes[at]))} takes {found[at]:g} routed tokens, where {expected[at]:g} were chosen"
+
+    fix = "let every token visit its top-k experts once each, and no other"
+    return merged(judged(view, len(nodes), wrong, message, fix, nodes), _carries_all(view, plan, top_k, fix))
+
+
+def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: str) -> GraphFinding:
+    """Dispatch and combine carry what the experts take, in bytes.
+
+    A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; without EP a
+    permutation in memory reads and writes them.
+    """
+    model, precision = view.model, view.precision
+    if model is None or precision is None:
+        return NOTHING
+    tokens = carried(view, plan).tokens
+    nodes = np.flatnonzero(view.named("dispatch", "combine") & ~np.isnan(view.amount))
+    step, k = view.step[nodes], top_k[view.layer[nodes]]
+    moved = k * model.hidden * precision.activation_bytes
+    if plan.ep.degree == 1:
+        expected = 2.0 * tokens[step, view.s_of(view.rank[nodes])] * moved
+    else:
+        share = np.where(view.named("dispatch")[nodes], plan.expert_tp, 1) / plan.tp
+        expected = tokens[step].max(axis=1) * moved * share
+    wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return (
+            f"{operator(view, int(nodes[at]))} carries {view.amount[nodes][at]:,.0f} bytes, where tokens × "
+            f"{int(k[at])} are {expected[at]:,.0f}"
+        )
+
+    return judged(view, len(nodes), wrong, message, fix, nodes)
+
+
+def one_map(view: GraphView) -> GraphFinding:
+    """EP-6: all ranks hold the experts that the one map gives them, and TP inside an expert stays in its group."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None:
+        return NOTHING
+    nodes = np.flatnonzero(view.mask(lambda node: node.op == "grouped_gemm") & (view.layer >= 0))
+    total = np.array([layer.ffn.num_experts if isinstance(layer.ffn, Moe) else 0 for layer in model.layers], np.int64)
+    expected = total[view.layer[nodes]] // plan.ep.degree
+    found = view.column("experts")[nodes]
+    wrong = np.flatnonzero(found != expected)
+
+    def message(at: int) -> str:
+        return f"the rank holds {found[at]} experts, where the map of all ranks gives it {expected[at]}"
+
+    held = judged(view, len(nodes), wrong, message, "let all ranks have one map from experts to ranks", nodes)
+    if plan.ep.degree == 1:
+        return held
+    share = plan.expert_tp
+    inner = view.mask(lambda node: node.axis == "expert_tp")
+    member = inner[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    astray = np.zeros(len(view), bool)
+    astray[node[rank // share != view.rank[node] // share]] = True
+    across = judged(
+        view, 0, np.flatnonzero(astray), lambda node: f"{operator(view, node)} joins ranks of different experts",
+        f"join the {share} ranks that share an expert's tensors", np.arange(len(view)),
+    )  # fmt: skip
+    return merged(held, across)
+
+
+def leaves_attention(view: GraphView) -> GraphFinding:
+    """EP-7: attention and K/V know nothing of EP: no collective of expert ranks stands among them."""
+    plan = view.plan
+    if plan is None or plan.ep.degree == 1:
+        return NOTHING
+    inner = view.mask(lambda node: node.module == "attention")
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("stage", "expert_tp"))
+    bad = np.flatnonzero(inner & joins)
+
+    def message(node: int) -> str:
+        return f"{operator(view, node)} joins expert ranks inside the attention of {layer_name(view, node)}"
+
+    fix = "spread experts, and leave attention and its K/V as without EP"
+    return judged(view, int(inner.sum()), bad, message, fix, np.arange(len(view)))

@@ -1,0 +1,318 @@
+"""SP-2, SP-4, SP-5 and SP-8: K/V of other segments is there, all of it, in time; and in one place for decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.reach import reach
+from clustersim.legality.graph_rules.sequence import RESHARDS, prefills, sp_collectives, splits_tokens
+from clustersim.legality.graph_rules.tokens import carried, chunk_segments
+from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.reference import entry_elements
+from clustersim.legality.shards import kv_heads_held
+from clustersim.model.architecture import Attention
+from clustersim.plan.parallel import ParallelPlan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells:
+    """Prefill attention by (step, layer, rank).
+
+    Parameters
+    ----------
+    number : int array of shape (cells,)
+        ``(step · layers + layer) · ranks + rank``, ascending.
+    core : int array of shape (cells,)
+        The first attention node of each.
+    got : bool array of shape (cells, sp)
+        SP ranks whose segments some collective brings.
+    turn : int array of shape (shifts, 2)
+        Ring shifts in each cell, in program order: (cell, node).
+    """
+
+    number: Int64Array
+    core: Int64Array
+    got: BoolArray
+    turn: Int64Array
+
+
+def _numbers(view: GraphView, node: Int64Array, rank: Int64Array) -> Int64Array:
+    layers = int(view.layer.max(initial=0)) + 2
+    return (view.step[node] * layers + view.layer[node] + 1) * max(1, view.num_ranks) + rank
+
+
+def _cells(view: GraphView, plan: ParallelPlan) -> Cells:
+    sp = plan.sp.degree
+    cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
+    number, first = np.unique(_numbers(view, cores, view.rank[cores]), return_index=True)
+    got = np.zeros((len(number), sp), bool)
+    brings = sp_collectives(view) & view.mask(lambda node: node.module == "attention") & _feeds(view)
+    fed = _contributions(view, brings)
+    member = np.flatnonzero(brings[view.member_node])
+    node, rank = view.member_node[member], view.member_rank[member]
+    wanted = _numbers(view, node, rank)
+    at = np.minimum(np.searchsorted(number, wanted), max(0, len(number) - 1))
+    here = (number[at] == wanted) if len(number) else np.zeros(len(at), bool)
+    node, rank, at = node[here], rank[here], at[here]
+    ring = view.mask(lambda node: node.op == "ring_shift")[node]
+    gathered = np.flatnonzero(~ring)
+    for one in range(sp):
+        got[at[gathered][fed[node[gathered], one]], one] = True
+    order = np.lexsort((node[ring], at[ring]))
+    turn = np.stack([at[ring][order], node[ring][order]], axis=1)
+    begins = np.concatenate(([True], np.diff(turn[:, 0]) != 0)) if len(turn) else np.zeros(0, bool)
+    start = np.maximum.accumulate(np.where(begins, np.arange(len(turn)), 0)) if len(turn) else np.zeros(0, np.int64)
+    passed = np.arange(len(turn)) - start + 1
+    s = view.s_of(rank[ring][order])
+    sender = (s - passed) % sp
+    whole = fed[turn[:, 1], (s - 1) % sp] if len(turn) else np.zeros(0, bool)
+    got[turn[whole, 0], sender[whole]] = True
+    return Cells(number=number, core=cores[first], got=got, turn=turn)
+
+
+def _feeds(view: GraphView) -> BoolArray:
+    """Return which nodes come before attention in their layer, rather than behind it (as Ulysses' way back)."""
+    behind = view.mask(lambda node: node.op == "attention_prefill")
+    after = np.zeros(len(view), bool)
+    after[view.target[behind[view.source]]] = True
+    return ~after
+
+
+def _contributions(view: GraphView, brings: BoolArray) -> BoolArray:
+    """Return (nodes, sp): SP ranks that take part in a collective and have an edge into it."""
+    plan = view.plan
+    assert plan is not None
+    edge, rank = view.rows
+    into = brings[view.target[edge]] & view.takes_part(view.target[edge], rank)
+    found = np.zeros((len(view), plan.sp.degree), bool)
+    found[view.target[edge[into]], view.s_of(rank[into])] = True
+    return found
+
+
+def _needed(view: GraphView, plan: ParallelPlan, cells: Cells) -> BoolArray:
+    """Return (cells, sp): segments of other ranks that hold a token before one of the rank's own."""
+    sp = plan.sp.degree
+    by_step = np.zeros((len(view.steps), sp, sp), bool)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            runs = chunk_segments(chunk.count, plan)
+            first = [min((a for a, b in part if b > a), default=chunk.count) for part in runs]
+            last = [max((b for a, b in part if b > a), default=0) for part in runs]
+            for s in range(sp):
+                for other in range(sp):
+                    context = chunk.start > 0 and other == chunk.owner and last[s] > 0
+                    by_step[at, s, other] |= other != s and (context or first[other] < last[s])
+    found: BoolArray = by_step[view.step[cells.core], view.s_of(view.rank[cells.core])]
+    return found
+
+
+def materialised(view: GraphView) -> GraphFinding:
+    """SP-2: K/V of every earlier token is on the rank: its own segment, or brought by a collective."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    cells = _cells(view, plan)
+    lost = _needed(view, plan, cells) & ~cells.got
+    bad = np.flatnonzero(lost.any(axis=1))
+
+    def message(at: int) -> str:
+        s = int(np.flatnonzero(lost[at])[0])
+        return f"tokens attend to those of SP rank {s}, whose K/V nothing brings to this rank"
+
+    fix = f"let the {plan.sp.scheme or 'exposure'} reach all {plan.sp.degree} SP ranks in every layer"
+    return judged(view, len(cells.core), bad, message, fix, cells.core)
+
+
+def in_order(view: GraphView) -> GraphFinding:
+    """SP-5: attention waits for the segments that it attends to, in order; SP ranks meet nowhere else."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    meets = sp_collectives(view) & prefills(view)
+    elsewhere = meets & view.mask(lambda node: node.module != "attention" and node.op not in RESHARDS)
+    fix = "let SP ranks meet at attention, and each part of it wait for the segment that it works on"
+    stray = judged(
+        view, int(meets.sum()), np.flatnonzero(elsewhere), lambda at: f"{operator(view, at)} joins SP ranks outside "
+        "attention", fix, np.arange(len(view)),
+    )  # fmt: skip
+    return merged(stray, _waits(view, plan, fix))
+
+
+def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+    cells = _cells(view, plan)
+    brings = sp_collectives(view) & view.mask(lambda node: node.module == "attention")
+    cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
+    into = np.flatnonzero(brings[view.source])
+    direct = np.unique(view.source[into] * len(view) + view.target[into])
+    number = _numbers(view, cores, view.rank[cores])
+    cell = np.searchsorted(cells.number, number)
+    if not len(cells.turn):
+        expanded = view.named("kv_b_proj")
+        fed = np.zeros(len(view), bool)
+        fed[view.target[brings[view.source]]] = True
+        over = expanded[view.source] & fed[view.source]
+        fed[view.target[over]] = True
+        early = np.flatnonzero(cells.got[cell].any(axis=1) & ~fed[cores])
+        return judged(
+            view, len(cores), early, lambda _: "attention does not wait for the K/V of the other segments", fix, cores
+        )
+    ring = np.array([_ring_step(symbol.variant) for symbol in view.symbols], np.int64)[view.symbol[cores]]
+    begins = np.searchsorted(cells.turn[:, 0], cell)
+    at = begins + ring - 1
+    inside = (ring > 0) & (at < len(cells.turn))
+    inside &= cells.turn[np.minimum(at, len(cells.turn) - 1), 0] == cell
+    shift = cells.turn[np.where(inside, at, 0), 1]
+    early = np.flatnonzero(inside & ~np.isin(shift * len(view) + cores, direct))
+    parts = judged(
+        view, len(cores), early, lambda at: f"it attends before {operator(view, int(shift[at]))} brought its segment",
+        fix, cores,
+    )  # fmt: skip
+    turn = cells.turn
+    follows = np.flatnonzero(np.diff(turn[:, 0]) == 0)
+    first, second = turn[follows, 1], turn[follows + 1, 1]
+    torn = np.flatnonzero(~np.isin(first * len(view) + second, direct))
+    ordered = judged(
+        view, len(follows), torn, lambda at: f"it passes a segment on before {operator(view, int(first[at]))} brought "
+        "it", fix, second,
+    )  # fmt: skip
+    return merged(parts, ordered)
+
+
+def _ring_step(variant: str) -> int:
+    number = variant.partition("#")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def volumes(view: GraphView) -> GraphFinding:
+    """SP-4: what is exposed is the K/V of the prompt, as the scheme prescribes: tokens × heads × head dimension."""
+    plan, model, precision = view.plan, view.model, view.precision
+    if plan is None or model is None or precision is None or not splits_tokens(view):
+        return NOTHING
+    inner = (view.layer >= 0) & ~np.isnan(view.amount)
+    nodes = np.flatnonzero(sp_collectives(view) & prefills(view) & inner & view.mask(lambda n: n.module == "attention"))
+    numbers = carried(view, plan)
+    act = precision.activation_bytes
+    behind = ~_feeds(view)
+    expected = np.array(
+        [
+            act * _elements(
+                view.symbols[int(view.symbol[node])].op, model.layers[int(view.layer[node])].attention, plan,
+                numbers.prefill[int(view.step[node])], int(numbers.context[int(view.step[node])]),
+                back=bool(behind[node]), t=int(view.rank[node]) % plan.tp,
+            )
+            for node in nodes.tolist()
+        ],
+        np.float64,
+    )  # fmt: skip
+    wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return f"it carries {view.amount[nodes][at]:,.0f} bytes, where the prompt's K/V is {expected[at]:,.0f}"
+
+    return judged(view, len(nodes), wrong, message, "expose the K/V of every token and head once", nodes)
+
+
+def _elements(
+    op: str, a: Attention, plan: ParallelPlan, prefill: Int64Array, context: int, *, back: bool, t: int
+) -> float:
+    """Return the elements that one rank's collective carries, in the convention of its operator.
+
+    An all-gather is measured by what a rank has at its end, a shift by what one rank passes on, an all-to-all by what
+    one rank has before it.
+    """
+    held = len(kv_heads_held(a, plan.tp)[t])
+    entry = entry_elements(a, held)
+    longest = int(prefill.max())
+    if op == "all_gather":
+        return float((int(prefill.sum()) + context) * entry)
+    if op == "ring_shift":
+        return float((longest + context) * entry)
+    heads = a.num_heads // plan.tp
+    if back:
+        return float(longest * heads * a.v_head_dim)
+    each, group = heads // plan.sp.degree, max(1, heads // held)
+    sent = sum(len({q // group for q in range(s * each, (s + 1) * each)}) for s in range(plan.sp.degree))
+    entries = sent * (a.head_dim + a.v_head_dim)
+    return float(longest * (heads * a.head_dim + entries) + context * entries)
+
+
+def moved_for_decode(view: GraphView) -> GraphFinding:
+    """SP-8: on every stage the K/V of all segments moves to where decode reads it, before the boundary."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    writes = np.flatnonzero(view.named("kv_write") & prefills(view))
+    moves = view.mask(lambda node: node.name == "kv_move" and node.op in COLLECTIVE_OPS)
+    fix = "move the K/V of every segment to the rank that decodes the sequence, before the boundary node"
+    groups = np.unique(np.stack([view.step[writes], view.rank[writes]]), axis=1)
+    member = moves[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    width = max(1, view.num_ranks)
+    lost = ~np.isin(groups[0] * width + groups[1], view.step[node] * width + rank)
+    faults = []
+    if lost.any():
+        step, where = (int(part[lost][0]) for part in groups)
+        at = int(writes[(view.step[writes] == step) & (view.rank[writes] == where)][0])
+        message = f"decode reads the segment of rank {where}, which is never moved"
+        faults.append(GraphFault(where=place(view, at), message=message, fix=fix))
+    told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
+    return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
+
+
+def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:
+    """Every move comes before a boundary node of each of its ranks."""
+    ends = np.flatnonzero(view.mask(lambda node: node.op == "boundary"))
+    if not len(moves) or not len(ends):
+        return NOTHING
+    before = reach(view, ends)
+    width = max(1, view.num_ranks)
+    member = np.flatnonzero(np.isin(view.member_node, moves))
+    node, rank = view.member_node[member], view.member_rank[member]
+    key = view.step[ends] * width + view.rank[ends]
+    order = np.argsort(key, kind="stable")
+    wanted = view.step[node] * width + rank
+    at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
+    end = ends[order[at]]
+    late = np.flatnonzero((key[order[at]] != wanted) | ~before.comes_before(node, end))
+    return judged(
+        view, len(node), late, lambda at: f"the boundary of rank {int(rank[at])} does not wait for it", fix, node
+    )
+
+
+def _whole_volume(view: GraphView, plan: ParallelPlan, moves: BoolArray, fix: str) -> GraphFinding:
+    """What moves is the K/V of all the stage's layers: of the prompt, or of the longest segment where all exchange."""
+    model, precision = view.model, view.precision
+    nodes = np.flatnonzero(moves & ~np.isnan(view.amount))
+    if model is None or precision is None or not view.cached_layers or not len(nodes):
+        return NOTHING
+    prefill = carried(view, plan).prefill
+    tokens = (prefill.sum(axis=1) if plan.sp.decode == "idle" else prefill.max(axis=1))[view.step[nodes]]
+    entries = _stage_entries(view, plan)
+    expected = tokens * entries[view.stage[nodes]] * precision.kv_bytes
+    wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return f"it moves {view.amount[nodes][at]:,.0f} bytes, where the segments have {expected[at]:,.0f}"
+
+    return judged(view, len(nodes), wrong, message, fix, nodes)
+
+
+def _stage_entries(view: GraphView, plan: ParallelPlan) -> FloatArray:
+    """Return the cache elements per token that one rank of each stage keeps, over the layers of the whole stage."""
+    model = view.model
+    assert model is not None
+    each = np.array(
+        [entry_elements(layer.attention, len(kv_heads_held(layer.attention, plan.tp)[0])) for layer in model.layers],
+        np.float64,
+    )
+    found = np.zeros(plan.pp)
+    for stage in range(plan.pp):
+        shown = np.unique(view.layer[(view.stage == stage) & view.named("kv_write")])
+        if len(shown):
+            found[stage] = each[shown].mean() * view.cached_layers[stage]
+    return found

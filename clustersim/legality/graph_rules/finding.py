@@ -1,0 +1,94 @@
+"""What a rule of level G concludes, and how its messages name a place in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.clock import Int64Array
+from clustersim.legality.graph_view import GraphView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFault:
+    """One place where a rule is broken: where, the witness in one sentence, and what would be legal."""
+
+    where: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFinding:
+    """How much one rule looked at, and what it found."""
+
+    looked_at: int
+    faults: tuple[GraphFault, ...] = ()
+
+
+NOTHING: Final = GraphFinding(looked_at=0)
+
+
+def merged(*findings: GraphFinding) -> GraphFinding:
+    """Return several findings of one rule as one."""
+    return GraphFinding(
+        looked_at=sum(finding.looked_at for finding in findings),
+        faults=tuple(fault for finding in findings for fault in finding.faults),
+    )
+
+
+def judged(
+    view: GraphView, looked_at: int, bad: Int64Array, message: Callable[[int], str], fix: str, node: Int64Array
+) -> GraphFinding:
+    """Return a finding with one fault for all of ``bad``, told by the first.
+
+    Parameters
+    ----------
+    view : GraphView
+    looked_at : int
+    bad : int array
+        What is wrong: positions in whatever the rule looked at.
+    message : callable
+        Position → what is wrong there.
+    fix : str
+    node : int array
+        Node of each position in ``bad``'s numbering.
+    """
+    if not len(bad):
+        return GraphFinding(looked_at=int(looked_at))
+    first = int(bad[0])
+    others = f" (and so at {len(bad) - 1:,} more places)" if len(bad) > 1 else ""
+    fault = GraphFault(where=place(view, int(node[first])), message=message(first) + others, fix=fix)
+    return GraphFinding(looked_at=int(looked_at), faults=(fault,))
+
+
+def operator(view: GraphView, node: int) -> str:
+    """Return the name of a node's operator."""
+    return view.symbols[int(view.symbol[node])].name
+
+
+def place(view: GraphView, node: int) -> str:
+    """Return where a node is: ``decode step 3, stage 1, layer 12, rank 5, o_proj``."""
+    step, layer, stage = int(view.step[node]), int(view.layer[node]), int(view.stage[node])
+    words = [f"{view.steps[step].kind} step {step}", f"stage {_named(stage, view.stage_names)}"]
+    if layer >= 0:
+        words.append(f"layer {_named(layer, view.layer_names)}")
+    size = int(view.size[node])
+    if size == 1:
+        words.append(f"rank {int(view.rank[node])}")
+    elif size > 1:
+        offsets, ranks = view.members
+        found = ranks[offsets[node] : offsets[node + 1]].tolist()
+        words.append("ranks " + (", ".join(map(str, found)) if size <= 4 else f"{found[0]} … {found[-1]}"))
+    return ", ".join([*words, operator(view, node)])
+
+
+def layer_name(view: GraphView, node: int) -> str:
+    """Return how messages name the layer of a node."""
+    layer = int(view.layer[node])
+    return f"layer {_named(layer, view.layer_names)}" if layer >= 0 else "no layer"
+
+
+def _named(number: int, names: tuple[int, ...]) -> int:
+    return names[number] if number < len(names) else number

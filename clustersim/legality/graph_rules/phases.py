@@ -1,0 +1,106 @@
+"""PH-1, PH-2, PH-3: prefill before decode, one token at a time, step after step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import GraphView
+
+
+def prefills_first(view: GraphView) -> GraphFinding:
+    """PH-1: a sequence decodes behind the phase boundary of its last chunk, and by no way beside it."""
+    found = []
+    between = links(view)
+    for before, after in successions(view):
+        steps = view.steps
+        if not steps[before].chunks or steps[after].kind == "prefill":
+            continue
+        found.append(_bounded(view, between, before, after))
+    return merged(*found) if found else NOTHING
+
+
+def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphFinding:
+    boundary = view.mask(lambda node: node.op == "boundary")
+    here = view.step == before
+    crossing = np.flatnonzero((view.step[between.source] == before) & (view.step[between.target] == after))
+    beside = crossing[~boundary[between.source[crossing]]]
+    fix = "let decode wait for the boundary nodes of the last chunk, and for nothing beside them"
+
+    def direct(at: int) -> str:
+        node = int(between.target[at])
+        return f"{operator(view, int(between.source[at]))} goes to {place(view, node)} with no boundary between"
+
+    past = judged(view, len(crossing), beside, direct, fix, between.source)
+    if past.faults:
+        return past
+    done = np.flatnonzero(here & (boundary | view.named("kv_write", "sample")))
+    starts = np.flatnonzero((view.step == after) & view.named("schedule"))
+    if not (boundary & here).any():
+        message = f"prefill has no boundary node, and {view.steps[after].kind} step {after} decodes its sequences"
+        where = f"{view.steps[before].kind} step {before}"
+        return GraphFinding(looked_at=1, faults=(GraphFault(where=where, message=message, fix=fix),))
+    node, start = pairs_of(done, between.unlike(view, starts, before))
+    early = np.flatnonzero(~between.awaited(view, node, start))
+
+    def message_of(at: int) -> str:
+        return f"{place(view, int(start[at]))} does not wait for {operator(view, int(node[at]))}"
+
+    return merged(past, judged(view, len(node), early, message_of, fix, node))
+
+
+def one_token_each(view: GraphView) -> GraphFinding:
+    """PH-2: a decode step has one new token of each sequence in it, and no sequence twice."""
+    plan = view.plan
+    faults = []
+    looked_at = 0
+    fix = "give a sequence one token per decode step: the next one does not exist yet"
+    for at, step in enumerate(view.steps):
+        for token in step.decodes or ():
+            looked_at += 1
+            if token.tokens != 1:
+                message = f"the step carries {token.tokens} new tokens of sequence {token.request}"
+                faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+        twice = [r for r, n in Counter(token.request for token in step.decodes or ()).items() if n > 1]
+        if twice:
+            message = f"sequence {twice[0]} is in the step twice"
+            faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+    listed = GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+    if plan is None:
+        return listed
+    cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_decode") & ~np.isnan(view.amount))
+    expected = carried(view, plan).decode[view.step[cores], view.s_of(view.rank[cores])]
+    wrong = np.flatnonzero(np.abs(view.amount[cores] - expected) > 0.5)
+
+    def message_of(at: int) -> str:
+        return f"attention takes {view.amount[cores][at]:g} new tokens of {expected[at]} sequences"
+
+    return merged(listed, judged(view, len(cores), wrong, message_of, fix, cores))
+
+
+def one_step_at_a_time(view: GraphView) -> GraphFinding:
+    """PH-3: a decode step waits until the one before it has sampled, and every layer on every stage has written."""
+    found = []
+    between = links(view)
+    for before, after in successions(view):
+        if view.steps[before].chunks and view.steps[after].kind != "prefill":
+            continue  # the way from prefill to decode is rule PH-1
+        done = np.flatnonzero((view.step == before) & view.named("kv_write", "sample"))
+        starts = np.flatnonzero((view.step == after) & view.named("schedule"))
+        node, start = pairs_of(done, between.unlike(view, starts, before))
+        early = np.flatnonzero(~between.awaited(view, node, start))
+        found.append(_early(view, node, start, early))
+    return merged(*found) if found else NOTHING
+
+
+def _early(view: GraphView, node: Int64Array, start: Int64Array, early: Int64Array) -> GraphFinding:
+    def message(at: int) -> str:
+        return f"{place(view, int(start[at]))} does not wait for {operator(view, int(node[at]))} of the step before it"
+
+    fix = "start a step of a sequence when the one before it has sampled its token and written its K/V everywhere"
+    return judged(view, len(node), early, message, fix, node)

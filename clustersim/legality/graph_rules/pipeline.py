@@ -1,0 +1,168 @@
+"""PP-2, PP-4, PP-5 and PP-6 on the step graph: stages hand on in order, and micro-batches keep to themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import TRANSFER_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.reach import levels
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import DATA, KV, SYNC, BoolArray, GraphView
+
+NORMS = ("attention_norm", "ffn_norm", "moe_norm")
+ADDS = ("attention_add", "ffn_add", "moe_add")
+
+
+def hands_on(view: GraphView) -> GraphFinding:
+    """PP-2: a stage begins with what arrived from the stage before it: tokens × hidden × bytes."""
+    plan = view.plan
+    if plan is None or plan.pp == 1:
+        return NOTHING
+    received = _received(view)
+    entry = np.flatnonzero(_entries(view))
+    early = np.flatnonzero(~received[entry])
+    arrived = judged(
+        view, len(entry), early, lambda _: "it starts before the output of the stage before it has arrived",
+        "let the first operators of a stage wait for its receive", entry,
+    )  # fmt: skip
+    model, precision = view.model, view.precision
+    if model is None or precision is None:
+        return arrived
+    nodes = np.flatnonzero(view.mask(lambda node: node.op in TRANSFER_OPS) & ~np.isnan(view.amount))
+    tokens = carried(view, plan).tokens[view.step[nodes], view.s_of(view.rank[nodes])]
+    expected = tokens * model.hidden * precision.activation_bytes
+    wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return (
+            f"it carries {view.amount[nodes][at]:,.0f} bytes, where {tokens[at]} tokens × {model.hidden} × "
+            f"{precision.activation_bytes:g} bytes are {expected[at]:,.0f}"
+        )
+
+    return merged(arrived, judged(view, len(nodes), wrong, message, "send the hidden state of every token", nodes))
+
+
+def _received(view: GraphView) -> BoolArray:
+    """Return which nodes have an edge from a receive of their step and rank."""
+    edge, rank = view.rows
+    own = view.mask(lambda node: node.op == "recv")[view.source[edge]] & view.within_step[edge]
+    own &= view.takes_part(view.target[edge], rank)
+    found = np.zeros(len(view), bool)
+    found[view.target[edge[own]]] = True
+    return found
+
+
+def _entries(view: GraphView) -> BoolArray:
+    """Return the operators that take the input of a later stage: norm and residual add of its first module."""
+    norms = np.array([name in NORMS for name in view.names], bool)[view.name] & (view.stage > 0)
+    first = np.full((len(view.steps), int(view.stage.max(initial=0)) + 1), np.iinfo(np.int64).max, np.int64)
+    module = np.where(view.named("attention_norm"), 0, 1) + 2 * view.layer
+    np.minimum.at(first, (view.step[norms], view.stage[norms]), module[norms])
+    adds = np.array([name in ADDS for name in view.names], bool)[view.name] & (view.stage > 0)
+    module = np.where(adds, np.where(view.named("attention_add"), 0, 1) + 2 * view.layer, module)
+    found: BoolArray = (norms | adds) & (module == first[view.step, view.stage])
+    return found
+
+
+def keeps_apart(view: GraphView) -> GraphFinding:
+    """PP-4: no sequence is in two micro-batches, and no edge goes from one to another."""
+    lanes: dict[tuple[int, int], int] = {}
+    faults = []
+    looked_at = 0
+    for at, step in enumerate(view.steps):
+        requests = [chunk.request for chunk in step.chunks] + [token.request for token in step.decodes or ()]
+        looked_at += len(requests)
+        for request in requests:
+            lane = lanes.setdefault((step.replica, request), step.lane)
+            if lane != step.lane:
+                message = f"sequence {request} is in micro-batches {lane} and {step.lane}"
+                fix = "give every sequence to one micro-batch"
+                faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+    lane_of = np.array([step.lane for step in view.steps], np.int64)[view.step]
+    replica = view.replica_of(view.rank)
+    source, target = view.source, view.target
+    crosses = (lane_of[source] != lane_of[target]) & (replica[source] == replica[target]) & (view.kind != KV)
+    cross = judged(
+        view, 0, np.flatnonzero(crosses),
+        lambda edge: f"it needs {place(view, int(source[edge]))}, of another micro-batch",
+        "let micro-batches wait for each other on no data", target,
+    )  # fmt: skip
+    several = len({(step.replica, step.lane) for step in view.steps}) > 1
+    return merged(GraphFinding(looked_at=looked_at if several else 0, faults=tuple(faults[:1])), cross)
+
+
+def meets(view: GraphView) -> GraphFinding:
+    """PP-5: every send meets one receive, and no two ranks wait for each other, each stream in program order."""
+    sends, receives = (np.flatnonzero(view.mask(lambda node, op=op: node.op == op)) for op in TRANSFER_OPS)  # type: ignore[misc]
+    if not len(sends) and not len(receives):
+        return NOTHING
+    edges = np.flatnonzero((view.kind == SYNC) & np.isin(view.source, sends) & np.isin(view.target, receives))
+    out = np.bincount(view.source[edges], minlength=len(view))
+    into = np.bincount(view.target[edges], minlength=len(view))
+    alone = np.concatenate((sends[out[sends] != 1], receives[into[receives] != 1]))
+    single = judged(
+        view, len(sends) + len(receives), np.arange(len(alone)),
+        lambda at: f"the {operator(view, int(alone[at]))} meets {int(out[alone[at]] + into[alone[at]])} nodes, not one",
+        "match every send with one receive", alone,
+    )  # fmt: skip
+    if single.faults:
+        return single
+    return merged(single, _deadlock(view, edges))
+
+
+def _deadlock(view: GraphView, edges: Int64Array) -> GraphFinding:
+    """A send and its receive are one event; with the order of each rank's streams, nothing may wait for itself."""
+    if (levels(len(view), view.source, view.target) < 0).any():
+        return NOTHING  # the graph itself has a cycle: rule RUN-1
+    event = np.arange(len(view))
+    event[view.target[edges]] = view.source[edges]
+    streams = np.array([symbol.op if symbol.op in TRANSFER_OPS else "" for symbol in view.symbols])
+    transfers = np.isin(streams, TRANSFER_OPS)[view.symbol[view.member_node]]
+    node, rank = view.member_node[transfers], view.member_rank[transfers]
+    is_send = (streams == "send")[view.symbol[node]]
+    order = np.lexsort((view.member_position[transfers], is_send, rank))
+    node, rank, is_send = node[order], rank[order], is_send[order]
+    follows = (rank[1:] == rank[:-1]) & (is_send[1:] == is_send[:-1])
+    source = np.concatenate((event[view.source], event[node[:-1][follows]]))
+    target = np.concatenate((event[view.target], event[node[1:][follows]]))
+    apart = source != target
+    level = levels(len(view), source[apart], target[apart])
+    stuck = np.flatnonzero((level < 0) & view.mask(lambda node: node.op == "send"))
+    return judged(
+        view, int(follows.sum()), stuck, lambda _: "the send waits for a receive that waits for this send",
+        "send and receive in one order on both sides", np.arange(len(view)),
+    )  # fmt: skip
+
+
+def layer_by_layer(view: GraphView) -> GraphFinding:
+    """PP-6: on every rank, layer l of a step runs after layer l−1 of that step."""
+    edge, rank = view.rows
+    source, target = view.source[edge], view.target[edge]
+    data = (view.kind[edge] == DATA) & view.within_step[edge]
+    between = data & (view.layer[source] >= 0) & (view.layer[target] >= 0) & (view.layer[source] != view.layer[target])
+    between &= view.takes_part(source, rank) & view.takes_part(target, rank)
+    source, target, rank = source[between], target[between], rank[between]
+    fix = "run the layers in the model's order on every rank"
+    back = np.flatnonzero(view.layer[source] > view.layer[target])
+    backward = judged(
+        view, len(source), back, lambda at: f"it runs after {place(view, int(source[at]))}, a later layer", fix, target
+    )
+    if backward.faults:
+        return backward
+    return merged(backward, _follows(view, source, target, rank, fix))
+
+
+def _follows(view: GraphView, source: Int64Array, target: Int64Array, rank: Int64Array, fix: str) -> GraphFinding:
+    """Each layer that a rank attends in has an edge from the layer before it on that rank."""
+    width, layers = max(1, view.num_ranks), int(view.layer.max(initial=0)) + 1
+    adds = np.flatnonzero(view.named("attention_add"))
+    here = (view.step[adds] * width + view.rank[adds]) * layers + view.layer[adds]
+    order = np.argsort(here, kind="stable")
+    node, here = adds[order], here[order]
+    later = np.concatenate(([False], here[1:] // layers == here[:-1] // layers)) if len(here) else np.zeros(0, bool)
+    before = np.where(later, np.roll(here, 1), -1) % layers if len(here) else here
+    linked = ((view.step[target] * width + rank) * layers + view.layer[target]) * layers + view.layer[source]
+    lost = np.flatnonzero(later & ~np.isin(here * layers + before, linked))
+    return judged(view, int(later.sum()), lost, lambda _: "the layer does not wait for the one before it", fix, node)

@@ -1,0 +1,81 @@
+"""RUN-1: the graph can run: no cycle, no orphan, every node on its devices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator
+from clustersim.legality.graph_rules.reach import levels
+from clustersim.legality.graph_view import GraphView, Step
+from clustersim.plan.parallel import ParallelPlan
+
+
+def can_run(view: GraphView) -> GraphFinding:
+    """RUN-1: the graph is acyclic and connected, and every node is bound to its device or devices."""
+    return merged(_acyclic(view), _bound(view), _connected(view))
+
+
+def _acyclic(view: GraphView) -> GraphFinding:
+    level = levels(len(view), view.source, view.target)
+    stuck = np.flatnonzero((level[view.source] < 0) & (level[view.target] < 0))
+    node = view.target[stuck]
+    return judged(
+        view, len(view), np.arange(len(stuck)),
+        lambda at: f"it waits for {operator(view, int(view.source[stuck[at]]))}, which waits for it: a cycle",
+        "remove one edge of the cycle", node,
+    )  # fmt: skip
+
+
+def _bound(view: GraphView) -> GraphFinding:
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    wrong = np.flatnonzero((view.size == 0) | (~joins & (view.size != 1)))
+    numbers = judged(
+        view, 0, wrong, lambda node: f"{operator(view, node)} is bound to {int(view.size[node])} devices",
+        "bind an operator to one device, and a collective to those that it joins", np.arange(len(view)),
+    )  # fmt: skip
+    world = view.plan.world if view.plan is not None else view.num_ranks
+    far = np.flatnonzero((view.member_rank >= world) | (view.member_rank < 0))
+    outside = judged(
+        view, 0, far, lambda at: f"rank {int(view.member_rank[at])} is not one of the plan's {world}",
+        "bind it to a rank of the plan", view.member_node,
+    )  # fmt: skip
+    return merged(numbers, outside)
+
+
+def _connected(view: GraphView) -> GraphFinding:
+    inside = view.within_step
+    label = _components(len(view), view.source[inside], view.target[inside])
+    found, counts = np.unique(label, return_counts=True)
+    step = view.step[found]
+    parts = np.bincount(step, minlength=len(view.steps))
+    allowed = np.array([_parts(at, view.plan) for at in view.steps], np.int64)
+    many = parts[step] > allowed[step]
+    order = np.lexsort((counts, step))
+    lost = [int(found[at]) for at in order if many[at]]
+    return judged(
+        view, 0, np.arange(len(lost)),
+        lambda at: f"{operator(view, lost[at])} and what hangs on it is connected to nothing else of the step",
+        "connect it to what it needs and to what needs it", np.array(lost, np.int64),
+    )  # fmt: skip
+
+
+def _parts(step: Step, plan: ParallelPlan | None) -> int:
+    """Return how many parts a step may fall into: SP ranks that decode their own sequences have nothing in common."""
+    spread = plan is not None and plan.sp.decode == "dp" and step.kind == "decode" and plan.ep.degree == 1
+    return plan.sp.degree if spread and plan is not None else 1
+
+
+def _components(num_nodes: int, source: Int64Array, target: Int64Array) -> Int64Array:
+    """Return the lowest node of each node's weakly connected component (label propagation with pointer jumping)."""
+    label = np.arange(num_nodes)
+    while True:
+        grown = label.copy()
+        np.minimum.at(grown, source, label[target])
+        np.minimum.at(grown, target, label[source])
+        np.minimum.at(grown, label, grown)
+        grown = grown[grown]
+        if np.array_equal(grown, label):
+            return label
+        label = grown

@@ -1,0 +1,111 @@
+"""SP-1, SP-3 and SP-6 on the step graph: how tokens are split, in prefill only, and the same all the way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.graph_rules.tensor import TOKEN_WISE
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import BoolArray, GraphView
+
+RESHARDS = ("all_to_all", "reduce_scatter")
+"""Collectives after which other ranks have the tokens."""
+
+
+def splits_tokens(view: GraphView) -> bool:
+    """Whether the plan splits sequences."""
+    return view.plan is not None and view.plan.sp.degree > 1
+
+
+def sp_collectives(view: GraphView) -> BoolArray:
+    """Return which nodes are collectives over SP ranks, the move of K/V before the boundary excepted."""
+    return view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis == "sp" and node.name != "kv_move")
+
+
+def prefills(view: GraphView) -> BoolArray:
+    """Return which nodes are of steps that prefill."""
+    return view.of_steps(lambda step: bool(step.chunks))
+
+
+def partitions(view: GraphView) -> GraphFinding:
+    """SP-1: the segments that the ranks work on are disjoint and cover the prompt."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    node = _first_products(view)
+    if not len(node):
+        return NOTHING
+    tokens = carried(view, plan).tokens
+    expected = tokens[view.step[node], view.s_of(view.rank[node])].astype(np.float64)
+    if not view.evenly_routed:  # of a graph from outside, which ranks have the longer segments is its own affair
+        cell = view.step[node] * max(1, view.num_ranks) + view.stage[node] * plan.tp + view.rank[node] % plan.tp
+        _, which = np.unique(cell, return_inverse=True)
+        total, wanted = (np.bincount(which, weights=part)[which] for part in (view.amount[node], expected))
+        expected = view.amount[node] + wanted - total
+    wrong = np.flatnonzero(np.abs(view.amount[node] - expected) > 1e-6)
+
+    def message(at: int) -> str:
+        found = view.amount[node][at]
+        what = "a token is in two segments" if found > expected[at] else "a token is in no segment"
+        return f"the rank works on {found:g} tokens, where its segment has {expected[at]:g}: {what}"
+
+    return judged(view, len(node), wrong, message, "put every token of the prompt into exactly one segment", node)
+
+
+def _first_products(view: GraphView) -> Int64Array:
+    """Return of each rank and prefill step the first product that has a row per token."""
+    node = np.flatnonzero(view.named(*TOKEN_WISE) & prefills(view) & ~np.isnan(view.amount))
+    _, first = np.unique(view.step[node] * max(1, view.num_ranks) + view.rank[node], return_index=True)
+    return node[first]
+
+
+def same_partition(view: GraphView) -> GraphFinding:
+    """SP-6: a rank has the same tokens in every product of a step, and nothing deals them out anew."""
+    if not splits_tokens(view):
+        return NOTHING
+    first = _first_products(view)
+    width = max(1, view.num_ranks)
+    rows = np.zeros(len(view.steps) * width)
+    rows[view.step[first] * width + view.rank[first]] = view.amount[first]
+    node = np.flatnonzero(view.named(*TOKEN_WISE) & prefills(view) & ~np.isnan(view.amount))
+    expected = rows[view.step[node] * width + view.rank[node]]
+    wrong = np.flatnonzero(np.abs(view.amount[node] - expected) > 1e-6)
+
+    def message(at: int) -> str:
+        found = view.amount[node][at]
+        return f"the rank works on {found:g} tokens here, and on {expected[at]:g} in the first product of the step"
+
+    fix = "keep the partition of tokens through all projections and layers"
+    reshards = np.flatnonzero(
+        sp_collectives(view) & view.mask(lambda node: node.op in RESHARDS and node.module != "attention")
+    )
+    dealt = judged(
+        view, 0, reshards, lambda at: f"{operator(view, at)} deals tokens out anew", fix, np.arange(len(view))
+    )
+    return merged(judged(view, len(node), wrong, message, fix, node), dealt)
+
+
+def prefill_only(view: GraphView) -> GraphFinding:
+    """SP-3: a decode step has no collective over SP ranks, and whole sequences on the ranks that the plan names."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    decodes = view.of_steps(lambda step: step.kind == "decode")
+    over = np.flatnonzero(decodes & view.mask(lambda node: node.axis == "sp" or node.op == "attention_prefill"))
+    fix = "let SP ranks idle in decode, or give each whole sequences; a decode step has no tokens to split"
+    inside = judged(
+        view, int(decodes.sum()), over, lambda _: "a decode step has an operator of SP", fix, np.arange(len(view))
+    )
+    if plan.sp.decode != "idle":
+        return inside
+    everywhere = view.of_steps(lambda step: step.kind != "prefill")
+    cores = np.flatnonzero(everywhere & view.mask(lambda node: node.op == "attention_decode"))
+    busy = np.flatnonzero(view.s_of(view.rank[cores]) > 0)
+    idle = judged(
+        view, len(cores), busy, lambda _: "the rank decodes, where the plan lets all SP ranks but the first idle",
+        fix, cores,
+    )  # fmt: skip
+    return merged(inside, idle)

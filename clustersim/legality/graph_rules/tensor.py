@@ -1,0 +1,254 @@
+"""TP-2 to TP-5 and TP-7 to TP-9 on the step graph: what is split is put together, inside a layer and a step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import (
+    NOTHING,
+    GraphFinding,
+    judged,
+    layer_name,
+    merged,
+    operator,
+    place,
+)
+from clustersim.legality.graph_rules.layouts import (
+    ADDS_UP,
+    ELEMENTWISE,
+    FULL,
+    GATHERS,
+    INHERITS,
+    PARTIAL,
+    SPLIT,
+    UNKNOWN,
+    WORDS,
+    layouts,
+    qkv_width,
+)
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import DATA, BoolArray, GraphView
+from clustersim.legality.reference import shapes_of
+
+HEAD_LOCAL: Final = (
+    "qkv_proj", "q_b_proj", "q_absorb", "kv_b_proj", "rope", "qk_norm_rope", "kv_write", "attention_prefill",
+    "attention_decode", "v_absorb",
+)  # fmt: skip
+TOKEN_WISE: Final = (
+    "qkv_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "o_proj", "ffn_up", "ffn_down", "gate", "shared_up",
+    "shared_gate", "shared_down",
+)  # fmt: skip
+"""Products with one row per token that a rank has."""
+
+
+def is_split(view: GraphView) -> bool:
+    """Whether the plan splits any tensor."""
+    return view.plan is not None and (view.plan.tp > 1 or view.plan.expert_tp > 1)
+
+
+def joins(view: GraphView) -> BoolArray:
+    """Return which nodes are collectives of TP."""
+    return view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
+
+
+def recombines(view: GraphView) -> GraphFinding:
+    """TP-2: everyone reads what it needs: a whole, a slice, or terms of a sum that are summed."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None or not is_split(view):
+        return NOTHING
+    wanted, made = layouts(view, plan, model)
+    edges = np.flatnonzero((view.kind == DATA) & view.within_step)
+    source, target = view.source[edges], view.target[edges]
+    made, mixed = _filled(made, source, target)
+    want, have = wanted[target], made[source]
+    known = (have != UNKNOWN) & (want != UNKNOWN)
+    bad = known & (
+        ((want == FULL) & (have != FULL))
+        | (np.isin(want, (SPLIT, INHERITS)) & (have == PARTIAL))
+        | ((want == PARTIAL) & (have != PARTIAL))
+        | ((want == GATHERS) & (have != SPLIT))
+        | ((want == ADDS_UP) & mixed[target] & (have == PARTIAL))
+    )
+
+    def message(at: int) -> str:
+        maker, reader = int(source[at]), int(target[at])
+        found, needed = WORDS[int(have[at])], {PARTIAL: "terms of a sum", GATHERS: "a slice"}
+        return (
+            f"{operator(view, reader)} reads {found} of {operator(view, maker)} as if it were "
+            f"{needed.get(int(want[at]), 'whole')}"
+        )
+
+    fix = "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole"
+    return judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target)
+
+
+def _filled(made: Int64Array, source: Int64Array, target: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """Return what operators make that inherit a layout, and which add a partial sum to something else."""
+    passes = np.isin(made, (INHERITS, ADDS_UP))
+    found = np.where(passes, UNKNOWN, made)
+    inner = passes[target]
+    for _ in range(16):
+        grown = found.copy()
+        np.maximum.at(grown, target[inner], found[source[inner]])
+        if np.array_equal(grown, found):
+            break
+        found = grown
+    least = np.full(len(made), PARTIAL + 1, np.int64)
+    told = inner & (found[source] != UNKNOWN)
+    np.minimum.at(least, target[told], found[source[told]])
+    return found, (made == ADDS_UP) & (found == PARTIAL) & (least < PARTIAL)
+
+
+def inherits(view: GraphView) -> GraphFinding:
+    """TP-3: an element-wise operator takes its producer's partition; only a partial sum is recombined before it."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None or not is_split(view):
+        return NOTHING
+    elementwise = view.named(*ELEMENTWISE)
+    _, made = layouts(view, plan, model)
+    joining = joins(view)
+    into = elementwise[view.target] & joining[view.source]
+    summed = np.zeros(len(view), bool)
+    summed[view.target[made[view.source] == PARTIAL]] = True
+    bad = np.flatnonzero(into & ~summed[view.source])
+
+    def message(at: int) -> str:
+        return (
+            f"the {view.symbols[int(view.symbol[view.source[at]])].op} {operator(view, int(view.source[at]))} stands "
+            f"between {operator(view, int(view.target[at]))} and its producer, which left no partial sum"
+        )
+
+    fix = "let the element-wise operator take its producer's partition, with no collective between"
+    return judged(view, int(elementwise.sum()), bad, message, fix, view.source)
+
+
+def local_heads(view: GraphView) -> GraphFinding:
+    """TP-4: nothing joins TP ranks between the projections into heads and the output projection."""
+    if view.plan is None or view.plan.tp == 1:
+        return NOTHING
+    joining = joins(view) & view.mask(lambda node: node.module == "attention")
+    inner = view.named(*HEAD_LOCAL)
+    fed = np.zeros(len(view), bool)
+    fed[view.source[inner[view.target]]] = True
+    bad = np.flatnonzero(joining & fed)
+    cores = view.mask(lambda node: node.op in ("attention_prefill", "attention_decode"))
+
+    def message(node: int) -> str:
+        what = view.symbols[int(view.symbol[node])].op
+        return f"a TP {what} stands inside the attention of {layer_name(view, node)}, whose heads are independent"
+
+    fix = "aggregate at the output projection, where heads meet first"
+    return judged(view, int(cores.sum()), bad, message, fix, np.arange(len(view)))
+
+
+def takes_turns(view: GraphView) -> GraphFinding:
+    """TP-5: a TP collective joins one whole TP group, and all its ranks take part in the same order."""
+    plan = view.plan
+    joining = joins(view)
+    if plan is None or not joining.any():
+        return NOTHING
+    across = view.mask(lambda node: node.axis == "tp")
+    width = np.where(across, plan.tp, plan.expert_tp)
+    member = joining[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    group = rank // width[node]
+    torn = np.zeros(len(view), bool)
+    first_group = view.rank // width
+    torn[node[group != first_group[node]]] = True
+    wrong = np.flatnonzero(joining & ((view.size != width) | torn))
+
+    def missing(node: int) -> str:
+        return f"{int(view.size[node])} ranks take part, where the TP group has {int(width[node])}"
+
+    whole = judged(
+        view, int(joining.sum()), wrong, missing, "let every rank of the TP group, and no other, take part once",
+        np.arange(len(view)),
+    )  # fmt: skip
+    return merged(whole, _same_order(view, member))
+
+
+def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
+    node, rank = view.member_node[member], view.member_rank[member]
+    lead = view.rank[node] * 64 + np.minimum(view.size[node], 63)  # collectives of one group have one lead
+    order = np.lexsort((view.member_position[member], lead, rank))
+    node, rank, lead = node[order], rank[order], lead[order]
+    begins = np.concatenate(([True], (rank[1:] != rank[:-1]) | (lead[1:] != lead[:-1])))
+    start = np.maximum.accumulate(np.where(begins, np.arange(len(node)), 0))
+    turn = np.arange(len(node)) - start
+    low, high = np.full(len(view), np.iinfo(np.int64).max), np.full(len(view), -1)
+    np.minimum.at(low, node, turn)
+    np.maximum.at(high, node, turn)
+    bad = np.flatnonzero((high >= 0) & (low != high))
+
+    def message(node: int) -> str:
+        return f"on one rank it is collective {int(low[node]) + 1} of its group, on another {int(high[node]) + 1}"
+
+    fix = "let all ranks of a group come to its collectives in one order"
+    return judged(view, 0, bad, message, fix, np.arange(len(view)))
+
+
+def within_layer(view: GraphView) -> GraphFinding:
+    """TP-7: what a TP collective joins is of its own layer and step."""
+    joining = joins(view)
+    into, out = joining[view.target], joining[view.source]
+    bad = np.flatnonzero(
+        (into & ((view.layer[view.source] != view.layer[view.target]) | ~view.within_step)) | (out & ~view.within_step)
+    )
+
+    def message(edge: int) -> str:
+        source, target = int(view.source[edge]), int(view.target[edge])
+        return f"it joins {operator(view, target)} to {place(view, source)}"
+
+    fix = "join partial results of one layer and one step only"
+    node = np.where(into, view.target, view.source)
+    return judged(view, int(into.sum()), bad, message, fix, node)
+
+
+def conserves(view: GraphView) -> GraphFinding:
+    """TP-9: all ranks together do each product once, for every token of the batch, under any tp."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None:
+        return NOTHING
+    tokens = carried(view, plan).tokens
+    products = np.flatnonzero(view.mask(lambda node: node.op in ("gemm", "grouped_gemm")))
+    pairs, which = np.unique(np.stack([view.symbol[products], view.layer[products]]), axis=1, return_inverse=True)
+    wrong = [_wrong_share(view, symbol, layer) for symbol, layer in pairs.T.tolist()]
+    bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
+    shares = judged(
+        view, len(products), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
+        "split the matrix evenly, or declare how many ranks repeat it", products,
+    )  # fmt: skip
+    if plan.sp.degree > 1:
+        return shares
+    rows = np.flatnonzero(view.named(*TOKEN_WISE) & ~np.isnan(view.amount))
+    expected = tokens[view.step[rows], 0]
+    off = np.flatnonzero(np.abs(view.amount[rows] - expected) > 0.5)
+
+    def message(at: int) -> str:
+        return f"it works on {view.amount[rows][at]:g} tokens, and the batch has {expected[at]}"
+
+    return merged(shares, judged(view, len(rows), off, message, "let TP split features, and no tokens", rows))
+
+
+def _wrong_share(view: GraphView, symbol: int, layer: int) -> str | None:
+    """Say how the ranks' shares of one product miss the whole."""
+    plan, model, node = view.plan, view.model, view.symbols[symbol]
+    assert plan is not None
+    assert model is not None
+    spec = model.layers[layer] if 0 <= layer < len(model.layers) else None
+    whole = shapes_of(spec, model).get(node.name)
+    if whole is None:
+        return None
+    n, k = whole
+    parts = plan.expert_tp if node.op == "grouped_gemm" else plan.tp
+    width = qkv_width(node.name, spec, plan.tp)
+    if (width is not None and (node.n, node.k) == (width, k)) or node.n * node.k * parts == n * k * node.copies:
+        return None
+    return (
+        f"{parts} ranks with {node.n} × {node.k} each don't make {node.name} of {n} × {k} "
+        f"({node.copies} of them repeat the same)"
+    )

@@ -1,0 +1,58 @@
+"""Which tokens each SP rank has in each step, derived from the plan and from what the steps carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.graph_view import GraphView
+from clustersim.legality.shards import Segment, segments_of
+from clustersim.plan.parallel import ParallelPlan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Carried:
+    """Numbers of tokens, each an int array of shape (steps, sp), context of shape (steps,).
+
+    Parameters
+    ----------
+    prefill, decode
+        New tokens of prompts, and sequences that decode, per SP rank.
+    context
+        Tokens that were cached before, of the sequences in prefill.
+    """
+
+    prefill: Int64Array
+    decode: Int64Array
+    context: Int64Array
+
+    @property
+    def tokens(self) -> Int64Array:
+        """New tokens of both kinds."""
+        return self.prefill + self.decode
+
+
+def chunk_segments(count: int, plan: ParallelPlan) -> tuple[tuple[Segment, ...], ...]:
+    """Return per SP rank the runs of a chunk's tokens that it has, counted from the chunk's first."""
+    return segments_of(count, plan) if plan.sp.degree > 1 else (((0, count),),)
+
+
+def carried(view: GraphView, plan: ParallelPlan) -> Carried:
+    """Return how many tokens each SP rank has in each step."""
+    sp = plan.sp.degree
+    prefill = np.zeros((len(view.steps), sp), np.int64)
+    decode = np.zeros((len(view.steps), sp), np.int64)
+    context = np.zeros(len(view.steps), np.int64)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            context[at] += chunk.start
+            for s, runs in enumerate(chunk_segments(chunk.count, plan)):
+                prefill[at, s] += sum(end - first for first, end in runs)
+        if step.decodes is None:
+            decode[at, : len(step.sequences)] = step.sequences[:sp]
+        else:
+            for token in step.decodes:
+                decode[at, token.owner] += 1
+    return Carried(prefill=prefill, decode=decode, context=context)

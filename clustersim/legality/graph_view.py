@@ -1,0 +1,229 @@
+"""One or more steps of a deployment as plain columns: all that the rules of level G read.
+
+Nodes are operators on one rank, or over a group of ranks; *memberships* say which rank takes part in which node, and
+when in its program. A *row* is an edge as one rank sees it: both ends have that rank. Tests change columns; rules
+derive what is legal from plan, model and columns, and know nothing of the code that made these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.cost.precision import Precision
+from clustersim.graph.batch import Chunk
+from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, Node
+from clustersim.graph.steps import DecodeToken
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+
+BoolArray = npt.NDArray[np.bool_]
+
+DATA: Final = EDGE_KINDS.index("data")
+KV: Final = EDGE_KINDS.index("kv")
+SYNC: Final = EDGE_KINDS.index("sync")
+ORDER: Final = EDGE_KINDS.index("order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step carries.
+
+    Parameters
+    ----------
+    kind : str
+        ``prefill``, ``decode`` or ``mixed``.
+    chunks : tuple of Chunk
+        Parts of prompts; the first ``shared`` tokens of a request are blocks that other requests own.
+    decodes : tuple of DecodeToken or None
+        Sequences that decode; None where only their number is known.
+    sequences, keys : tuple of int
+        Per SP rank, how many sequences decode, and the keys that these attend to.
+    lane, replica : int
+        Steps of one lane follow each other; lanes are micro-batches that have no sequence in common.
+    shared : dict from int to int
+        Request → tokens of a prefix that it shares.
+    """
+
+    kind: str
+    chunks: tuple[Chunk, ...] = ()
+    decodes: tuple[DecodeToken, ...] | None = None
+    sequences: tuple[int, ...] = (0,)
+    keys: tuple[int, ...] = (0,)
+    lane: int = 0
+    replica: int = 0
+    shared: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GraphView:
+    """Columns of a graph over one or more steps.
+
+    Parameters
+    ----------
+    symbols : tuple of Node
+        What nodes are: shape and declared rule of an operator; column ``symbol`` points into it.
+    step, layer, stage : int arrays of shape (nodes,)
+        Layer and stage are numbers of ``model`` and ``plan``; layer −1 outside the layers.
+    amount, attended : float arrays of shape (nodes,)
+        Amount for what the step carries, NaN where unknown; attended (query, key) pairs of a prefill attention, keys
+        of a decode attention, NaN elsewhere.
+    member_node, member_rank, member_position : int arrays of shape (memberships,)
+        Who takes part in what, and the place in that rank's program.
+    source, target, kind : int arrays of shape (edges,)
+        Kind is an index into ``EDGE_KINDS``.
+    steps : tuple of Step
+    plan, model, precision
+        None where they are not known: what needs them can't be checked.
+    layer_names, stage_names : tuple of int
+        Numbers of layers and stages for messages, where the graph is a shortened one.
+    cached_layers : tuple of int
+        Attentions of each stage of the whole deployment.
+    evenly_routed : bool
+        Whether amounts of experts are those of an even routing, rather than of tokens that were routed.
+    """
+
+    symbols: tuple[Node, ...]
+    symbol: Int64Array
+    step: Int64Array
+    layer: Int64Array
+    stage: Int64Array
+    amount: FloatArray
+    attended: FloatArray
+    member_node: Int64Array
+    member_rank: Int64Array
+    member_position: Int64Array
+    source: Int64Array
+    target: Int64Array
+    kind: Int64Array
+    steps: tuple[Step, ...]
+    plan: ParallelPlan | None = None
+    model: ModelSpec | None = None
+    precision: Precision | None = None
+    layer_names: tuple[int, ...] = ()
+    stage_names: tuple[int, ...] = ()
+    cached_layers: tuple[int, ...] = ()
+    evenly_routed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.symbol)
+
+    def mask(self, test: Callable[[Node], bool]) -> BoolArray:
+        """Return which nodes are operators for which ``test`` holds."""
+        return np.array([test(symbol) for symbol in self.symbols], bool)[self.symbol]
+
+    def named(self, *names: str) -> BoolArray:
+        """Return which nodes have one of these names, the parts of a ring counted as what they are parts of."""
+        return self.mask(lambda symbol: base_name(symbol) in names)
+
+    def column(self, name: str) -> Int64Array:
+        """Return an integer field of the operators, per node."""
+        return np.array([int(getattr(symbol, name)) for symbol in self.symbols], np.int64)[self.symbol]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Distinct base names; :attr:`name` points into it."""
+        return tuple(dict.fromkeys(base_name(symbol) for symbol in self.symbols))
+
+    @cached_property
+    def name(self) -> Int64Array:
+        """Per node, the index of its base name in :attr:`names`."""
+        number = {name: at for at, name in enumerate(self.names)}
+        return np.array([number[base_name(symbol)] for symbol in self.symbols], np.int64)[self.symbol]
+
+    def name_number(self, name: str) -> int:
+        """Return the index of a name in :attr:`names`; −1 when no node has it."""
+        return self.names.index(name) if name in self.names else -1
+
+    @cached_property
+    def size(self) -> Int64Array:
+        """Ranks of each node."""
+        return np.bincount(self.member_node, minlength=len(self)).astype(np.int64)
+
+    @cached_property
+    def rank(self) -> Int64Array:
+        """Lowest rank of each node; −1 where it has none."""
+        found = np.full(len(self), np.iinfo(np.int64).max, np.int64)
+        np.minimum.at(found, self.member_node, self.member_rank)
+        return np.where(self.size > 0, found, -1)
+
+    @cached_property
+    def num_ranks(self) -> int:
+        """One more than the highest rank."""
+        return int(self.member_rank.max(initial=-1)) + 1
+
+    @cached_property
+    def _member_keys(self) -> Int64Array:
+        return np.sort(self.member_node * self.num_ranks + self.member_rank)
+
+    def takes_part(self, node: Int64Array, rank: Int64Array) -> BoolArray:
+        """Return for pairs of nodes and ranks whether the rank is a member of the node."""
+        if not len(self._member_keys):
+            return np.zeros(len(node), bool)
+        keys = node * self.num_ranks + rank
+        at = np.minimum(np.searchsorted(self._member_keys, keys), len(self._member_keys) - 1)
+        found: BoolArray = (self._member_keys[at] == keys) & (rank >= 0)
+        return found
+
+    @cached_property
+    def members(self) -> tuple[Int64Array, Int64Array]:
+        """CSR of memberships: (offsets of shape (nodes + 1,), ranks ascending)."""
+        order = np.lexsort((self.member_rank, self.member_node))
+        return np.concatenate(([0], np.cumsum(self.size))), self.member_rank[order]
+
+    @cached_property
+    def rows(self) -> tuple[Int64Array, Int64Array]:
+        """Edges as ranks see them: (edge, rank).
+
+        An edge from one rank's operator to a node has that operator's rank, whether or not the node lists it; an edge
+        between two nodes of many ranks is one row per common rank.
+        """
+        single = ~self.mask(lambda symbol: symbol.op in COLLECTIVE_OPS)
+        single_source, single_target = single[self.source], single[self.target]
+        edge = np.arange(len(self.source))
+        alone = single_source | single_target
+        rank = np.where(single_source, self.rank[self.source], self.rank[self.target])
+        many = edge[~alone]
+        offsets, ranks = self.members
+        counts = self.size[self.source[many]]
+        repeated = np.repeat(many, counts)
+        inside = np.arange(len(repeated)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = np.repeat(offsets[self.source[many]], counts) + inside
+        shared = self.takes_part(self.target[repeated], ranks[at])
+        return (
+            np.concatenate((edge[alone], repeated[shared])),
+            np.concatenate((rank[alone], ranks[at][shared])),
+        )
+
+    @cached_property
+    def within_step(self) -> BoolArray:
+        """Per edge, whether both ends are of one step."""
+        same: BoolArray = self.step[self.source] == self.step[self.target]
+        return same
+
+    def of_steps(self, test: Callable[[Step], bool]) -> BoolArray:
+        """Return which nodes are of steps for which ``test`` holds."""
+        return np.array([test(step) for step in self.steps], bool)[self.step]
+
+    def local(self, rank: Int64Array) -> Int64Array:
+        """Return the number of a rank within its stage."""
+        return rank % self.plan.stage_ranks if self.plan is not None else rank
+
+    def s_of(self, rank: Int64Array) -> Int64Array:
+        """Return the SP coordinate of ranks."""
+        return self.local(rank) // (self.plan.tp if self.plan is not None else 1)
+
+    def replica_of(self, rank: Int64Array) -> Int64Array:
+        """Return the replica of ranks."""
+        return rank // self.plan.replica_ranks if self.plan is not None else rank * 0
+
+
+def base_name(node: Node) -> str:
+    """Return the name of an operator; a ring's ``attention_prefill_2`` is an ``attention_prefill``."""
+    return node.op if node.op == "attention_prefill" else node.name

@@ -1,0 +1,146 @@
+"""Whether the step graphs that a scenario's plan expands to are legal, and graphs from outside.
+
+A short story of three sequences is expanded that has every kind of step and every way from one to the next: a prompt
+and a part of another, the rest of that one beside a decode, two decodes; another micro-batch; another replica.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.cost.precision import Precision
+from clustersim.errors import InputError, Problem
+from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.condense import Condensed, condensed, whole
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.foreign import read_graph
+from clustersim.graph.stepgraph import expand
+from clustersim.graph.steps import ChainedStep, DecodeToken, chain
+from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.graph_reading import view_of_chain, view_of_foreign, windows
+from clustersim.legality.graph_view import GraphView
+from clustersim.legality.rule import LookedAt, Verdict
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+
+NOT_CHECKABLE: Final = Verdict(
+    violations=(), rules=tuple(LookedAt(id=rule, level="G", looked_at=0) for rule in GRAPH_CHECKS)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContents:
+    """What one step of the story carries."""
+
+    chunks: tuple[Chunk, ...] = ()
+    decodes: tuple[DecodeToken, ...] = ()
+    lane: int = 0
+    replica: int = 0
+
+
+def story(plan: ParallelPlan) -> tuple[StepContents, ...]:
+    """Return the steps; prompts are of lengths that no number of segments divides."""
+    sp = plan.sp.degree
+    long, part, rest = 4 * sp + 3, 2 * sp + 3, 2 * sp + 1
+    other = sp - 1 if plan.sp.decode == "dp" else 0
+    first = [DecodeToken(request=0, position=long + t) for t in range(3)]
+    second = [DecodeToken(request=1, position=part + rest + t, owner=other) for t in range(2)]
+    steps = [
+        StepContents(
+            chunks=(Chunk(request=0, start=0, count=long), Chunk(request=1, start=0, count=part, owner=other))
+        ),
+        StepContents(chunks=(Chunk(request=1, start=part, count=rest, owner=other),), decodes=(first[0],)),
+        StepContents(decodes=(first[1], second[0])),
+        StepContents(decodes=(first[2], second[1])),
+        StepContents(decodes=(DecodeToken(request=2, position=5),), lane=1),
+    ]
+    if plan.dp > 1:
+        steps.append(StepContents(decodes=(DecodeToken(request=3, position=5),), replica=1))
+    return tuple(steps)
+
+
+def batch_of(step: StepContents, plan: ParallelPlan, model: ModelSpec) -> StepBatch:
+    """Return what the simulator makes of a step's contents."""
+
+    def attended(s: int, window: int | None) -> int:
+        seen = [token.position + 1 for token in step.decodes if token.owner == s]
+        return sum(seen if window is None else [min(window, one) for one in seen])
+
+    ranks = range(plan.sp.degree)
+    return StepBatch(
+        chunks=step.chunks,
+        decode_sequences=tuple(sum(token.owner == s for token in step.decodes) for s in ranks),
+        decode_keys=tuple(attended(s, None) for s in ranks),
+        windowed_keys={window: tuple(attended(s, window) for s in ranks) for window in windows(model)},
+    )
+
+
+def graph_view(
+    model: ModelSpec,
+    plan: ParallelPlan,
+    precision: Precision,
+    *,
+    in_full: bool = False,
+    steps: Sequence[StepContents] | None = None,
+) -> GraphView:
+    """Expand the story under a plan.
+
+    Parameters
+    ----------
+    model, plan, precision
+    in_full : bool
+        Every layer and stage, rather than those that show something new.
+    steps : sequence of StepContents, optional
+        Other steps than those of :func:`story`.
+    """
+    blueprints = {kind: blueprint_of(model, plan, precision, kind) for kind in STEP_KINDS}
+    kept: Condensed = whole(model, plan) if in_full else condensed(model, plan)
+    if not all(kept.shows_all(blueprint) for blueprint in blueprints.values()):
+        kept = whole(model, plan)
+    graphs = {kind: expand(kept.blueprint(blueprint), kept.plan) for kind, blueprint in blueprints.items()}
+    chained = []
+    for step in story(plan) if steps is None else steps:
+        batch = batch_of(step, plan, model)
+        chained.append(
+            ChainedStep(
+                graph=graphs[batch.kind], batch=batch, decodes=step.decodes, lane=step.lane, replica=step.replica
+            )
+        )
+    return view_of_chain(chain(chained, kept.plan), kept, model, plan, precision)
+
+
+def check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> Verdict:
+    """Check the step graphs of a legal plan against every rule of level G."""
+    if plan.ep.scope == "global" and plan.dp > 1:
+        return NOT_CHECKABLE  # experts of all replicas are not in the graph of one
+    return check_graph(graph_view(model, plan, precision))
+
+
+def check_foreign(path: Path) -> Verdict:
+    """Check a step graph in a JSON file that clustersim or another program wrote.
+
+    Raises
+    ------
+    InputError
+        When the file can't be read, or is no graph of format 1.
+    """
+    return check_graph(view_of_foreign(read_graph(_document(path), str(path))))
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(Problem(file=str(path), message=f"can't be read: {error}")) from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            Problem(file=str(path), line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}")
+        ) from None
+    if not isinstance(found, Mapping):
+        raise InputError(Problem(file=str(path), message="expected an object with nodes and edges"))
+    return found
