@@ -91,7 +91,7 @@ class _Split:
         """Return the new position of ``source`` in the wanted layout, inserting a collective at most once."""
         made = self.layout[source]
         op = _COLLECTIVE.get((made, wanted)) if wanted is not None else None
-        if op is None:
+        if op is None or (axis == "tp" and self.plan.tp == 1):  # a group of one has nothing to put together
             return self.moved[source]
         key = (source, wanted or "full")
         if key not in self.converted:
