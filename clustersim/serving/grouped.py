@@ -54,7 +54,7 @@ class Batch:
     slot, step : int
         Slot of the decodes (−1 without) and number of the (first) step.
     previous : int
-        The step that carried the group before.
+        The step that used the slot before: with it end the episodes of decoding that this batch continues.
     steady : bool
         Whether the same decision would be taken again until a sequence finishes, a block is missing or one arrives.
     """
@@ -260,7 +260,7 @@ class GroupedScheduler:
         if group.fresh or slot < 0 or slots[slot] != group.last_step:
             slot = self._open(group, batch.step)
         batch.slot = slot
-        batch.previous = group.last_step
+        batch.previous = slots[slot]
         group.slot = slot
         slots[slot] = group.last_step = batch.step
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
 
+from clustersim.replay.replay import ReplayInput
+from clustersim.run.simulate import replay_input
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
+from tests.laws.lane_cases import crowded, horizons, lengths_of
+from tests.round_numbers import Arrival, requests
 
 LLAMA = {
     "model_type": "llama",
@@ -66,7 +71,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     fabric = draw(st.sampled_from(FABRICS))
     devices = SIZES[fabric["name"]]
     tp = draw(st.sampled_from((1, 2, 4)))
-    pp = draw(st.sampled_from((1, 1, 2, 3)))
+    pp = draw(st.sampled_from((1, 1, 2, 3, 4)))
     sp = draw(st.sampled_from((1, 1, 2, 4)))
     while tp * pp * sp > devices:
         tp, pp, sp = max(1, tp // 2), max(1, pp - 1), max(1, sp // 2)
@@ -129,3 +134,30 @@ def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
     """Build a scenario from a document, with values of ``run`` replaced."""
     whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
     return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"))
+
+
+Crowd = tuple[dict[str, Any], tuple[Arrival, ...], int | None, int | None]
+"""(document, arrivals in place of its workload, concurrency, horizon in ns)"""
+
+
+def crowd_input(crowd: Crowd) -> ReplayInput:
+    """What a replay of a crowd is a function of."""
+    document, arrivals, concurrency, horizon_ns = crowd
+    found = replay_input(scenario_of(document | {"run": {}}), requests(arrivals, concurrency))
+    return replace(found, horizon_ns=horizon_ns)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> Crowd:
+    """Draw a scenario whose requests and horizon fall on the instants at which something ends."""
+    document = draw(documents())
+    lengths = lengths_of(draw(st.sampled_from((12, 40))))
+    instants = st.just(0) | st.integers(0, draw(st.sampled_from((10_000, 2_000_000, 20_000_000))))
+    drawn = draw(st.lists(st.tuples(instants, lengths), min_size=1, max_size=8))
+    arrivals = tuple(sorted(((at, *both) for at, both in drawn), key=lambda arrival: arrival[0]))
+    concurrency = draw(st.sampled_from((None, None, None, 1, 3)))
+    given = crowd_input((document, arrivals, concurrency, None))
+    if concurrency is None:
+        arrivals = crowded(draw, lambda found: replace(given, requests=requests(found)), arrivals, lengths)
+    horizon_ns = horizons(draw, replace(given, requests=requests(arrivals, concurrency)))
+    return document, arrivals, concurrency, horizon_ns

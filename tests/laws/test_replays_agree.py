@@ -1,16 +1,42 @@
-"""The law of the two replays: for every scenario ``full`` and ``folded`` give the same timeline, bit for bit."""
+"""The law of the two replays: for every scenario ``full`` and ``folded`` give the same timeline, bit for bit.
+
+``python -m tests.laws.hunt`` tries as many scenarios as one likes; what it finds goes to ``tests/laws/lane_corpus.py``.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from clustersim.run.simulate import RunResult, simulate
-from tests.laws.random_scenarios import documents, scenario_of
+from tests.laws.agreement import agree
+from tests.laws.hunt import MOST, WINDOWS
+from tests.laws.lane_cases import Case, case_input, cases
+from tests.laws.lane_corpus import CORPUS
+from tests.laws.random_scenarios import Crowd, crowd_input, crowds, documents, scenario_of
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+Window = tuple[float, float]
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_replays_agree_when(name: str) -> None:
+    assert agree(case_input(CORPUS[name])).how != "events", "it tests no lane"
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(cases(), WINDOWS, MOST)
+def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(crowds(), WINDOWS, MOST)
+def test_replays_agree_on_crowds_of_requests(crowd: Crowd, window: Window, most: int) -> None:
+    agree(crowd_input(crowd), window, most)
 
 
 def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:

@@ -1,0 +1,70 @@
+"""A hunt for scenarios on which the replays differ: ``python -m tests.laws.hunt --examples 2000 --seed 7``.
+
+It draws other scenarios than the suite does, tells how many agreed and what they were like, and ends with the
+smallest one that did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clustersim.replay.lane import MAX_RUN
+from tests.laws.agreement import Seen, agree
+from tests.laws.lane_cases import case_input, cases
+from tests.laws.random_scenarios import crowd_input, crowds
+
+WINDOWS = st.tuples(st.floats(0, 1), st.floats(0, 0.3))
+MOST = st.sampled_from((MAX_RUN, MAX_RUN, 1, 2, 7))
+STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "rounds": (cases(), case_input),
+    "crowds": (crowds(), crowd_input),
+}
+"""Deployments of round numbers; scenarios of real models and fabrics."""
+
+
+def hunt(name: str, examples: int, seed: int) -> Counter[str]:
+    """Compare the replays on ``examples`` random scenarios; return how many were what."""
+    strategy, make = STRATEGIES[name]
+    counts: Counter[str] = Counter()
+
+    @hypothesis.seed(seed)
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy, WINDOWS, MOST)
+    def law(drawn: Any, window: tuple[float, float], most: int) -> None:
+        count(counts, agree(make(drawn), window, most))
+
+    law()
+    return counts
+
+
+def count(counts: Counter[str], seen: Seen) -> None:
+    """Count a scenario that agreed."""
+    counts["agreed"] += 1
+    counts[f"by {seen.how}"] += 1
+    for what in ("preempted", "contended", "arrived_at_an_end", "ended_by_horizon"):
+        counts[what.replace("_", " ")] += getattr(seen, what)
+
+
+def main() -> None:
+    """Hunt, and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=1000, help="scenarios of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=sorted(STRATEGIES), help="one kind of scenario")
+    chosen = parser.parse_args()
+    for name in [chosen.only] if chosen.only else STRATEGIES:
+        started = time.perf_counter()
+        counts = hunt(name, chosen.examples, chosen.seed)
+        listed = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+        print(f"{name}, seed {chosen.seed}: {listed} ({time.perf_counter() - started:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Random deployments of round numbers, whose arrivals and horizon fall on the instants at which something ends.
+
+Durations are multiples of 10 ns here, so much coincides by chance; the rest is made to. Requests are added one after
+the other, each at an instant at which a step or a pass of the first stage ends in the run so far. What is added later
+arrives later, so that all of these still coincide in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan
+from clustersim.replay.by_events import EventReplay
+from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
+from clustersim.timeline.timeline import Timeline
+from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, step_ends
+
+Case = dict[str, Any]
+"""Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers."""
+
+OFFSETS = (0, 0, 0, 0, 0, -1, 1)
+"""Nanoseconds from an instant at which something ends."""
+
+
+def case_input(case: Case) -> ReplayInput:
+    """What a replay of a case is a function of."""
+    options = dict(case)
+    fields = dict(options.pop("plan", {}))
+    if "ep" in fields:
+        fields["ep"] = ExpertPlan(degree=fields["ep"])
+        options["layer"] = SPARSE
+    if "window" in options:
+        attention = replace(ATTENTION, sliding_window=options.pop("window"))
+        options["layer"] = replace(options.get("layer", DENSE), attention=attention)
+    plan = ParallelPlan(**fields)
+    return deployment(options.pop("arrivals"), plan=plan, **{"layers": plan.pp, **options})
+
+
+def by_events(given: ReplayInput) -> ReplayResult:
+    """Replay folded, but by events: no lanes."""
+    return EventReplay(Prepared(replace(given, mode="folded")), None, "a test").run()
+
+
+def ends_of(timeline: Timeline) -> set[int]:
+    """Return the instants at which a step or a pass of a first stage ends."""
+    replicas = int(timeline.steps["replica"].max(initial=-1)) + 1
+    ends = {end for replica in range(replicas) for end in step_ends(timeline, replica)}
+    if timeline.stages > 1:
+        for run in np.flatnonzero(timeline.passes["stage"] == 0).tolist():
+            shape = timeline.templates[int(timeline.passes["template"][run])]
+            if shape.is_chain:
+                ends.update((timeline.starts_of(run) + timeline.durations(run) @ shape.counts).tolist())
+    return ends
+
+
+def crowded(
+    draw: st.DrawFn,
+    make: Callable[[Sequence[Arrival]], ReplayInput],
+    arrivals: Sequence[Arrival],
+    lengths: st.SearchStrategy[tuple[int, int]],
+) -> tuple[Arrival, ...]:
+    """Draw requests to add, at instants at which something ends in the run so far."""
+    found = sorted(arrivals, key=_instant)
+    earliest = 0
+    for _ in range(draw(st.integers(0, 4))):
+        instants = sorted(end for end in ends_of(by_events(make(found)).timeline) if end > earliest)
+        if not instants:
+            break
+        earliest = instants[draw(st.integers(0, len(instants) - 1))] + draw(st.sampled_from(OFFSETS))
+        for _ in range(draw(st.sampled_from((1, 1, 1, 2)))):
+            found.append((earliest, *draw(lengths)))
+        found.sort(key=_instant)
+    return tuple(found)
+
+
+def horizons(draw: st.DrawFn, given: ReplayInput) -> int | None:
+    """Draw a horizon before, at or after an instant at which something ends; mostly none."""
+    if draw(st.integers(0, 2)):
+        return None
+    instants = sorted(ends_of(by_events(given).timeline))
+    return instants[draw(st.integers(0, len(instants) - 1))] + draw(st.sampled_from(OFFSETS)) if instants else None
+
+
+def _instant(arrival: Arrival) -> int:
+    return arrival[0]
+
+
+@st.composite
+def lengths_of(draw: st.DrawFn, longest: int) -> tuple[int, int]:
+    """Draw prompt and output tokens: none, one, few, and now and then many."""
+    prompt = draw(st.sampled_from((0, 1, 4, 5)) | st.integers(1, 30) | st.integers(1, 30))
+    output = draw(st.sampled_from((0, 1, 2)) | st.integers(1, 12) | st.integers(1, longest))
+    return prompt, output
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Draw a case; most can go by lanes."""
+    pp = draw(st.sampled_from((1, 1, 2, 3, 4)))
+    plan: dict[str, Any] = {"pp": pp}
+    dp, tp = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2))))
+    if dp > 1:
+        plan["dp"] = dp
+    if tp > 1:
+        plan["tp"] = tp
+        if draw(st.booleans()):
+            plan["ep"] = 2
+    if pp > 1 and draw(st.integers(0, 3)) == 0:
+        plan["decode_overlap"] = "none"
+    block_tokens = draw(st.sampled_from((1, 4, 16)))
+    pool_tokens = draw(st.sampled_from((32, 44, 64, 100, 10_000)))
+    case: Case = {
+        "plan": plan,
+        "scheduler": draw(st.sampled_from(("continuous", "chunked_prefill"))),
+        "max_batch_requests": draw(st.sampled_from((1, 2, 3, 4, 8))),
+        "max_batch_tokens": draw(st.sampled_from((4, 8, 9, 16, 40, 256))),
+        "kv_block_tokens": block_tokens,
+        "kv_blocks": -(-pool_tokens // block_tokens),
+        "layers": draw(st.sampled_from((pp, pp, pp + 1))),
+    }
+    if draw(st.integers(0, 5)) == 0:
+        case["window"] = draw(st.sampled_from((1, 6, 20)))
+    if draw(st.booleans()):
+        case["router"] = "least_outstanding"
+    lengths = lengths_of(draw(st.sampled_from((12, 30, 80))))
+    instants = st.just(0) | st.integers(0, 40_000).map(lambda i: i * 10)
+    base = draw(st.lists(st.tuples(instants, lengths), min_size=1, max_size=8))
+    arrivals = sorted(((instant, *both) for instant, both in base), key=_instant)
+    if draw(st.integers(0, 4)) == 0:
+        case["concurrency"] = draw(st.integers(1, 4))
+        case["arrivals"] = tuple((0, *rest) for _, *rest in arrivals)
+    else:
+        case["arrivals"] = crowded(draw, lambda found: case_input(case | {"arrivals": found}), arrivals, lengths)
+    case["horizon_ns"] = horizons(draw, case_input(case))
+    return case
