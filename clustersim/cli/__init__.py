@@ -18,6 +18,7 @@ from clustersim.errors import did_you_mean
 COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
+    "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
     "graph": ("graph:graph", "Show the step graph of a scenario."),
     "trace": ("trace:trace", "Write the timeline of a run for Perfetto."),
     "dashboard": ("dashboard:dashboard", "Write the HTML dashboard of a run."),

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.proof.place import Place
-from clustersim.proof.values import ALL, Arrival, Dense
+from clustersim.proof.values import ALL, Arrival, Dense, Routed
 
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 
@@ -93,13 +93,14 @@ def _rule(suspect: Suspect) -> tuple[str, str]:
         return "PP-2", "it is not the output of the stage before"
     if node.axis in ("tp", "expert_tp"):
         return "TP-2", f"{node.op} does not put together what the ranks of its group have"
-    if suspect.entering is False:
-        return "PP-6", "what enters the module is not the output of the module before it"
     incoming = [one.value for one in suspect.arrived if isinstance(one.value, Dense)]
-    if any(value.partial for value in incoming):
+    terms = [one.value for one in suspect.arrived if isinstance(one.value, Dense | Routed) and one.value.partial]
+    if terms:
         return "TP-2", "a term of a sum is read as if it were the whole"
     if suspect.missing and any(value.columns is not ALL for value in incoming) and node.rule in _WHOLE:
         return "TP-2", "a slice of the features is read as if it were the whole"
+    if suspect.entering is False:
+        return "PP-6", "what enters the module is not the output of the module before it"
     if node.name in ("gate", "dispatch"):
         return "EP-3", "the router's choice is not that of the token's hidden state"
     if node.name in ("aggregate", "combine") or node.name.startswith("expert_"):

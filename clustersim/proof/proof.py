@@ -29,8 +29,19 @@ from clustersim.proof.witness import Witness
 TOLERANCE: Final = 1e-9
 """Largest difference of a logit, relative to the largest one of its token, that is rounding."""
 
-RULES: Final = ("PH-5", "KV-2", "TP-2", "TP-9", "SP-2", "SP-8", "EP-2", "EP-3")
-"""The rules of level X."""
+LOOKED_AT: Final = {
+    "PH-5": "pairs of a token and one that it attends to, over all heads' ranks",
+    "KV-2": "cache entries written, to be read by attention",
+    "TP-2": "collectives that put shards together",
+    "TP-9": "vectors of logits",
+    "SP-2": "K/V entries brought to another rank",
+    "SP-8": "K/V entries moved to where decode reads them",
+    "EP-2": "pairs of token and expert computed",
+    "EP-3": "choices of an expert for a token",
+}
+"""The rules of level X, and what each looks at."""
+
+RULES: Final = tuple(LOOKED_AT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -226,6 +226,8 @@ class Witness:
 
 def _differs(found: FloatArray, wanted: FloatArray) -> tuple[bool, bool]:
     """Return whether numbers are missing, and whether they are missing or different."""
+    if found.shape != wanted.shape:  # nothing arrived that would say what it is
+        return True, True
     if not wanted.size:
         return False, False
     scale = max(float(np.abs(wanted).max()), 1e-3)

@@ -1,0 +1,74 @@
+"""``clustersim prove``: the step graphs of a plan executed with numbers, beside the unsharded model."""
+
+from __future__ import annotations
+
+import click
+
+from clustersim.cli.status import ILLEGAL, problems_text
+from clustersim.cli.tables import print_facts, print_json, print_table
+from clustersim.legality.deployment import counted
+from clustersim.proof.proof import LOOKED_AT, TOLERANCE, Proof
+from clustersim.run.legality import problem
+from clustersim.run.proof import ScenarioProof, prove_scenario
+from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
+@click.option(
+    "--orders", type=click.IntRange(min=0), default=2, show_default=True, help="Random orders to execute as well."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def prove(ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders: int, as_json: bool) -> None:
+    """Prove the plan of SCENARIO (a path, or the name of one that ships) by execution.
+
+    The step graphs run as a dataflow program in float64 on a small model of the same structure: in the order of the
+    program, in that of a recorded timeline, and in random legal orders. Logits and greedy tokens must be those of the
+    unsharded model. Exit status 0: they are, 1: they are not, or the plan is illegal, 2: the scenario can't be read.
+    """
+    loaded = load(scenario, overrides)
+    found = prove_scenario(loaded, orders=orders)
+    if as_json:
+        print_json(found.verdict.as_json())
+    elif found.proof is None:
+        click.echo(f"illegal: the plan of {loaded.name} breaks rules before anything runs")
+        click.echo(problems_text([problem(loaded, violation) for violation in found.verdict.violations]))
+    else:
+        _show(loaded, found, found.proof)
+    if found.verdict.verdict != "legal":
+        ctx.exit(ILLEGAL)
+
+
+def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
+    script = found.script
+    assert script is not None
+    if found.verdict.verdict == "legal":
+        click.echo(f"legal: executed, the step graphs of {scenario.name} compute what the unsharded model does")
+    else:
+        click.echo(
+            f"illegal: executed, the step graphs of {scenario.name} do not compute what the unsharded model does"
+        )
+        for one in found.verdict.violations:
+            click.echo(f"{one.where}: {one.message}; {one.fix} [{one.rule}]")
+    model, plan = found.model, found.plan
+    prompts = ", ".join(str(len(prompt)) for prompt in script.prompts)
+    print_facts(
+        {
+            "model": f"{model.name}: {counted(len(model.layers), 'layer')}, hidden {model.hidden}, "
+            f"{model.layers[0].attention.num_heads} heads",
+            "plan": f"tp {plan.tp}, sp {plan.sp.degree}, pp {plan.pp}, ep {plan.ep.degree}: {plan.replica_ranks} ranks",
+            "steps": f"{len(script.steps)} of which {script.prefill_steps} with prompts ({prompts} tokens)",
+            "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each",
+            "logits": f"{proof.num_logits:,} vectors, largest relative error {proof.max_relative_error:.1e} "
+            f"(at most {TOLERANCE:.0e})",
+            "tokens": f"{proof.num_tokens} greedy ones, {'all equal' if proof.tokens_equal else 'not all equal'}",
+        }
+    )
+    rows = [
+        (rule.id, LOOKED_AT[rule.id], f"{rule.looked_at:,}" if rule.looked_at else "nothing")
+        for rule in proof.verdict.rules
+    ]
+    print_table(("rule", "what it looked at", "how many"), rows, numbers_from=2)

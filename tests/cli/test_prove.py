@@ -1,0 +1,154 @@
+"""``clustersim prove``: what it prints, the contract of ``--json``, exit statuses, the recorded order."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.catalog import names
+from clustersim.cli import main
+from clustersim.proof import execution
+from clustersim.proof.order import orders_from_spans, program_order
+from clustersim.proof.proof import RULES, graphs_of
+from clustersim.proof.shrink import shrunk
+from clustersim.proof.wiring import wired
+from clustersim.run.legality import check_scenario
+from clustersim.run.proof import prove_scenario, recorded, small_run
+from clustersim.scenario.load import load
+
+SCENARIO = """\
+name: small
+topology: dgx-h100
+model: mixtral-8x7b
+plan:
+  tp: 2
+  pp: 2
+  sp: {degree: 2, scheme: ring, partition: zigzag, decode: dp}
+  ep: 2
+serving:
+  engine: ideal
+workload:
+  arrivals: {process: constant, rate: 4/s}
+  prompt_tokens: 100
+  output_tokens: 2
+  requests: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_prove_says_what_was_executed_and_what_each_rule_looked_at() -> None:
+    result = invoke("prove", "s.yaml", "--orders", "1")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "legal: executed, the step graphs of small compute what the unsharded model does"
+    assert lines[2] == "plan    tp 2, sp 2, pp 2, ep 2: 8 ranks"
+    assert "program order, random order 0, recorded order" in result.stdout
+    assert "20 greedy ones, all equal" in result.stdout
+    assert "nothing" not in result.stdout
+
+
+def test_prove_json_is_the_contract() -> None:
+    result = invoke("prove", "s.yaml", "--json", "--orders", "0")
+    assert result.exit_code == 0
+    verdict = json.loads(result.stdout)
+    assert list(verdict) == ["verdict", "violations", "rules"]
+    assert (verdict["verdict"], verdict["violations"]) == ("legal", [])
+    assert [(rule["id"], rule["level"]) for rule in verdict["rules"]] == [(rule, "X") for rule in RULES]
+    assert all(rule["looked_at"] > 0 for rule in verdict["rules"])
+
+
+def test_rules_that_looked_at_nothing_say_so() -> None:
+    result = invoke("prove", "quickstart", "--json", "--orders", "0", "--set", "plan={}", "--set", "model=llama-3.1-8b")
+    looked = {rule["id"]: rule["looked_at"] for rule in json.loads(result.stdout)["rules"]}
+    assert [rule for rule, count in looked.items() if count] == ["PH-5", "KV-2"]
+
+
+def test_illegal_plan_is_told_as_check_tells_it_and_not_executed() -> None:
+    result = invoke("prove", "s.yaml", "--set", "plan.tp=3", "--json")
+    assert result.exit_code == 1
+    verdict = json.loads(result.stdout)
+    assert verdict["violations"] == check_scenario(load("s.yaml", ("plan.tp=3",))).as_json()["violations"]
+    assert {rule["looked_at"] for rule in verdict["rules"] if rule["level"] == "X"} == {0}
+    words = invoke("prove", "s.yaml", "--set", "plan.tp=3")
+    assert words.exit_code == 1
+    assert "--set #1: plan.tp: 3 does not divide 32 attention heads" in words.stdout
+
+
+def test_wrong_number_is_named_with_its_place_and_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = execution.TOGETHER["all_reduce"]
+
+    def first_alone(ats, arrived):
+        return plain(ats, [arrived[0], *([] for _ in arrived[1:])]) if ats[0].layer == 1 else plain(ats, arrived)
+
+    monkeypatch.setitem(execution.TOGETHER, "all_reduce", first_alone)
+    result = invoke("prove", "s.yaml")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("illegal: executed, the step graphs of small do not compute")
+    assert lines[1].startswith("step 0, rank 4, layer 1, attention o_proj_all_reduce: the value is missing")
+    assert lines[1].endswith("[TP-2]")
+    (violation,) = json.loads(invoke("prove", "s.yaml", "--json").stdout)["violations"]
+    assert (violation["rule"], violation["level"]) == ("TP-2", "X")
+
+
+def test_scenario_that_cannot_be_read_exits_with_2() -> None:
+    assert invoke("prove", "nowhere.yaml").exit_code == 2
+    assert invoke("prove", "s.yaml", "--set", "plan.tq=3").exit_code == 2
+
+
+def test_experts_over_all_replicas_are_refused_where_they_are_written() -> None:
+    plan = "plan={dp: 2, tp: 2, ep: {degree: 4, scope: global}}"
+    result = invoke("prove", "s.yaml", "--set", plan)
+    assert result.exit_code == 2
+    assert "plan.ep.scope" in result.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in names("scenarios") if name != "illegal-five-ways"])
+def test_every_legal_scenario_that_ships_proves(name: str) -> None:
+    found = prove_scenario(load(name, ()), orders=0)
+    assert found.verdict.as_json()["violations"] == []
+    assert found.verdict.verdict == "legal"
+    assert found.proof is not None
+    assert found.proof.orders == ("program order", "recorded order")
+
+
+@pytest.mark.parametrize("replay", ["full", "folded"])
+def test_recorded_order_is_that_of_the_timeline_and_mixes_steps_in_flight(replay: str) -> None:
+    scenario = load("s.yaml", (f"run.replay={replay}",))
+    model, plan = shrunk(scenario.model, scenario.plan)
+    script, starts = recorded(small_run(scenario, model, plan), plan, model.vocab, 0)
+    graphs = {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
+    order = orders_from_spans(script, graphs, starts)
+    assert sorted(order) == sorted(program_order(script, graphs))
+    steps = [step for step, _ in order]
+    assert any(later < earlier for earlier, later in pairwise(steps))  # two micro-batches in flight
+    assert sum(part.count for parts in script.steps for part in parts) == 37 + 9 + 23 + 14 + 4 * 4
+
+
+def test_order_of_a_timeline_that_ran_a_read_too_early_does_not_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load("s.yaml", ())
+    plain = prove_scenario.__globals__["recorded"]
+
+    def early(*given):
+        script, starts = plain(*given)
+        late = {place: time for place, time in starts[1].items() if place[1:] == (0, "attention_prefill_0")}
+        starts[1] |= {place: (start - 10**6, end) for place, (start, end) in late.items()}
+        return script, starts
+
+    monkeypatch.setattr("clustersim.run.proof.recorded", early)
+    found = prove_scenario(scenario, orders=0)
+    (violation,) = found.verdict.violations
+    assert violation.message.endswith("(recorded order)")

@@ -1,0 +1,416 @@
+"""Level X: each way to break a step graph, or what runs it, is a missing or a different number, and names its rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from clustersim.cost.precision import Precision
+from clustersim.graph.blueprint import EDGE_KINDS, Node
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.stepgraph import StepGraph, expand
+from clustersim.legality.rule import Violation
+from clustersim.model import ModelSpec
+from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
+from clustersim.proof import attention, execution
+from clustersim.proof.order import program_order
+from clustersim.proof.proof import Expected, Proof, expected_of, graphs_of, prove
+from clustersim.proof.script import Script, chunked_script, kind_of
+from clustersim.proof.values import Dense, Routed, routed
+from clustersim.proof.wiring import wired
+from tests.laws.proof_cases import model_of
+
+Wanted = Callable[[Node, Node, str], bool]
+
+TWO = ParallelPlan(tp=2)
+
+
+def segments(scheme: str, decode: str = "dp", degree: int = 2, tp: int = 1) -> ParallelPlan:
+    sp = SequencePlan(degree=degree, scheme=scheme, partition="zigzag", decode=decode)
+    return ParallelPlan(tp=tp, sp=sp)
+
+
+SPREAD = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=2))
+
+
+@cache
+def case(name: str, plan: ParallelPlan) -> tuple[ModelSpec, Script, Expected, dict[str, StepGraph]]:
+    model = model_of(name)
+    script = chunked_script((9, 6, 8), output_tokens=3, budget=10, vocab=model.vocab, plan=plan)
+    return model, script, expected_of(model, script), dict(graphs_of(model, plan, script))
+
+
+def proven(name: str, plan: ParallelPlan, change: Callable[[StepGraph], StepGraph] = lambda graph: graph) -> Proof:
+    """Prove a plan whose graphs were changed."""
+    model, script, expected, graphs = case(name, plan)
+    changed = {kind: change(graph) for kind, graph in graphs.items()}
+    return prove(model, plan, script, expected=expected, graphs=changed, orders=0)
+
+
+def found(proof: Proof) -> Violation:
+    (violation,) = proof.verdict.violations
+    assert proof.verdict.verdict == "illegal"
+    assert violation.level == "X"
+    assert violation.fix
+    return violation
+
+
+def node(graph: StepGraph, index: int) -> Node:
+    return graph.symbols[graph.symbol[index]]
+
+
+def kept_edges(graph: StepGraph, kept: np.ndarray) -> StepGraph:
+    return replace(graph, source=graph.source[kept], target=graph.target[kept], kind=graph.kind[kept])
+
+
+def without(wanted: Wanted) -> Callable[[StepGraph], StepGraph]:
+    """Drop every edge of which (source, target, kind) is ``wanted``."""
+
+    def change(graph: StepGraph) -> StepGraph:
+        edges = zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True)
+        kept = [not wanted(node(graph, a), node(graph, b), EDGE_KINDS[k]) for a, b, k in edges]
+        return kept_edges(graph, np.array(kept))
+
+    return change
+
+
+def between(source: str, target: str, kind: str = "kv") -> Callable[[StepGraph], StepGraph]:
+    return without(lambda a, b, k: (a.name, b.name, k) == (source, target, kind))
+
+
+def bypassed(name: str) -> Callable[[StepGraph], StepGraph]:
+    """Take a node out: what it needed goes, rank by rank, to what needed it."""
+
+    def change(graph: StepGraph) -> StepGraph:
+        gone = {index for index in range(len(graph)) if node(graph, index).name == name}
+        edges = list(zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True))
+        into = [edge for edge in edges if edge[1] in gone]
+        made = [edge for edge in edges if edge[0] not in gone and edge[1] not in gone]
+        for source, target, kind in edges:
+            if source in gone:
+                for before, at, _ in into:
+                    if at == source and set(graph.ranks_of(before)) & set(graph.ranks_of(target)):
+                        made.append((before, target, kind))
+        rest = np.array([index not in gone for index in range(len(graph))])
+        number = np.cumsum(rest) - 1
+        source, target, kind = np.array(sorted(set(made))).T
+        columns = {name: getattr(graph, name)[rest] for name in ("symbol", "group", "layer", "stage", "unit", "stream")}
+        return replace(graph, **columns, source=number[source], target=number[target], kind=kind)
+
+    return change
+
+
+def symbols(change: Callable[[Node], Node]) -> Callable[[StepGraph], StepGraph]:
+    return lambda graph: replace(graph, symbols=tuple(change(symbol) for symbol in graph.symbols))
+
+
+def renamed(old: str, name: str, op: str) -> Callable[[StepGraph], StepGraph]:
+    return symbols(lambda symbol: replace(symbol, name=name, op=op) if symbol.name == old else symbol)
+
+
+CASES = [("llama", TWO), ("shared", SPREAD), ("latent", segments("all_gather", tp=2)), ("mha", segments("all_to_all"))]
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_plans_are_legal_before_they_are_broken(name: str, plan: ParallelPlan) -> None:
+    assert proven(name, plan).verdict.verdict == "legal"
+
+
+# --- TP-2 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["o_proj_all_reduce", "ffn_down_all_reduce", "embedding_all_reduce"])
+def test_dropped_all_reduce_leaves_a_term_that_is_read_as_the_whole(name: str) -> None:
+    violation = found(proven("llama", TWO, bypassed(name)))
+    assert violation.rule == "TP-2"
+    assert "a term of a sum is read as if it were the whole" in violation.message
+    assert violation.where.startswith("step 0, rank 0")
+
+
+def test_dropped_all_gather_leaves_a_slice_that_is_read_as_the_whole() -> None:
+    violation = found(proven("llama", TWO, bypassed("lm_head_all_gather")))
+    assert (violation.rule, violation.where) == ("TP-2", "step 0, rank 0, host sample")
+    assert "a slice of the features" in violation.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "op"),
+    [
+        ("o_proj_all_reduce", "o_proj_all_gather", "all_gather"),
+        ("lm_head_all_gather", "lm_head_all_reduce", "all_reduce"),
+        ("ffn_down_all_reduce", "ffn_down_reduce_scatter", "reduce_scatter"),
+    ],
+)
+def test_sum_and_concatenation_swapped(old: str, new: str, op: str) -> None:
+    violation = found(proven("llama", TWO, renamed(old, new, op)))
+    assert violation.rule == "TP-2"
+    assert new in violation.where or op == "reduce_scatter"
+
+
+def test_sum_over_the_ranks_that_share_an_expert_is_needed() -> None:
+    plan = ParallelPlan(tp=4, ep=ExpertPlan(degree=2))
+    assert proven("moe", plan).verdict.verdict == "legal"
+    violation = found(proven("moe", plan, bypassed("expert_down_all_reduce")))
+    assert (violation.rule, violation.where.split()[-1]) == ("TP-2", "combine")
+
+
+def test_scattered_features_must_be_those_of_the_next_operator() -> None:
+    plan = ParallelPlan(tp=2, split=TensorSplit(ffn_up="rows", ffn_down="rows"))
+    assert proven("llama", plan).verdict.verdict == "legal"
+    violation = found(proven("llama", plan, bypassed("ffn_up_reduce_scatter")))
+    assert (violation.rule, violation.where.split()[-1]) == ("TP-2", "ffn_act")
+
+
+# --- KV-2, PH-5 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "latent"])
+@pytest.mark.parametrize("source", ["kv_write", "kv_read"])
+@pytest.mark.parametrize("target", ["attention_prefill", "attention_decode"])
+def test_dropped_edge_from_the_cache(name: str, source: str, target: str) -> None:
+    violation = found(proven(name, ParallelPlan(), between(source, target)))
+    assert (violation.rule, violation.where.split()[-1]) == ("KV-2", target)
+    when = "this rank writes in this step" if source == "kv_write" else "an earlier step wrote"
+    assert f"whose K/V {when}" in violation.message or name == "latent"
+
+
+def test_write_that_runs_after_the_attention_that_reads_it() -> None:
+    model, script, expected, graphs = case("llama", ParallelPlan())
+    ready = {kind: wired(graph) for kind, graph in graphs.items()}
+    order = program_order(script, ready)
+
+    def name(event: tuple[int, int]) -> str:
+        return ready[kind_of(script.steps[event[0]])].nodes[event[1]].node.name
+
+    write = next(at for at, event in enumerate(order) if name(event) == "kv_write")
+    core = next(at for at, event in enumerate(order) if name(event) == "attention_prefill")
+    order[write : core + 1] = [*order[write + 1 : core + 1], order[write]]
+    proof = prove(
+        model, ParallelPlan(), script, expected=expected, graphs=graphs, orders=0, recorded={"recorded order": order}
+    )
+    violation = found(proof)
+    assert (violation.rule, violation.where) == ("KV-2", "step 0, rank 0, layer 0, attention attention_prefill")
+    assert violation.message.endswith("(recorded order)")
+
+
+def test_step_that_starts_before_the_one_before_has_sampled() -> None:
+    model, script, expected, graphs = case("llama", ParallelPlan())
+    ready = {kind: wired(graph) for kind, graph in graphs.items()}
+    order = program_order(script, ready)
+    last = len(script.steps) - 1
+    early = [event for event in order if event[0] == last and event[1] == 0]
+    others = [event for event in order if event not in early]
+    proof = prove(
+        model, ParallelPlan(), script, expected=expected, graphs=graphs, orders=0,
+        recorded={"recorded order": early + others},
+    )  # fmt: skip
+    assert found(proof).rule == "PH-3"
+
+
+def test_wider_window_attends_to_what_the_model_does_not() -> None:
+    assert proven("slides", ParallelPlan()).verdict.verdict == "legal"
+    wider = symbols(lambda symbol: replace(symbol, variant="@5") if symbol.variant == "@4" else symbol)
+    violation = found(proven("slides", ParallelPlan(), wider))
+    assert violation.rule == "PH-5"
+    assert "token 4 of sequence 0 attends to token 0" in violation.message
+
+
+def test_token_that_attends_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = attention._visible
+
+    def forward(at, rows, window):
+        return plain(at, rows, window) | np.roll(plain(at, rows, window), 1, axis=1)
+
+    monkeypatch.setattr(attention, "_visible", forward)
+    violation = found(proven("llama", ParallelPlan()))
+    assert violation.rule == "PH-5"
+    assert "token 0 of sequence 0 attends to token 1" in violation.message
+
+
+# --- SP-2, SP-8 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "source", "target"),
+    [
+        (segments("all_gather"), "kv_all_gather", "attention_prefill"),
+        (segments("ring"), "kv_ring_1", "attention_prefill_1"),
+        (segments("ring", degree=3), "kv_ring_1", "kv_ring_2"),
+        (segments("ring", degree=3), "kv_ring_2", "attention_prefill_2"),
+    ],
+)
+def test_segment_that_is_not_brought_to_the_rank(plan: ParallelPlan, source: str, target: str) -> None:
+    violation = found(proven("llama", plan, between(source, target)))
+    assert violation.rule == "SP-2"
+    assert "does not attend to token" in violation.message
+
+
+@pytest.mark.parametrize("scheme", ["all_gather", "ring", "all_to_all"])
+def test_context_of_an_earlier_chunk_that_its_owner_does_not_show(scheme: str) -> None:
+    reads = without(lambda a, b, k: a.name == "kv_read" and b.is_collective)
+    violation = found(proven("mha", segments(scheme), reads))
+    assert violation.rule == "SP-2"
+    assert "keeps" in violation.message
+
+
+def test_segment_that_no_rank_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, script, expected, graphs = case("llama", segments("ring"))
+    lay_out = execution.lay_out
+
+    def without_one(*given):
+        tokens = lay_out(*given)
+        return replace(tokens, s=np.where((tokens.position == 1) & (tokens.sequence == 0), -1, tokens.s))
+
+    monkeypatch.setattr(execution, "lay_out", without_one)
+    violation = found(prove(model, segments("ring"), script, expected=expected, graphs=graphs, orders=0))
+    assert violation.rule == "SP-2"
+    assert "token 1, whose K/V no SP rank computes" in violation.message
+
+
+@pytest.mark.parametrize("decode", ["idle", "dp"])
+@pytest.mark.parametrize("name", ["llama", "latent"])
+def test_segment_that_is_not_moved_to_where_decode_reads_it(name: str, decode: str) -> None:
+    plan = segments("all_gather", decode)
+    assert proven(name, plan).verdict.verdict == "legal"
+    violation = found(proven(name, plan, between("kv_move", "boundary", "boundary")))
+    assert violation.rule in ("SP-8", "SP-2")  # a later chunk needs it at its owner too
+    whole = found(proven(name, plan, without(lambda a, b, k: b.name == "kv_move")))
+    assert (whole.rule, whole.where.split()[-1]) == ("SP-8", "kv_move")
+
+
+def test_only_whole_prompts_and_no_move_are_missed_by_decode() -> None:
+    model, plan = model_of("llama"), segments("ring")
+    script = chunked_script((9, 8), output_tokens=3, budget=40, vocab=model.vocab, plan=plan)
+    change = between("kv_move", "boundary", "boundary")
+    graphs = {kind: change(graph) for kind, graph in graphs_of(model, plan, script).items()}
+    violation = found(prove(model, plan, script, graphs=graphs, orders=0))
+    assert (violation.rule, violation.where.split()[-1]) == ("SP-8", "attention_decode")
+    assert "was not moved to this rank" in violation.message
+
+
+# --- EP-2, EP-3 ---------------------------------------------------------------------------------------------------
+
+
+def lose(pairs: Routed) -> Routed:
+    return pairs.chosen(np.arange(1, len(pairs.token)))
+
+
+def duplicate(pairs: Routed) -> Routed:
+    return routed([pairs, pairs.chosen(np.arange(1))], pairs.data.shape[1])
+
+
+def misroute(pairs: Routed) -> Routed:
+    expert = pairs.expert.copy()
+    expert[:1] = (expert[:1] + 1) % 4 + expert[:1] // 4 * 4
+    return replace(pairs, expert=expert)
+
+
+@pytest.mark.parametrize("change", [lose, duplicate, misroute])
+@pytest.mark.parametrize("plan", [ParallelPlan(), TWO, SPREAD])
+def test_token_lost_duplicated_or_misrouted(
+    change: Callable[[Routed], Routed], plan: ParallelPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, together = execution.ALONE["dispatch"], execution.TOGETHER["dispatch"]
+    monkeypatch.setitem(execution.ALONE, "dispatch", lambda at, arrived: change(alone(at, arrived)))
+    monkeypatch.setitem(
+        execution.TOGETHER,
+        "dispatch",
+        lambda ats, arrived: [change(pairs) if len(pairs.token) else pairs for pairs in together(ats, arrived)],
+    )
+    violation = found(proven("shared", plan))
+    assert (violation.rule, violation.where.split()[-1]) == ("EP-2", "dispatch")
+    assert "of sequence" in violation.message
+    assert "expert" in violation.message
+
+
+def test_lost_results_of_experts() -> None:
+    violation = found(proven("shared", SPREAD, between("combine", "aggregate", "data")))
+    assert violation.rule == "EP-2"
+
+
+def test_router_that_looks_at_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = execution.ALONE["gate"]
+
+    def by_rank(at, arrived):
+        made = plain(at, arrived)
+        return Dense(data=np.roll(made.data, at.rank, axis=1), rows=made.rows, what="router")
+
+    monkeypatch.setitem(execution.ALONE, "gate", by_rank)
+    violation = found(proven("shared", SPREAD))
+    assert (violation.rule, violation.where.split()[3], violation.where.split()[-1]) == ("EP-3", "1,", "gate")
+
+
+# --- between stages and layers ------------------------------------------------------------------------------------
+
+STAGES = ParallelPlan(pp=2, stages=(Cut(layer=1, before="ffn"),))
+
+
+def test_stage_that_starts_without_what_was_sent_to_it() -> None:
+    violation = found(proven("llama", STAGES, between("send", "recv", "sync")))
+    assert (violation.rule, violation.where) == ("PP-2", "step 0, rank 1, pipeline recv")
+
+
+@pytest.mark.parametrize("plan", [ParallelPlan(), STAGES])
+def test_layers_in_the_wrong_order(plan: ParallelPlan) -> None:
+    model, script, expected, _ = case("llama", plan)
+    graphs = {}
+    for kind in dict.fromkeys(kind_of(parts) for parts in script.steps):
+        blueprint = blueprint_of(model, plan, Precision(), kind)
+        first, *rest = blueprint.stages
+        place = {(unit.layer, unit.body.name): at for at, unit in enumerate(first)}
+        units = list(first)
+        one, other = place[0, "attention"], place[1, "attention"]
+        units[one], units[other] = units[other], units[one]
+        graphs[kind] = expand(replace(blueprint, stages=(tuple(units), *rest)), plan)
+    violation = found(prove(model, plan, script, expected=expected, graphs=graphs, orders=0))
+    assert violation.rule == "PP-6"
+    assert violation.where == "step 0, rank 0, layer 1, attention attention_norm"
+
+
+def test_residual_that_is_left_out() -> None:
+    assert found(proven("llama", ParallelPlan(), between("embedding", "attention_add", "data"))).rule == "PP-6"
+
+
+# --- every edge ---------------------------------------------------------------------------------------------------
+
+ORDER_ONLY = {
+    ("sample", "boundary", "boundary"),
+    ("kv_a_norm_rope", "kv_b_proj", "data"),  # latents reach the expansion through the cache as well
+    ("kv_write", "attention_prefill_1", "kv"),  # a later step of a ring attends to what the ring brought
+    ("kv_read", "attention_prefill_1", "kv"),
+}
+"""Edges that order and carry nothing that is not carried by others."""
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("llama", replace(TWO, pp=2)),
+        ("shared", SPREAD),
+        ("latent", segments("all_gather", "idle")),
+        ("mha", segments("all_to_all", tp=2)),
+        (
+            "windows",
+            replace(
+                TWO,
+                split=TensorSplit(
+                    embedding="hidden", attention_out="columns", ffn_up="rows", ffn_down="columns", lm_head="hidden"
+                ),
+            ),
+        ),
+    ],
+)
+def test_no_edge_can_be_left_out(name: str, plan: ParallelPlan) -> None:
+    kinds = Counter[tuple[str, str, str]]()
+    _, _, _, graphs = case(name, plan)
+    for graph in graphs.values():
+        for a, b, k in zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True):
+            kinds[node(graph, a).name, node(graph, b).name, EDGE_KINDS[k]] += 1
+    silent = {kind for kind in kinds if proven(name, plan, between(*kind)).verdict.verdict == "legal"}
+    assert silent <= ORDER_ONLY
+    assert ("sample", "boundary", "boundary") in silent
