@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Final
 
 from clustersim.graph.blueprint import STEP_KINDS
@@ -62,17 +63,20 @@ class Lane:
         self.batch: Batch | None = None
         self.row: tuple[int, ...] = ()
         self.number = 0
-        self.ends: list[int] = []
+        self.steps = 0
+        self.until = NEVER
+        """The arrival that the run ends with."""
         self.ns: list[int] | tuple[int, ...] = ()
-        self.width = 0
+        self.price: DecodePrice | None = None
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a run of steps ends with the step that it falls into."""
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        waiting, ends = self.scheduler.waiting, self.ends
-        if ends and not waiting and ends[-1] > now:
-            del ends[bisect_left(ends, now) + 1 :]
-            self.end = ends[-1]
+        waiting = self.scheduler.waiting
+        if self.steps > 1 and not waiting and now < self.until and now < self.end:
+            ends = self._ends()
+            self.steps = bisect_left(ends, now) + 1
+            self.end = ends[self.steps - 1]
         waiting.append(sequence)
 
     def begin(self, now: int, until: int) -> None:
@@ -95,14 +99,15 @@ class Lane:
         if chunks:
             total, number, self.ns, new, context, _ = price_prompts(self.prices, chunks, group)
             kind = MIXED if decodes else PREFILL
-            self.ends, self.width = [now + total], len(self.ns)
+            self.steps, self.end, self.price = 1, now + total, None
         else:
             assert group is not None
-            price = self.prices.decode(decodes)
-            kind, number, self.width = DECODE, price.number, len(price.ns)
+            self.price = price = self.prices.decode(decodes)
+            kind, number = DECODE, price.number
             limit = min(group.finishes[0][0] - group.clock, MAX_RUN) if batch.steady else 1
-            self._run(price, group, now, NEVER if scheduler.waiting else until, limit)
-        self.end = self.ends[-1]
+            limit = group.affordable(limit, scheduler.free[0])
+            self.until = NEVER if scheduler.waiting else until
+            self._run(price, group, now, self.until, limit)
         self.batch, self.number = batch, number
         self.row = (
             now, kind, batch.slot, len(chunks) + decodes, new, decodes, context,
@@ -110,63 +115,67 @@ class Lane:
         )  # fmt: skip
 
     def _run(self, price: DecodePrice, group: DecodeGroup, now: int, until: int, limit: int) -> None:
-        """Price steps until a member finishes (``limit``), a block is missing or a request arrives."""
-        if group.windows:
-            limit = min([limit, *(w.changes_at - group.clock for w in group.windows if w.changes_at is not None)])
-        count, clock, size, phases = group.count, group.clock, group.block_tokens, group.phases
-        free = self.scheduler.free[0]
-        scarce = free < limit * count
-        keys = group.computed + count
-        end, base = now, price.base_ns
-        attention, layers = price.ns[0], price.counts[0]
-        several = len(price.ns) > 1 or bool(group.windows)
-        classes = classes_of(price, group) if several else []
-        ends: list[int] = []
+        """Price at most ``limit`` steps, until one ends at ``until`` or later."""
+        end, base, count = now, price.base_ns, group.count
         ns: list[int] = []
-        while True:
-            if several:
-                end += base
-                for place, (other, instances, attended, growth) in enumerate(classes):
-                    took = other(attended)
-                    classes[place] = other, instances, attended + growth, growth
-                    ns.append(took)
-                    end += instances * took
-            else:
+        if len(price.ns) == 1 and not group.windows:
+            attention, layers, first = price.ns[0], price.counts[0], group.computed + count
+            for keys in range(first, first + limit * count, count):
                 took = attention(keys)
                 ns.append(took)
                 end += base + layers * took
-                keys += count
-            ends.append(end)
-            limit -= 1
-            if limit == 0 or end >= until:
-                break
-            if scarce:
-                clock += 1
-                free -= phases[clock % size]
-                if free < 0:
+                if end >= until:
                     break
-        self.ends, self.ns = ends, ns
+            self.steps = len(ns)
+        else:
+            classes = classes_of(price, group)
+            for step in range(min(limit, group.unchanged_windows)):
+                end += base
+                for attention, layers, keys, growth in classes:
+                    took = attention(keys + step * growth)
+                    ns.append(took)
+                    end += layers * took
+                if end >= until:
+                    break
+            self.steps = len(ns) // len(classes)
+        self.ns, self.end = ns, end
+
+    def _ends(self) -> list[int]:
+        """Return when each step of the run ends."""
+        price, start = self.price, self.row[0]
+        if price is None:
+            return [self.end]
+        width = len(price.ns)
+        lengths = [price.base_ns] * self.steps
+        for place, layers in enumerate(price.counts):
+            for step, took in enumerate(self.ns[place : self.steps * width : width]):
+                lengths[step] += layers * took
+        return [start + passed for passed in accumulate(lengths)]
 
     def land(self) -> int:
         """Account for what ends now; return how many requests finished."""
-        now, batch, steps = self.end, self.batch, len(self.ends)
+        now, batch, steps = self.end, self.batch, self.steps
         assert batch is not None
-        ns = self.ns if len(self.ns) == steps * self.width else self.ns[: steps * self.width]
-        self.log.run(self.row, self.number, steps, now, ns)
-        self.end = NEVER
-        self.ends = []
+        self._log(steps, now)
+        self.end, self.steps = NEVER, 0
         finished = self.scheduler.complete(now, batch, steps)
         for sequence in finished:
             self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
         return len(finished)
 
+    def _log(self, steps: int, end: int) -> None:
+        width = 0 if self.price is None else len(self.price.ns)
+        ns = self.ns[: steps * width] if 0 < steps * width < len(self.ns) else self.ns
+        self.log.run(self.row, self.number, steps, end, ns)
+
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon, and episodes that are open; a step in flight has not happened."""
         batch = self.batch
         if self.end != NEVER and batch is not None:
-            steps = bisect_right(self.ends, now)
+            ends = self._ends()
+            steps = bisect_right(ends, now)
             if steps:
-                self.log.run(self.row, self.number, steps, self.ends[steps - 1], self.ns[: steps * self.width])
+                self._log(steps, ends[steps - 1])
                 self.scheduler.repeat(batch, steps)
                 batch.previous = batch.step + steps - 1
         self.scheduler.stop()

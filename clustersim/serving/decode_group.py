@@ -10,9 +10,12 @@ themselves are brought up to date (:meth:`DecodeGroup.refresh`) only when somebo
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.window_sum import WindowSum
+
+NEVER: Final = 1 << 62
 
 
 class DecodeGroup:
@@ -87,8 +90,27 @@ class DecodeGroup:
         """Return the blocks that members enter in the next ``steps`` steps but the first."""
         size, phases = self.block_tokens, self.phases
         rounds, rest = divmod(steps - 1, size)
-        start = self.clock + 1
-        return rounds * self.count + sum([phases[(start + i) % size] for i in range(rest)])
+        start = (self.clock + 1) % size
+        entered = sum(phases[start : start + rest])
+        if start + rest > size:
+            entered += sum(phases[: start + rest - size])
+        return rounds * self.count + entered
+
+    def affordable(self, limit: int, free: int) -> int:
+        """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
+        size, phases = self.block_tokens, self.phases
+        if (limit // size + 1) * self.count <= free:
+            return limit
+        for step in range(1, limit):
+            free -= phases[(self.clock + step) % size]
+            if free < 0:
+                return step
+        return limit
+
+    @property
+    def unchanged_windows(self) -> int:
+        """Steps until the context of a member fills a sliding window."""
+        return min([NEVER, *(w.changes_at - self.clock for w in self.windows if w.changes_at is not None)])
 
     def advance(self, steps: int) -> list[Sequence]:
         """Let every member take ``steps`` tokens; return those that are complete now, up to date, by place."""
