@@ -7,7 +7,8 @@ import click
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted
-from clustersim.proof.proof import LOOKED_AT, TOLERANCE, Proof
+from clustersim.proof.comparison import TOLERANCE
+from clustersim.proof.proof import LOOKED_AT, Proof
 from clustersim.run.legality import problem
 from clustersim.run.proof import ScenarioProof, prove_scenario
 from clustersim.scenario.load import load

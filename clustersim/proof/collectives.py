@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.proof.attention import entries_of, entry_shape, keys_in
+from clustersim.proof.cache import entries_of, entry_shape, keys_in
 from clustersim.proof.place import Place, part_of
 from clustersim.proof.values import ALL, Arrival, Columns, Dense, Keys, Moved, Routed, Value, joined, nothing
 

@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from clustersim.errors import BrokenLawError
 from clustersim.graph.blueprint import StepKind
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.proof import attention, collectives, dense, experts
+from clustersim.proof import attention, cache, collectives, dense, experts
 from clustersim.proof.place import Memory, Place, Setting
 from clustersim.proof.script import Script, kind_of
 from clustersim.proof.tokens import lay_out
@@ -40,9 +41,9 @@ ALONE: Final[Mapping[str, Alone]] = {
     "kv_b_proj": attention.kv_b_proj,
     "q_absorb": attention.q_absorb,
     "v_absorb": attention.v_absorb,
-    "kv_write": attention.kv_write,
-    "kv_read": attention.kv_read,
-    "boundary": attention.boundary,
+    "kv_write": cache.kv_write,
+    "kv_read": cache.kv_read,
+    "boundary": cache.boundary,
     "dispatch": experts.permute,
     "expert_up": experts.expert_linear,
     "expert_act": experts.expert_act,
@@ -81,7 +82,7 @@ def alone(name: str, op: str) -> Alone:
     for ending, function in (("_norm", dense.norm), ("_act", dense.activation), ("_add", dense.add)):
         if name.endswith(ending):
             return function
-    raise NotImplementedError(f"the proof has no meaning for the operator {name} ({op})")
+    raise BrokenLawError(f"a step graph has the operator {name} ({op}), whose meaning the proof does not know")
 
 
 class Watch(Protocol):

@@ -15,10 +15,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.model.architecture import Attention, ModelSpec, Moe
-from clustersim.proof.weights import Weights
-
-EPSILON = 1e-6
-ROTARY_BASE = 10_000.0
+from clustersim.proof.weights import EPSILON, ROTARY_BASE, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

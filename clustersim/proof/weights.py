@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,12 @@ from clustersim.model.weights import (
     ffn_linears,
     shared_expert_linears,
 )
+
+EPSILON: Final = 1e-6
+"""What norms add to a mean square (assumed; models have 1e-5 or 1e-6)."""
+
+ROTARY_BASE: Final = 10_000.0
+"""Su et al., arXiv:2104.09864, section 3.3."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any, Final
 
 from clustersim.legality.check import check_plan
-from clustersim.model import ModelSpec, Moe, model_from_config, tiny
+from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe, model_from_config, tiny
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.proof.script import Script, chunked_script
 from tests.laws.graph_cases import CONFIGS
@@ -33,9 +34,47 @@ def model_of(name: str) -> ModelSpec:
     )  # fmt: skip
 
 
+def random_model(random: Random) -> ModelSpec:
+    """Draw an architecture: heads, biases, norms, positions, windows, experts, layer by layer."""
+    heads, bias = random.choice((4, 8)), random.random() < 0.5
+    rotary = random.random() < 0.8
+    if random.random() < 0.25:
+        base = Attention(
+            kind="mla", num_heads=heads, num_kv_heads=1, head_dim=6, v_head_dim=random.choice((4, 6)),
+            q_lora_rank=random.choice((None, 10)), kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=2,
+            qkv_bias=bias, out_bias=bias,
+        )  # fmt: skip
+        rotary, windows = True, (None,)
+    else:
+        kv_heads = random.choice([one for one in (1, 2, 4, 8) if one <= heads])
+        kind = "mqa" if kv_heads == 1 else "mha" if kv_heads == heads else "gqa"
+        base = Attention(
+            kind=kind, num_heads=heads, num_kv_heads=kv_heads, head_dim=4, v_head_dim=4, qkv_bias=bias,
+            out_bias=random.random() < 0.3, qk_norm=random.random() < 0.3, sinks=random.random() < 0.3, rotary=rotary,
+        )  # fmt: skip
+        windows = random.choice(((None,), (5,), (None, 3), (3, 7)))
+    gated, experts = random.random() < 0.7, random.choice((4, 6, 8))
+    shared = random.choice((0, 0, 1, 2))
+    dense = Ffn(intermediate=24, gated=gated, bias=bias)
+    sparse = Moe(
+        num_experts=experts, top_k=random.randint(1, 3), expert_intermediate=24, gated=gated, bias=bias,
+        num_shared_experts=shared, shared_intermediate=24 * shared, router_bias=random.random() < 0.3,
+        shared_gate=shared > 0 and random.random() < 0.5,
+    )  # fmt: skip
+    kinds = random.choice(((dense,), (sparse,), (dense, sparse), (sparse, dense)))
+    layers = tuple(
+        Layer(attention=replace(base, sliding_window=windows[at % len(windows)]), ffn=kinds[at % len(kinds)])
+        for at in range(random.randint(2, 4))
+    )
+    return ModelSpec(
+        name="random", hidden=24, vocab=48, layers=layers, tied_embeddings=random.random() < 0.3,
+        learned_positions=0 if rotary else 40, norm=random.choice(("rms", "layer")),
+    )  # fmt: skip
+
+
 def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
     """Draw a plan from all that can be written with some primitives (t, s, e, p) until one is legal."""
-    moe = any(isinstance(layer.ffn, Moe) for layer in model.layers)
+    experts = next((layer.ffn.num_experts for layer in model.layers if isinstance(layer.ffn, Moe)), 0)
     while True:
         sp = SequencePlan()
         degree = random.choice((1, 2, 2, 3, 4)) if "s" in primitives else 1
@@ -46,10 +85,10 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
                 partition=random.choice(("contiguous", "zigzag")),
                 decode=random.choice(("idle", "dp")),
             )
-        pp = random.choice((1, 2, 3)) if "p" in primitives else 1
-        modules = [Cut(layer=layer, before=part) for layer in range(3) for part in ("attention", "ffn")]
-        ep = random.choice((1, 2, 2, 4, 8)) if "e" in primitives and moe else 1
-        spread = tuple(random.sample([rank for rank in range(ep) for _ in range(8 // ep)], 8))
+        pp = random.choice((1, 2, 3, 4)) if "p" in primitives else 1
+        modules = [Cut(layer=layer, before=part) for layer in range(len(model.layers)) for part in ("attention", "ffn")]
+        ep = random.choice((1, 2, 2, 3, 4, 6, 8)) if "e" in primitives and experts else 1
+        spread = tuple(random.sample([expert % ep for expert in range(experts)], experts))
         plan = ParallelPlan(
             pp=pp,
             tp=random.choice((1, 2, 2, 3, 4, 8)) if "t" in primitives else 1,
@@ -90,12 +129,14 @@ def script_of(random: Random, model: ModelSpec, plan: ParallelPlan) -> Script:
 def case(seed: int, primitives: str) -> tuple[str, ModelSpec, ParallelPlan, Script]:
     """Return the name of a model, the model, a plan that is legal for it, and a script."""
     random = Random(seed)
-    named = [name for name in MODELS if "e" not in primitives or _sparse(name)]
-    name = random.choice(named)
-    model = model_of(name)
+    named = [name for name in MODELS if "e" not in primitives or _sparse(model_of(name))]
+    name = random.choice((*named, *["random"] * len(named)))
+    model = random_model(random) if name == "random" else model_of(name)
+    while "e" in primitives and not _sparse(model):
+        model = random_model(random)
     plan = plan_of(random, model, primitives)
     return name, model, plan, script_of(random, model, plan)
 
 
-def _sparse(name: str) -> bool:
-    return any(isinstance(layer.ffn, Moe) for layer in model_of(name).layers)
+def _sparse(model: ModelSpec) -> bool:
+    return any(isinstance(layer.ffn, Moe) for layer in model.layers)

@@ -18,8 +18,9 @@ from clustersim.legality.rule import Violation
 from clustersim.model import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.proof import attention, execution
+from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.order import program_order
-from clustersim.proof.proof import Expected, Proof, expected_of, graphs_of, prove
+from clustersim.proof.proof import Proof, graphs_of, prove
 from clustersim.proof.script import Script, chunked_script, kind_of
 from clustersim.proof.values import Dense, Routed, routed
 from clustersim.proof.wiring import wired

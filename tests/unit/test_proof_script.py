@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
 
 from clustersim.plan.parallel import Cut, ParallelPlan, SequencePlan
-from clustersim.proof.execution import Execution
+from clustersim.proof.comparison import expected_of
+from clustersim.proof.execution import TOGETHER, Execution
 from clustersim.proof.order import orders_from_spans, program_order, random_order
-from clustersim.proof.proof import expected_of, graphs_of, prove
+from clustersim.proof.proof import graphs_of, prove
 from clustersim.proof.script import Part, Script, chunked_script, kind_of
 from clustersim.proof.tokens import lay_out
 from clustersim.proof.wiring import wired
@@ -122,6 +124,18 @@ def test_orders_from_spans_sort_by_start_and_put_reads_before_what_needs_them():
     backwards = {place: (-start, -start) for place, (start, _) in spans.items()}
     turned = [nodes[node].node.name for _, node in orders_from_spans(steps, graphs, [backwards])]
     assert turned.index("sample") < turned.index("schedule")
+
+
+def test_sums_that_depend_on_the_order_of_execution_do_not_prove(monkeypatch, staged):
+    model, plan, steps, _ = staged
+    plain, calls = TOGETHER["all_reduce"], count()
+
+    def noisy(ats, arrived):
+        return [replace(one, data=one.data * (1 + next(calls) * 1e-15)) for one in plain(ats, arrived)]
+
+    monkeypatch.setitem(TOGETHER, "all_reduce", noisy)
+    (violation,) = prove(model, plan, steps, orders=1).verdict.violations
+    assert (violation.rule, violation.where) == ("TP-2", "random order 0")
 
 
 def test_a_wrong_logit_is_reported_with_its_size():
