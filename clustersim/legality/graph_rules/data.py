@@ -16,7 +16,8 @@ def keeps_apart(view: GraphView) -> GraphFinding:
     replica = view.replica_of(view.rank)
     source, target = view.source, view.target
     shared = view.named("dispatch", "combine") if plan.ep.scope == "global" else np.zeros(len(view), bool)
-    crosses = (replica[source] != replica[target]) & ~shared[source] & ~shared[target]
+    known = (view.rank >= 0) & (view.rank < plan.world)
+    crosses = known[source] & known[target] & (replica[source] != replica[target]) & ~shared[source] & ~shared[target]
     fix = "keep sequences, and all that they need, on one replica"
     edges = judged(
         view, len(source), np.flatnonzero(crosses),

@@ -32,10 +32,11 @@ def routes_all(view: GraphView) -> GraphFinding:
         expected = (tokens[step].sum(axis=1) * k / plan.ep.degree).astype(np.float64)
     found: FloatArray = view.amount[nodes]
     if not view.evenly_routed:
-        cell = (step * (len(top_k) + 1) + view.layer[nodes] + 1) * len(view.names) + view.name[nodes]
-        _, which = np.unique(cell * (1 + int(view.replica_of(view.rank[nodes]).max(initial=0)))
-                             + view.replica_of(view.rank[nodes]), return_inverse=True)  # fmt: skip
-        found, expected = (np.bincount(which, weights=part)[which] for part in (found, expected))
+        replica = view.replica_of(view.rank[nodes])
+        cell = np.stack([step, view.layer[nodes], view.name[nodes], replica])
+        which = np.unique(cell, axis=1, return_inverse=True)[1].ravel()
+        found = np.bincount(which, weights=found)[which].astype(np.float64)
+        expected = np.bincount(which, weights=expected)[which].astype(np.float64)
     wrong = np.flatnonzero(np.abs(found - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
@@ -95,7 +96,7 @@ def one_map(view: GraphView) -> GraphFinding:
     inner = view.mask(lambda node: node.axis == "expert_tp")
     member = inner[view.member_node]
     node, rank = view.member_node[member], view.member_rank[member]
-    astray = np.zeros(len(view), bool)
+    astray = inner & (view.size != share)
     astray[node[rank // share != view.rank[node] // share]] = True
     across = judged(
         view, 0, np.flatnonzero(astray), lambda node: f"{operator(view, node)} joins ranks of different experts",

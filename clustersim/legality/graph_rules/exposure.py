@@ -84,11 +84,12 @@ def _feeds(view: GraphView) -> BoolArray:
 
 
 def _contributions(view: GraphView, brings: BoolArray) -> BoolArray:
-    """Return (nodes, sp): SP ranks that take part in a collective and have an edge into it."""
+    """Return (nodes, sp): SP ranks that take part in a collective and have an edge into it with their new tokens."""
     plan = view.plan
     assert plan is not None
     edge, rank = view.rows
     into = brings[view.target[edge]] & view.takes_part(view.target[edge], rank)
+    into &= ~view.named("kv_read")[view.source[edge]]
     found = np.zeros((len(view), plan.sp.degree), bool)
     found[view.target[edge[into]], view.s_of(rank[into])] = True
     return found
@@ -265,7 +266,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
 
 
 def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:
-    """Every move comes before a boundary node of each of its ranks."""
+    """Every move comes before the boundary node of each of its ranks; where there is none, rule PH-1 speaks."""
     ends = np.flatnonzero(view.mask(lambda node: node.op == "boundary"))
     if not len(moves) or not len(ends):
         return NOTHING
@@ -278,7 +279,7 @@ def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFindi
     wanted = view.step[node] * width + rank
     at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
     end = ends[order[at]]
-    late = np.flatnonzero((key[order[at]] != wanted) | ~before.comes_before(node, end))
+    late = np.flatnonzero((key[order[at]] == wanted) & ~before.comes_before(node, end))
     return judged(
         view, len(node), late, lambda at: f"the boundary of rank {int(rank[at])} does not wait for it", fix, node
     )

@@ -95,7 +95,9 @@ def keeps_apart(view: GraphView) -> GraphFinding:
 
 def meets(view: GraphView) -> GraphFinding:
     """PP-5: every send meets one receive, and no two ranks wait for each other, each stream in program order."""
-    sends, receives = (np.flatnonzero(view.mask(lambda node, op=op: node.op == op)) for op in TRANSFER_OPS)  # type: ignore[misc]
+    stages = np.unique(view.stage)  # of a graph of some stages, the transfers to and from the others have no other end
+    sends = np.flatnonzero(view.mask(lambda node: node.op == "send") & np.isin(view.stage + 1, stages))
+    receives = np.flatnonzero(view.mask(lambda node: node.op == "recv") & np.isin(view.stage - 1, stages))
     if not len(sends) and not len(receives):
         return NOTHING
     edges = np.flatnonzero((view.kind == SYNC) & np.isin(view.source, sends) & np.isin(view.target, receives))

@@ -54,10 +54,27 @@ class Reach:
         return found
 
 
+def _in_program_order(view: GraphView) -> tuple[Int64Array, Int64Array]:
+    """Return (write, attention) of one rank, layer and step: its compute stream runs one before the other."""
+    writes = np.flatnonzero(view.named("kv_write"))
+    cores = np.flatnonzero(view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")))
+    if not len(writes):
+        return writes, writes
+    layers, width = int(view.layer.max(initial=0)) + 2, max(1, view.num_ranks)
+    key = (view.step * layers + view.layer + 1) * width + view.rank
+    order = np.argsort(key[writes], kind="stable")
+    at = np.minimum(np.searchsorted(key[writes][order], key[cores]), len(writes) - 1)
+    write = writes[order[at]]
+    own = (key[write] == key[cores]) & (write < cores)
+    return write[own], cores[own]
+
+
 def reach(view: GraphView, chosen: Int64Array) -> Reach:
-    """Return what comes before the chosen nodes, along the edges inside each step that are more than an order."""
+    """Return what comes before the chosen nodes, along the edges inside each step and its programs."""
     inside = np.flatnonzero(view.within_step & (view.kind != ORDER))
-    source, target = view.source[inside], view.target[inside]
+    first, then = _in_program_order(view)
+    source = np.concatenate((view.source[inside], first))
+    target = np.concatenate((view.target[inside], then))
     level = levels(len(view), source, target)
     sound = (level[source] >= 0) & (level[target] >= 0)
     source, target = source[sound], target[sound]
@@ -71,6 +88,6 @@ def reach(view: GraphView, chosen: Int64Array) -> Reach:
     order = np.argsort(-level[source], kind="stable")
     source, target = source[order], target[order]
     ends = np.flatnonzero(np.diff(level[source])) + 1
-    for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(source)], strict=True):
-        np.bitwise_or.at(bits, source[first:end], bits[target[first:end]])
+    for begin, end in zip([0, *ends.tolist()], [*ends.tolist(), len(source)], strict=True):
+        np.bitwise_or.at(bits, source[begin:end], bits[target[begin:end]])
     return Reach(bits=bits, bit=bit)

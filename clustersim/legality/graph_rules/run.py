@@ -47,11 +47,15 @@ def _bound(view: GraphView) -> GraphFinding:
 def _connected(view: GraphView) -> GraphFinding:
     inside = view.within_step
     label = _components(len(view), view.source[inside], view.target[inside])
+    linked = np.zeros(len(view), bool)
+    for end in (view.source[~inside], view.target[~inside]):
+        linked[label[end]] = True
     found, counts = np.unique(label, return_counts=True)
     step = view.step[found]
     parts = np.bincount(step, minlength=len(view.steps))
     allowed = np.array([_parts(at, view.plan) for at in view.steps], np.int64)
-    many = parts[step] > allowed[step]
+    others = np.bincount(step[linked[found]], minlength=len(view.steps)) > 0
+    many = ~linked[found] & (others | (parts > allowed))[step]  # a part that goes on in another step is no orphan
     order = np.lexsort((counts, step))
     lost = [int(found[at]) for at in order if many[at]]
     return judged(

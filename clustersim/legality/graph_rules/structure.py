@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.dataflow import contains, contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
 from clustersim.legality.graph_view import GraphView
@@ -80,7 +81,7 @@ def _crossing(view: GraphView) -> GraphFinding:
     plan = view.plan
     if plan is None:
         return NOTHING
-    single = view.size == 1
+    single = view.mask(lambda node: node.op not in COLLECTIVE_OPS)
     source, target = view.source, view.target
     bad = (
         view.within_step

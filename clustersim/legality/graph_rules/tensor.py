@@ -151,15 +151,13 @@ def takes_turns(view: GraphView) -> GraphFinding:
     joining = joins(view)
     if plan is None or not joining.any():
         return NOTHING
-    across = view.mask(lambda node: node.axis == "tp")
-    width = np.where(across, plan.tp, plan.expert_tp)
+    width = np.where(view.mask(lambda node: node.axis == "tp"), plan.tp, plan.expert_tp)
     member = joining[view.member_node]
     node, rank = view.member_node[member], view.member_rank[member]
-    group = rank // width[node]
     torn = np.zeros(len(view), bool)
-    first_group = view.rank // width
-    torn[node[group != first_group[node]]] = True
-    wrong = np.flatnonzero(joining & ((view.size != width) | torn))
+    torn[node[rank // width[node] != view.rank[node] // width[node]]] = True
+    groups = joining & view.mask(lambda node: node.axis == "tp")  # which ranks share an expert is rule EP-6
+    wrong = np.flatnonzero(groups & ((view.size != width) | torn))
 
     def missing(node: int) -> str:
         return f"{int(view.size[node])} ranks take part, where the TP group has {int(width[node])}"
@@ -173,7 +171,9 @@ def takes_turns(view: GraphView) -> GraphFinding:
 
 def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
     node, rank = view.member_node[member], view.member_rank[member]
-    lead = view.rank[node] * 64 + np.minimum(view.size[node], 63)  # collectives of one group have one lead
+    weight = np.zeros(len(view), np.int64)
+    np.add.at(weight, node, (rank + 1) * 2654435761 % 4294967291)
+    lead = weight[node]  # collectives of one group of ranks have one weight
     order = np.lexsort((view.member_position[member], lead, rank))
     node, rank, lead = node[order], rank[order], lead[order]
     begins = np.concatenate(([True], (rank[1:] != rank[:-1]) | (lead[1:] != lead[:-1])))

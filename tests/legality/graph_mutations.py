@@ -1,0 +1,614 @@
+"""Every mutation of RULES.md's level G, as a change of a legal graph: rule → (case, what is done, how)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from graph_cases_small import (
+    CASES,
+    added,
+    between,
+    changed,
+    cut,
+    drawn,
+    edges,
+    left,
+    one,
+    pick,
+    removed,
+    shifted,
+    stepped,
+    valued,
+    view_of,
+)
+
+from clustersim.graph.blueprint import Node
+from clustersim.graph.steps import DecodeToken
+from clustersim.legality.graph_view import GraphView
+from clustersim.run.graph_legality import story
+
+Change = Callable[[GraphView], GraphView]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A legal case, and a change that breaks one rule."""
+
+    rule: str
+    case: str
+    what: str
+    change: Change
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"
+
+
+MUTATIONS: list[Mutation] = []
+
+
+def breaks(rule: str, case: str, what: str) -> Callable[[Change], Change]:
+    """Put a change into the table."""
+
+    def put(change: Change) -> Change:
+        MUTATIONS.append(Mutation(rule, case, what, change))
+        return change
+
+    return put
+
+
+def retold(view: GraphView, case: str, at: int, **changes: object) -> GraphView:
+    """Return the graph of another story, in which a step's first chunk is changed."""
+    steps = list(story(CASES[case][1]))
+    chunk = replace(steps[at].chunks[0], **changes)  # type: ignore[arg-type]
+    steps[at] = replace(steps[at], chunks=(chunk, *steps[at].chunks[1:]))
+    return view_of(case, in_full=len(view.layer_names) == len(CASES[case][0].layers), steps=tuple(steps))
+
+
+# --- PH -------------------------------------------------------------------------------------------------------------
+
+
+@breaks("PH-1", "dense", "the boundary is dropped")
+def _(view: GraphView) -> GraphView:
+    return removed(view, pick(view, "boundary", step=1))
+
+
+@breaks("PH-1", "ring", "the boundary is dropped under SP")
+def _(view: GraphView) -> GraphView:
+    return removed(view, pick(view, "boundary", step=1))
+
+
+@breaks("PH-1", "dense", "decode starts before the last chunk ends on the last stage")
+def _(view: GraphView) -> GraphView:
+    starts, old = pick(view, "schedule", step=2), pick(view, "boundary", step=1)
+    view = cut(view, edges(view, old, starts))
+    return drawn(view, [(end, start, "boundary") for end in pick(view, "boundary", step=0) for start in starts])
+
+
+@breaks("PH-1", "dense", "an edge goes from prefill to decode beside the boundary")
+def _(view: GraphView) -> GraphView:
+    return drawn(
+        view, [(one(view, "kv_write", step=1, layer=0, rank=0), one(view, "kv_read", step=2, layer=0, rank=0), "kv")]
+    )
+
+
+@breaks("PH-2", "dense", "a decode step has two tokens of one sequence")
+def _(view: GraphView) -> GraphView:
+    first, *rest = view.steps[3].decodes or ()
+    return stepped(view, 3, decodes=(replace(first, tokens=2), *rest))
+
+
+@breaks("PH-2", "dense", "a sequence is in a decode step twice")
+def _(view: GraphView) -> GraphView:
+    first, _ = view.steps[3].decodes or ()
+    again = DecodeToken(request=first.request, position=first.position + 1)
+    keys = first.position + 1 + again.position + 1
+    view = valued(view, pick(view, "attention_decode", step=3), "attended", lambda _: keys)
+    return stepped(view, 3, decodes=(first, again))
+
+
+@breaks("PH-2", "wide", "decode attention takes twice as many tokens as there are sequences")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_decode", step=3, rank=1), "amount", lambda v: 2 * v)
+
+
+@breaks("PH-3", "dense", "two steps overlap across stages")
+def _(view: GraphView) -> GraphView:
+    starts = pick(view, "schedule", step=3)
+    view = cut(view, edges(view, pick(view, "sample", step=2), starts))
+    ends = pick(view, "ffn_add", step=2, layer=0)
+    return drawn(view, [(end, start, "data") for end in ends for start in starts])
+
+
+@breaks("PH-5", "dense", "a K/V dependency on the tokens of the step is dropped")
+def _(view: GraphView) -> GraphView:
+    write = pick(view, "kv_write", step=0, layer=1, rank=1)
+    return cut(view, edges(view, write, pick(view, "attention_prefill", step=0)))
+
+
+@breaks("PH-5", "gather", "a K/V dependency on the tokens before the step is dropped")
+def _(view: GraphView) -> GraphView:
+    owner = 2 * 2
+    read = pick(view, "kv_read", step=1, layer=1, rank=owner)
+    return cut(view, edges(view, read, pick(view, "attention_prefill", step=1)))
+
+
+@breaks("PH-5", "wide", "a new token does not attend to the tokens before it")
+def _(view: GraphView) -> GraphView:
+    return cut(view, edges(view, pick(view, "kv_read", step=2, layer=0, rank=2), pick(view, "attention_decode")))
+
+
+@breaks("PH-5", "wide", "a new token attends to one key less")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_decode", step=3, layer=1, rank=0), "attended", lambda v: v - 1)
+
+
+@breaks("PH-5", "dense", "attention sees tokens that come later: it has no causal mask")
+def _(view: GraphView) -> GraphView:
+    tokens = sum(chunk.count**2 for chunk in view.steps[0].chunks)
+    return valued(view, pick(view, "attention_prefill", step=0, layer=0, rank=0), "attended", lambda _: tokens)
+
+
+@breaks("PH-5", "dense", "a window that the model does not have hides tokens")
+def _(view: GraphView) -> GraphView:
+    node = pick(view, "attention_prefill", step=0, layer=1, rank=0)
+    seen = sum(min(i + 1, 3) for chunk in view.steps[0].chunks for i in range(chunk.count))
+    return valued(changed(view, node, variant="@3"), node, "attended", lambda _: seen)
+
+
+@breaks("PH-5", "ring", "a part of a ring attends to its own segment twice")
+def _(view: GraphView) -> GraphView:
+    second, first = (one(view, f"attention_prefill_{part}", step=0, layer=0, rank=3) for part in (1, 0))
+    return valued(changed(view, [second], variant="#0"), [second], "attended", lambda _: view.attended[first])
+
+
+# --- KV -------------------------------------------------------------------------------------------------------------
+
+
+@breaks("KV-1", "dense", "an entry is skipped")
+def _(view: GraphView) -> GraphView:
+    return retold(view, "dense", 1, start=story(CASES["dense"][1])[1].chunks[0].start + 1)
+
+
+@breaks("KV-1", "dense", "an entry is written again by the next step")
+def _(view: GraphView) -> GraphView:
+    return retold(view, "dense", 1, start=story(CASES["dense"][1])[1].chunks[0].start - 1)
+
+
+@breaks("KV-1", "wide", "a write is done twice")
+def _(view: GraphView) -> GraphView:
+    write = one(view, "kv_write", step=2, layer=1, rank=1)
+    into = [(int(a), -1, "data") for a in view.source[view.target == write]]
+    out = [(-1, int(b), "kv") for b in view.target[view.source == write]]
+    view, again = added(view, write, view.symbols[view.symbol[write]], [1])
+    view = valued(view, [again], "amount", lambda _: view.amount[write])
+    return drawn(view, [(again if a < 0 else a, again if b < 0 else b, kind) for a, b, kind in into + out])
+
+
+@breaks("KV-1", "gather", "a write leaves out an entry")
+def _(view: GraphView) -> GraphView:
+    each = 2 * (8 + 8) * 3  # 2 of 4 heads, keys and values of 8, 2 bytes read and 1 byte written
+    return valued(view, pick(view, "kv_write", step=0, layer=0, rank=0), "amount", lambda v: v - each)
+
+
+@breaks("KV-2", "dense", "a step reads before the one before it has written")
+def _(view: GraphView) -> GraphView:
+    write, read = (one(view, name, step=step, layer=1, rank=0) for name, step in (("kv_write", 2), ("kv_read", 3)))
+    return cut(view, edges(view, [write], [read]))
+
+
+@breaks("KV-2", "wide", "attention runs before the write in its rank's program")
+def _(view: GraphView) -> GraphView:
+    return shifted(view, *(one(view, name, step=0, layer=0, rank=2) for name in ("kv_write", "attention_prefill")), 2)
+
+
+@breaks("KV-2", "ring", "a step reads before K/V of other ranks has arrived")
+def _(view: GraphView) -> GraphView:
+    read = one(view, "kv_read", step=1, layer=0, rank=0)
+    own, other = (one(view, "boundary", step=0, stage=stage, rank=8 * stage) for stage in (0, 1))
+    return drawn(cut(view, edges(view, [own], [read])), [(other, read, "boundary")])
+
+
+@breaks("KV-4", "dense", "a K/V head is orphaned")
+def _(view: GraphView) -> GraphView:
+    write = pick(view, "kv_write", step=0, layer=0, rank=1)
+    return valued(changed(view, write, kv_heads=1), write, "amount", lambda v: v / 2)
+
+
+@breaks("KV-4", "dense", "K/V heads are copied without a word")
+def _(view: GraphView) -> GraphView:
+    write = pick(view, "kv_write", step=0, layer=0, rank=1)
+    return valued(changed(view, write, kv_heads=4), write, "amount", lambda v: 2 * v)
+
+
+@breaks("KV-4", "latent", "a part of the latent is kept nowhere")
+def _(view: GraphView) -> GraphView:
+    write = pick(view, "kv_write", step=0, layer=0, rank=1)
+    return valued(changed(view, write, width=20), write, "amount", lambda v: v * 20 / 24)
+
+
+@breaks("KV-5", "dense", "a read of another sequence")
+def _(view: GraphView) -> GraphView:
+    write, read = (one(view, name, step=step, layer=0, rank=0) for name, step in (("kv_write", 3), ("kv_read", 4)))
+    return drawn(view, [(write, read, "kv")])
+
+
+@breaks("KV-5", "dense", "a read of another layer")
+def _(view: GraphView) -> GraphView:
+    write, core = (one(view, n, step=2, layer=at, rank=0) for n, at in (("kv_write", 0), ("attention_decode", 1)))
+    return drawn(view, [(write, core, "kv")])
+
+
+@breaks("KV-5", "dense", "a write into a shared block")
+def _(view: GraphView) -> GraphView:
+    return stepped(view, 0, shared={0: 4})
+
+
+# --- TP -------------------------------------------------------------------------------------------------------------
+
+
+@breaks("TP-2", "dense", "an all-reduce is dropped")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, "o_proj_all_reduce", step=2, layer=1)])
+
+
+@breaks("TP-2", "wide", "an all-reduce behind experts or FFN is dropped on the way to the next layer")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, "ffn_down_all_reduce", step=0, layer=0)])
+
+
+@breaks("TP-2", "experts", "a partial sum of experts is read as if it were whole")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, "aggregate_all_reduce", step=0, layer=0)])
+
+
+@breaks("TP-2", "dense", "a sum is swapped for a concatenation")
+def _(view: GraphView) -> GraphView:
+    return changed(view, [one(view, "ffn_down_all_reduce", step=0, layer=0)], op="all_gather")
+
+
+@breaks("TP-2", "dense", "a concatenation is swapped for a sum")
+def _(view: GraphView) -> GraphView:
+    return changed(view, [one(view, "lm_head_all_gather", step=0)], op="all_reduce")
+
+
+@breaks("TP-3", "wide", "a collective is put before the activation")
+def _(view: GraphView) -> GraphView:
+    return between(view, "ffn_up", "ffn_act", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
+
+
+@breaks("TP-4", "wide", "a collective is put between projection and scores")
+def _(view: GraphView) -> GraphView:
+    return between(view, "rope", "attention_prefill", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
+
+
+@breaks("TP-4", "latent", "a collective is put between decode's scores and their values")
+def _(view: GraphView) -> GraphView:
+    return between(view, "attention_decode", "v_absorb", "all_gather", "tp", [0, 1], step=2, layer=1)
+
+
+@breaks("TP-5", "wide", "one rank is missing")
+def _(view: GraphView) -> GraphView:
+    return left(view, one(view, "o_proj_all_reduce", step=0, layer=0), 2, edges_too=False)
+
+
+@breaks("TP-5", "dense", "one rank of two is missing")
+def _(view: GraphView) -> GraphView:
+    return left(view, one(view, "o_proj_all_reduce", step=2, layer=0), 1, edges_too=False)
+
+
+@breaks("TP-5", "dense", "two collectives are reordered on one rank")
+def _(view: GraphView) -> GraphView:
+    pair = (one(view, name, step=2, layer=0, rank=1) for name in ("o_proj_all_reduce", "ffn_down_all_reduce"))
+    return shifted(view, *pair, 1)
+
+
+@breaks("TP-7", "dense", "an all-reduce joins two layers")
+def _(view: GraphView) -> GraphView:
+    return drawn(
+        view,
+        [
+            (
+                one(view, "o_proj", step=0, layer=0, rank=1),
+                one(view, "o_proj_all_reduce", step=0, layer=1, rank=1),
+                "data",
+            )
+        ],
+    )
+
+
+@breaks("TP-7", "dense", "an all-reduce joins two steps")
+def _(view: GraphView) -> GraphView:
+    name, where = "o_proj_all_reduce", {"layer": 1, "rank": 1}
+    return drawn(view, [(one(view, "o_proj", step=2, **where), one(view, name, step=3, **where), "data")])
+
+
+@breaks("TP-8", "dense", "an extra edge")
+def _(view: GraphView) -> GraphView:
+    pair = (one(view, name, step=0, layer=0, rank=0) for name in ("ffn_norm", "ffn_down"))
+    return drawn(view, [(*pair, "data")])  # type: ignore[list-item]
+
+
+@breaks("TP-8", "dense", "a missing edge on one rank")
+def _(view: GraphView) -> GraphView:
+    norm, product = (pick(view, name, step=0, layer=0, rank=1) for name in ("attention_norm", "qkv_proj"))
+    return cut(view, edges(view, norm, product))
+
+
+@breaks("TP-8", "wide", "a residual edge is missing")
+def _(view: GraphView) -> GraphView:
+    pair = (pick(view, name, step=2, layer=1, rank=3) for name in ("attention_add", "ffn_add"))
+    return cut(view, edges(view, *pair))
+
+
+@breaks("TP-8", "wide", "an edge from one rank to another without a collective")
+def _(view: GraphView) -> GraphView:
+    where = {"step": 0, "layer": 0}
+    return drawn(view, [(one(view, "qkv_proj", rank=0, **where), one(view, "rope", rank=1, **where), "data")])
+
+
+@breaks("TP-9", "dense", "a rank computes half of its share")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "o_proj", step=0, layer=0, rank=1), k=16)
+
+
+@breaks("TP-9", "wide", "TP splits the batch")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "ffn_up", step=2, layer=0), "amount", lambda v: v / 2)
+
+
+# --- SP -------------------------------------------------------------------------------------------------------------
+
+PRODUCTS = ("qkv_proj", "o_proj", "ffn_up", "ffn_down")
+
+
+@breaks("SP-1", "gather", "two segments overlap")
+def _(view: GraphView) -> GraphView:
+    nodes = [node for name in PRODUCTS for node in pick(view, name, step=0, rank=2)]
+    return valued(view, nodes, "amount", lambda v: v + 1)
+
+
+@breaks("SP-1", "ring", "there is a gap between segments")
+def _(view: GraphView) -> GraphView:
+    nodes = [n for name in PRODUCTS for stage in (0, 1) for n in pick(view, name, step=0, rank=8 * stage + 2)]
+    return valued(view, nodes, "amount", lambda v: v - 1)
+
+
+@breaks("SP-2", "gather", "one segment's K/V is left out of the gather")
+def _(view: GraphView) -> GraphView:
+    return left(view, one(view, "kv_all_gather", step=0, layer=1, rank=0), 0, edges_too=True)
+
+
+@breaks("SP-2", "gather", "a rank does not expose its segment")
+def _(view: GraphView) -> GraphView:
+    gather = pick(view, "kv_all_gather", step=0, layer=1, rank=0)
+    return cut(view, edges(view, pick(view, "rope", step=0, layer=1, rank=0), gather))
+
+
+@breaks("SP-2", "ring", "the last shift of a ring is left out")
+def _(view: GraphView) -> GraphView:
+    shift = one(view, "kv_ring_3", step=0, layer=0, rank=0)
+    view = cut(view, (view.source == shift) | (view.target == shift))
+    return removed(view, [shift])
+
+
+@breaks("SP-3", "gather", "a decode step gathers over SP ranks")
+def _(view: GraphView) -> GraphView:
+    return between(view, "rope", "attention_decode", "all_gather", "sp", [0, 2, 4], step=2, layer=0)
+
+
+@breaks("SP-4", "gather", "half the bytes are gathered")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "kv_all_gather", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
+
+
+@breaks("SP-4", "ring", "half the bytes are passed on")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "kv_ring_2", step=1, layer=0, rank=0), "amount", lambda v: v / 2)
+
+
+@breaks("SP-4", "heads", "half the bytes are exchanged")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "qkv_all_to_all", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
+
+
+@breaks("SP-4", "latent", "half of the latents are gathered")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "kv_all_gather", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
+
+
+@breaks("SP-5", "gather", "attention does not wait for the gather")
+def _(view: GraphView) -> GraphView:
+    gather, core = (pick(view, name, step=0, layer=0, rank=2) for name in ("kv_all_gather", "attention_prefill"))
+    return cut(view, edges(view, gather, core))
+
+
+@breaks("SP-5", "ring", "attention on a segment does not wait for its arrival")
+def _(view: GraphView) -> GraphView:
+    shift, core = (pick(view, name, step=0, layer=0, rank=2) for name in ("kv_ring_2", "attention_prefill_2"))
+    return cut(view, edges(view, shift, core))
+
+
+@breaks("SP-5", "gather", "SP ranks synchronise at the FFN")
+def _(view: GraphView) -> GraphView:
+    return between(view, "ffn_norm", "ffn_up", "all_gather", "sp", [0, 2, 4], step=0, layer=0)
+
+
+@breaks("SP-6", "gather", "tokens are resharded between the two linears")
+def _(view: GraphView) -> GraphView:
+    return between(view, "ffn_act", "ffn_down", "all_to_all", "sp", [0, 2, 4], step=0, layer=0)
+
+
+@breaks("SP-6", "gather", "a rank has other tokens in the second linear")
+def _(view: GraphView) -> GraphView:
+    view = valued(view, pick(view, "ffn_down", step=0, layer=0, rank=0), "amount", lambda v: v + 1)
+    return valued(view, pick(view, "ffn_down", step=0, layer=0, rank=2), "amount", lambda v: v - 1)
+
+
+@breaks("SP-8", "gather", "a segment is never moved to where decode reads it")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, "kv_move", step=0, rank=0)])
+
+
+@breaks("SP-8", "ring", "an inner stage does not move its segments")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, "kv_move", step=0, stage=0, rank=0)])
+
+
+@breaks("SP-8", "gather", "one rank's segment does not move")
+def _(view: GraphView) -> GraphView:
+    return left(view, one(view, "kv_move", step=1, rank=0), 2, edges_too=True)
+
+
+@breaks("SP-8", "ring", "the move is free of cost")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "kv_move", step=0, stage=1, rank=9), "amount", lambda _: 0.0)
+
+
+# --- PP -------------------------------------------------------------------------------------------------------------
+
+
+@breaks("PP-2", "dense", "a stage starts before its input arrives")
+def _(view: GraphView) -> GraphView:
+    recv = pick(view, "recv", step=0, rank=2)
+    return cut(view, edges(view, recv, pick(view, "attention_norm", step=0, rank=2)))
+
+
+@breaks("PP-2", "dense", "the payload is not tokens × hidden × bytes")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "send", step=0, rank=1), "amount", lambda v: v / 2)
+
+
+@breaks("PP-4", "dense", "a sequence is in two micro-batches")
+def _(view: GraphView) -> GraphView:
+    (token,) = view.steps[4].decodes or ()
+    return stepped(view, 4, decodes=(replace(token, request=0),))
+
+
+@breaks("PP-4", "dense", "an edge goes from one micro-batch to another")
+def _(view: GraphView) -> GraphView:
+    return drawn(view, [(one(view, "sample", step=3, rank=2), one(view, "schedule", step=4, rank=0), "data")])
+
+
+@breaks("PP-5", "dense", "two sends are crossed")
+def _(view: GraphView) -> GraphView:
+    return shifted(view, *(one(view, "send", step=step, rank=1) for step in (3, 4)), 1)
+
+
+@breaks("PP-5", "dense", "a send has no receive")
+def _(view: GraphView) -> GraphView:
+    pair = (pick(view, name, step=0, rank=rank) for name, rank in (("send", 1), ("recv", 3)))
+    return cut(view, edges(view, *pair, "sync"))
+
+
+@breaks("PP-6", "dense", "two layers are swapped")
+def _(view: GraphView) -> GraphView:
+    return replace(view, layer=np.where(view.layer == 0, 1, np.where(view.layer == 1, 0, view.layer)))
+
+
+# --- EP -------------------------------------------------------------------------------------------------------------
+
+
+@breaks("EP-2", "spread", "a token is lost")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "expert_up", step=0, layer=0, rank=1), "amount", lambda v: v - 1)
+
+
+@breaks("EP-2", "experts", "a token is combined twice")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "combine", step=0, layer=0, rank=1), "amount", lambda v: v + 2 * 64 * 2)
+
+
+@breaks("EP-2", "shared", "tokens are dispatched to half of the ranks")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", step=2, layer=0), "amount", lambda v: v / 2)
+
+
+@breaks("EP-2", "spread", "a token is sent to the wrong rank")
+def _(view: GraphView) -> GraphView:
+    for rank, more in ((1, 1), (2, -1)):
+        nodes = [one(view, name, step=0, layer=0, rank=rank) for name in ("expert_up", "expert_down")]
+        view = valued(view, nodes, "amount", lambda v, more=more: v + more)  # type: ignore[misc]
+    return view
+
+
+@breaks("EP-4", "spread", "an expert runs before the dispatch")
+def _(view: GraphView) -> GraphView:
+    norm, dispatch, up = (pick(view, n, step=0, layer=0, rank=1) for n in ("moe_norm", "dispatch", "expert_up"))
+    return drawn(cut(view, edges(view, dispatch, up)), [(norm[0], up[0], "data")])
+
+
+@breaks("EP-4", "experts", "the combine is in the next step")
+def _(view: GraphView) -> GraphView:
+    down, combine = (one(view, n, step=s, layer=0, rank=1) for n, s in (("expert_down", 2), ("combine", 3)))
+    return drawn(view, [(down, combine, "data")])
+
+
+@breaks("EP-5", "experts", "experts are fed from the step before")
+def _(view: GraphView) -> GraphView:
+    add, norm = (pick(view, name, step=3, layer=0, rank=1) for name in ("attention_add", "moe_norm"))
+    return drawn(
+        cut(view, edges(view, add, norm)), [(one(view, "attention_add", step=2, layer=0, rank=1), norm[0], "data")]
+    )
+
+
+@breaks("EP-5", "spread", "routing goes round attention")
+def _(view: GraphView) -> GraphView:
+    add, norm = (pick(view, name, step=0, layer=0, rank=1) for name in ("attention_add", "moe_norm"))
+    return cut(view, edges(view, add, norm))
+
+
+@breaks("EP-6", "spread", "two ranks have different maps of experts")
+def _(view: GraphView) -> GraphView:
+    nodes = [one(view, name, step=0, layer=0, rank=1) for name in ("expert_up", "expert_down")]
+    return changed(view, nodes, experts=3)
+
+
+@breaks("EP-6", "shared", "TP inside an expert joins ranks of two experts")
+def _(view: GraphView) -> GraphView:
+    first, second = (one(view, "expert_down_all_reduce", step=0, layer=0, rank=rank) for rank in (0, 2))
+    rank = view.member_rank.copy()
+    a = np.flatnonzero((view.member_node == first) & (rank == 1))[0]
+    b = np.flatnonzero((view.member_node == second) & (rank == 2))[0]
+    rank[[a, b]] = rank[[b, a]]
+    downs = [one(view, "expert_down", step=0, layer=0, rank=rank) for rank in (1, 2)]
+    view = cut(view, edges(view, downs, [first, second]))
+    view = drawn(view, [(downs[0], second, "data"), (downs[1], first, "data")])
+    return replace(view, member_rank=rank)
+
+
+@breaks("EP-7", "spread", "expert ranks meet inside attention")
+def _(view: GraphView) -> GraphView:
+    return between(view, "rope", "attention_prefill", "all_to_all", "stage", [0, 1, 2, 3], step=0, layer=0)
+
+
+# --- DP, RUN ----------------------------------------------------------------------------------------------------------
+
+
+@breaks("DP-3", "dense", "a K/V edge goes from one replica to another")
+def _(view: GraphView) -> GraphView:
+    write, read = (one(view, n, step=s, layer=0, rank=r) for n, s, r in (("kv_write", 3, 0), ("kv_read", 5, 4)))
+    return drawn(view, [(write, read, "kv")])
+
+
+@breaks("RUN-1", "dense", "there is a cycle")
+def _(view: GraphView) -> GraphView:
+    return drawn(view, [(one(view, "sample", step=0, rank=2), one(view, "schedule", step=0, rank=0), "order")])
+
+
+@breaks("RUN-1", "dense", "there is an orphan")
+def _(view: GraphView) -> GraphView:
+    return added(view, 0, Node(name="stray", op="memory", module="ffn"), [0])[0]
+
+
+@breaks("RUN-1", "dense", "an operator is bound to no device")
+def _(view: GraphView) -> GraphView:
+    view, stray = added(view, 0, Node(name="stray", op="memory", module="ffn"), [])
+    return drawn(view, [(0, stray, "order")])
+
+
+@breaks("RUN-1", "dense", "an operator is bound to a rank that the plan does not have")
+def _(view: GraphView) -> GraphView:
+    view, stray = added(view, 0, Node(name="stray", op="memory", module="ffn"), [8])
+    return drawn(view, [(0, stray, "order")])

@@ -1,0 +1,76 @@
+"""Level G: every mutation of RULES.md is caught by its rule and by no other; each rule is necessary."""
+
+from __future__ import annotations
+
+import pytest
+from graph_cases_small import CASES, view_of
+from graph_mutations import MUTATIONS, Mutation
+
+from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.rulebook import RULES
+
+LEVEL_G = [rule.id for rule in RULES if "G" in rule.levels]
+
+
+def broken(mutation: Mutation, in_full: bool) -> list[str]:
+    """Return the rules that a mutation breaks."""
+    verdict = check_graph(mutation.change(view_of(mutation.case, in_full)))
+    return list(dict.fromkeys(violation.rule for violation in verdict.violations))
+
+
+def test_every_rule_of_level_g_is_checked() -> None:
+    assert sorted(GRAPH_CHECKS) == sorted(LEVEL_G)
+
+
+@pytest.mark.parametrize("in_full", [False, True], ids=["template", "expanded"])
+@pytest.mark.parametrize("case", CASES)
+def test_legal_graphs_are_legal(case: str, in_full: bool) -> None:
+    assert check_graph(view_of(case, in_full)).violations == ()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+def test_a_mutation_breaks_its_rule_and_no_other(mutation: Mutation) -> None:
+    assert broken(mutation, in_full=False) == [mutation.rule]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+def test_the_expanded_graph_has_the_verdict_of_the_template(mutation: Mutation) -> None:
+    assert broken(mutation, in_full=True) == [mutation.rule]
+
+
+@pytest.mark.parametrize("rule", LEVEL_G)
+def test_each_rule_is_necessary(rule: str) -> None:
+    """With the rule switched off, an illegal graph passes."""
+    others = {name: check for name, check in GRAPH_CHECKS.items() if name != rule}
+    mutation = next(mutation for mutation in MUTATIONS if mutation.rule == rule)
+    assert check_graph(mutation.change(view_of(mutation.case)), others).verdict == "legal"
+
+
+def test_a_template_shows_two_of_the_layers_that_are_alike() -> None:
+    assert view_of("dense").layer_names == (0, 1, 5, 6)
+    assert view_of("dense", in_full=True).layer_names == tuple(range(10))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rules_say_what_they_looked_at(case: str) -> None:
+    spec, plan = CASES[case]
+    verdict = check_graph(view_of(case))
+    silent = {entry.id for entry in verdict.rules if not entry.looked_at}
+    assert ("SP-2" in silent) == (plan.sp.degree == 1)
+    assert ("PP-5" in silent) == (plan.pp == 1)
+    assert ("DP-3" in silent) == (plan.dp == 1)
+    assert ("EP-7" in silent) == (plan.ep.degree == 1)
+    assert ("EP-4" in silent) == (not hasattr(spec.layers[0].ffn, "top_k"))
+    assert not silent & {"PH-1", "PH-2", "PH-3", "PH-5", "KV-1", "KV-2", "KV-4", "KV-5", "TP-8", "RUN-1", "PP-4"}
+
+
+def test_a_violation_names_place_witness_and_what_would_be_legal() -> None:
+    mutation = next(m for m in MUTATIONS if m.what == "an all-reduce is dropped")
+    (found,) = check_graph(mutation.change(view_of("dense"))).violations
+    assert found.as_json() == {
+        "rule": "TP-2",
+        "level": "G",
+        "where": "decode step 2, stage 0, layer 1, rank 0, attention_add",
+        "message": "attention_add reads a partial sum of o_proj as if it were whole (and so at 1 more places)",
+        "fix": "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole",
+    }
