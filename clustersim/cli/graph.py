@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import click
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
-from clustersim.graph.export import WRITERS
+from clustersim.graph.export import WRITERS, model_facts
 from clustersim.graph.priced import PricedGraph
 from clustersim.plan.mesh import Mesh
 from clustersim.report.files import written_whole
@@ -86,6 +87,8 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
         about: Mapping[str, Any] = {
             "title": f"{title}: {words}", "scenario": scenario.name, "replica": replica, "devices": devices,
         }  # fmt: skip
+        if target.suffix == ".json":
+            about = {**about, "model": model_facts(scenario.model), "precision": asdict(scenario.precision)}
         text = WRITERS[target.suffix](priced, about)
     with written_whole(target) as beside:
         beside.write_text(text, encoding="utf-8")

@@ -7,8 +7,8 @@ and a part of another, the rest of that one beside a decode, two decodes; anothe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +18,21 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.condense import Condensed, condensed, whole
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.foreign import read_graph
+from clustersim.graph.foreign import ForeignGraph, read_graph
 from clustersim.graph.stepgraph import expand
 from clustersim.graph.steps import ChainedStep, DecodeToken, chain
+from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.deployment import counted
 from clustersim.legality.graph_reading import view_of_chain, view_of_foreign, windows
 from clustersim.legality.graph_view import GraphView
-from clustersim.legality.rule import LookedAt, Verdict
+from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.scenario.scenario import Scenario
+
+ENOUGH_BYTES: Final = 2**60
+"""Memory of a device of which nothing is known."""
 
 NOT_CHECKABLE: Final = Verdict(
     violations=(), rules=tuple(LookedAt(id=rule, level="G", looked_at=0) for rule in GRAPH_CHECKS)
@@ -121,15 +127,58 @@ def check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> V
     return check_graph(graph_view(model, plan, precision))
 
 
+def check_scenario_steps(scenario: Scenario) -> Verdict:
+    """Check the step graphs of a scenario whose plan is legal."""
+    return check_steps(scenario.model, scenario.plan, scenario.precision)
+
+
 def check_foreign(path: Path) -> Verdict:
     """Check a step graph in a JSON file that clustersim or another program wrote.
+
+    Where it names its plan and its model, the plan is checked first, as of a cluster that is large enough.
 
     Raises
     ------
     InputError
-        When the file can't be read, or is no graph of format 1.
+        When the file can't be read, is no graph of format 1, or contradicts itself.
     """
-    return check_graph(view_of_foreign(read_graph(_document(path), str(path))))
+    found = read_graph(_document(path), str(path))
+    problems = [replace(problem, file=str(path)) for problem in contradictions(found)]
+    if problems:
+        raise InputError(problems)
+    if found.plan is None or found.model is None:
+        return check_graph(view_of_foreign(found))
+    placed = max(found.plan.placement or (0,)) + 1
+    first = check_plan(
+        plan=found.plan, model=found.model, num_devices=max(found.plan.world, placed), memory_bytes=ENOUGH_BYTES,
+        precision=found.precision, cluster="a cluster that is large enough",
+    )  # fmt: skip
+    return first if first.verdict == "illegal" else together([first, check_graph(view_of_foreign(found))])
+
+
+def contradictions(found: ForeignGraph) -> Iterator[Problem]:
+    """Yield what of a graph from outside does not go together with its own plan, step or model."""
+    plan, batch, model, graph = found.plan, found.batch, found.model, found.graph
+    if model is not None and int(graph.layer.max()) >= len(model.layers):
+        yield Problem(path="nodes", message=f"layer {graph.layer.max()}, but the model has {len(model.layers)} layers")
+    if plan is None:
+        return
+    degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
+    zeros = [name for name, degree in degrees.items() if degree < 1]
+    yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
+    ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
+    if not zeros and ranks % plan.ep.degree:
+        yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
+    if int(graph.stage.max()) >= plan.pp:
+        yield Problem(path="nodes", message=f"stage {graph.stage.max()}, but the plan has {plan.pp} stages")
+    if batch is None:
+        return
+    owners = [chunk.owner for chunk in batch.chunks]
+    if max(owners, default=0) >= plan.sp.degree or any(
+        len(counts) > plan.sp.degree
+        for counts in (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
+    ):
+        yield Problem(path="step", message=f"more SP ranks than the plan has ({plan.sp.degree})")
 
 
 def _document(path: Path) -> Mapping[str, Any]:
@@ -144,3 +193,25 @@ def _document(path: Path) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(Problem(file=str(path), message="expected an object with nodes and edges"))
     return found
+
+
+def graph_headline(name: str, verdict: Verdict) -> str:
+    """Return the verdict on step graphs in one line; ``name`` says whose."""
+    if verdict.violations:
+        broken = dict.fromkeys(violation.rule for violation in verdict.violations)
+        places = counted(len(verdict.violations), "place")
+        return f"illegal: {name} breaks {counted(len(broken), 'rule')} at {places}"
+    seen = {rule.id: 0 for rule in verdict.rules}
+    for rule in verdict.rules:
+        seen[rule.id] += rule.looked_at
+    silent = [rule for rule, looked_at in seen.items() if not looked_at]
+    looked = len(seen) - len(silent)
+    if not looked:
+        return f"not checkable: {name} has nothing for any rule to look at"
+    text = f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
+    return f"{text}; nothing to look at for {', '.join(silent)}" if silent else text
+
+
+def violation_line(violation: Violation) -> str:
+    """Return a violation in a graph as one line."""
+    return f"{violation.where}: {violation.message}; {violation.fix} [{violation.rule}]"
