@@ -105,5 +105,7 @@ class Flat:
         return len(self._values)
 
     def array(self) -> Int64Array:
-        """Return a copy of all values."""
-        return np.array(self._values, np.int64)
+        """Return all values, without a copy; nothing can be appended while somebody holds on to them."""
+        found = np.frombuffer(self._values, np.int64) if self._values else np.empty(0, np.int64)
+        found.flags.writeable = False
+        return found
