@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the option that rewrites regression goldens."""
+"""Fixtures of all tests; the option that rewrites regression goldens is that of ``clustersim.pytest_plugin``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ import pytest
 
 from clustersim.replay.replay import ReplayInput, ReplayResult
 from tests.audit import replayed
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden",
-        action="store_true",
-        help="rewrite regression goldens with what comes out now; each test that rewrites one fails",
-    )
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_example_of_a_rule_finds_its_mutation_and_offers_what_is_legal(
 
 def test_import_order_is_the_one_that_is_tested() -> None:
     text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
-    drawn = re.search(r"^```\n(cli\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    drawn = re.search(r"^```\n(pytest_plugin\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert drawn is not None
     assert [tuple(line.split(" | ")) for line in drawn[1].splitlines()] == [
         row for row in LAYERS if row != ("__main__",)

@@ -19,6 +19,7 @@ ROOT: Final = Path(clustersim.__file__).parent
 
 LAYERS: Final = (
     ("__main__",),
+    ("pytest_plugin",),
     ("cli",),
     ("report",),
     ("run",),
@@ -46,6 +47,7 @@ LIBRARIES: Final = {
     "networkx": {"cluster", "graph"},
     "click": {"cli"},
     "rich": {"cli", "report"},
+    "pytest": {"pytest_plugin"},
 }
 """Library → the only packages that may import it."""
 

@@ -1,0 +1,124 @@
+"""A scenario as a test: collected by its keys, run whole, and failed with the places of what did not hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from clustersim.errors import Problem
+    from clustersim.scenario.scenario import Scenario
+
+NEEDED: Final = ("model", "expect")
+OTHERS: Final = ("topology", "workload", "plan", "serving")
+_KEY: Final = re.compile(rf"^[\"']?({'|'.join((*NEEDED, *OTHERS))})[\"']?[ \t]*:", re.MULTILINE)
+_FLOW: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*|---[^\n]*|%[^\n]*)?\n)*[ \t]*\{")
+
+
+class FailedScenarioError(Exception):
+    """What a scenario expects does not hold, or it can't be run; the message has a line per problem."""
+
+
+def is_test(path: Path, *, named: bool = False) -> bool:
+    """Whether a YAML file is a scenario with an ``expect``: a mapping with ``model``, ``expect`` and one more key.
+
+    The first look is at the text alone. A scenario with mistakes in it is one too, so that they fail and are not
+    overlooked; what is no scenario is never parsed, or is left alone when it can't be. The resolved scenario
+    in a run directory is a record, and a test only when its path was ``named``.
+    """
+    if not named and path.name == "scenario.yaml" and path.with_name("verdict.json").exists():
+        return False
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError):
+        return False
+    if not all(key in text for key in NEEDED):
+        return False
+    keys = _flow_keys(text) if _FLOW.match(text) else set(_KEY.findall(text))
+    return keys.issuperset(NEEDED) and not keys.isdisjoint(OTHERS)
+
+
+def _flow_keys(text: str) -> set[str]:
+    """Return the keys of a document that is one mapping in braces."""
+    from clustersim.errors import InputError
+    from clustersim.scenario.document import parse_yaml
+
+    try:
+        data = parse_yaml(text, "").data
+    except InputError:
+        return set()
+    return set(data) if isinstance(data, dict) else set()
+
+
+class ScenarioFile(pytest.File):
+    """A YAML file with a scenario; it holds one test, ``expect``."""
+
+    def collect(self) -> Iterable[ScenarioItem]:
+        """Yield the test."""
+        yield ScenarioItem.from_parent(self, name="expect")
+
+
+class ScenarioItem(pytest.Item):
+    """Runs a scenario and compares its summary with what it expects."""
+
+    def runtest(self) -> None:
+        """Check, simulate, compare.
+
+        Raises
+        ------
+        FailedScenarioError
+            With every problem of the file, every violation that is not expected, or every expectation that failed.
+        """
+        from clustersim.cli.status import problems_text
+        from clustersim.errors import InputError
+
+        try:
+            problems = failures(self.path)
+        except InputError as error:
+            problems = error.problems
+        if problems:
+            raise FailedScenarioError(problems_text(problems))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the problems alone; a traceback only of what nobody foresaw."""
+        if isinstance(excinfo.value, FailedScenarioError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return where the test is written."""
+        return self.path, None, f"{self.path.name}: expect"
+
+
+def failures(path: Path) -> Sequence[Problem]:
+    """Run a scenario and return what of its ``expect`` does not hold, at its place in the file.
+
+    An illegal plan is not simulated: it meets ``legal: false`` and nothing else.
+    """
+    from clustersim.pytest_plugin.simulated import simulated
+    from clustersim.run.legality import problem
+
+    result = simulated(path, {}, beside=path.parent)
+    scenario, places = result.scenario, expectation_paths(result.scenario)
+    found: list[Problem] = []
+    for expectation in scenario.expect:
+        found += [
+            scenario.origin.problem(places.get(expectation.key, ("expect",)), message)
+            for message in expectation.check(result.summary)
+        ]
+    expected = any(expectation.key == "legal" for expectation in scenario.expect)
+    if not result.legal and (found or not expected):
+        found += [problem(scenario, violation) for violation in result.verdict.violations]
+    return found
+
+
+def expectation_paths(scenario: Scenario) -> dict[str, tuple[str | int, ...]]:
+    """Return where each expected key of the summary is written: ``requests.finished`` → ``("expect", "finished")``."""
+    from clustersim.scenario.expect import SHORT_KEYS
+
+    written = {".".join(map(str, path[1:])): path for path in scenario.origin.marks if path[:1] == ("expect",)}
+    return {SHORT_KEYS.get(key, key): path for key, path in written.items()}

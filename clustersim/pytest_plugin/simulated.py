@@ -1,0 +1,124 @@
+"""What the fixture ``simulate`` returns, and what ``assert_legal`` looks at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustersim.errors import IllegalPlanError
+from clustersim.legality.rule import Verdict
+from clustersim.report.summary import summary_of
+from clustersim.run import simulate as runs
+from clustersim.run.legality import check_scenario, problem
+from clustersim.run.simulate import RunResult
+from clustersim.scenario.load import load
+from clustersim.scenario.lookup import is_path
+from clustersim.scenario.scenario import Scenario
+from clustersim.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A scenario, whether its plan is legal, and what came out where it is.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    verdict : Verdict
+        Of the plan (level P).
+    summary : Mapping
+        What ``clustersim run --json`` prints; of an illegal plan only name, digest, seed and ``legal``.
+    run : RunResult or None
+        None where the plan is illegal: it is not simulated.
+    """
+
+    scenario: Scenario
+    verdict: Verdict
+    summary: Mapping[str, Any]
+    run: RunResult | None
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan is legal."""
+        return self.verdict.verdict == "legal"
+
+    @property
+    def timeline(self) -> Timeline:
+        """The folded timeline; ``timeline.unfold(start_ns, end_ns, ranks)`` gives spans."""
+        return self._ran().timeline
+
+    @property
+    def requests(self) -> Mapping[str, Any]:
+        """The columns of ``requests.parquet``."""
+        return self._ran().requests
+
+    def _ran(self) -> RunResult:
+        if self.run is None:
+            lines = "\n".join(_lines(self.scenario, self.verdict))
+            raise IllegalPlanError(f"the plan of {self.scenario.name} is illegal, so it was not simulated:\n{lines}")
+        return self.run
+
+
+def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Path) -> Simulated:
+    """Load a scenario, check its plan, and simulate it where that is legal.
+
+    Parameters
+    ----------
+    scenario : str or Path
+        A path, relative to ``beside`` where there is such a file, else to the working directory; or the name of
+        one that ships.
+    overrides : Mapping
+        Path as ``--set`` has it → value as plain data, such as ``{"plan.tp": 4}``.
+    beside : Path
+        Folder of whoever asks.
+
+    Raises
+    ------
+    InputError
+        When the scenario can't be read or simulated.
+    """
+    started = time.perf_counter()
+    changes = [f"{path}={json.dumps(value, ensure_ascii=False, default=str)}" for path, value in overrides.items()]
+    loaded = load(_found(scenario, beside), changes)
+    verdict = check_scenario(loaded)
+    if verdict.verdict != "legal":
+        summary = {"name": loaded.name, "digest": loaded.digest, "seed": loaded.seed, "legal": False}
+        return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=None)
+    run = runs.simulate(loaded)
+    summary = summary_of(run, legal=True)
+    summary["wall_s"] = {"total": time.perf_counter() - started, "simulate": run.simulate_s}
+    return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=run)
+
+
+def _found(scenario: str | Path, beside: Path) -> str | Path:
+    if isinstance(scenario, str) and not is_path(scenario):
+        return scenario
+    return beside / scenario if (beside / scenario).is_file() else Path(scenario)
+
+
+def check_legal(result: Simulated | RunResult) -> None:
+    """Check the plan of a result against every rule of level P.
+
+    Parameters
+    ----------
+    result : Simulated or RunResult
+        Of the fixture ``simulate``, or of :func:`clustersim.simulate`.
+
+    Raises
+    ------
+    AssertionError
+        With a line per violation: the place, what is wrong there and what would be legal, and the rule.
+    """
+    scenario = result.scenario
+    verdict = check_scenario(scenario)
+    if verdict.verdict != "legal":
+        lines = "\n".join(_lines(scenario, verdict))
+        raise AssertionError(f"the plan of {scenario.name} is {verdict.verdict.replace('_', ' ')}:\n{lines}")
+
+
+def _lines(scenario: Scenario, verdict: Verdict) -> list[str]:
+    return [str(problem(scenario, violation)) for violation in verdict.violations]
