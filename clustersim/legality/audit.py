@@ -1,0 +1,117 @@
+"""Level T: whether what was recorded is legal, as a pure function of a history.
+
+Every rule reads the record anew and knows nothing of the code that decided, priced or replayed it. A rule that finds
+nothing to look at in a history says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from clustersim.legality.history import History
+from clustersim.legality.rule import LookedAt, Verdict, Violation
+from clustersim.legality.timeline_rules import (
+    account,
+    cache,
+    data,
+    execution,
+    expert,
+    order,
+    phases,
+    pipeline,
+    pool,
+    sequence,
+    tensor,
+)
+from clustersim.legality.timeline_rules.finding import Finding
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.sheet import Sheet
+
+HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
+    "PH-1": phases.boundary,
+    "PH-2": phases.one_token,
+    "PH-3": phases.in_turn,
+    "PH-4": phases.own_steps,
+    "KV-1": cache.append_only,
+    "KV-3": cache.one_entry,
+    "KV-5": cache.own_entries,
+    "KV-6": pool.within_pool,
+    "KV-7": pool.all_return,
+    "TP-9": tensor.neutral,
+    "PP-2": pipeline.after_arrival,
+    "PP-3": pipeline.stages_in_order,
+    "PP-4": pipeline.in_one_batch,
+    "EP-2": expert.top_k,
+    "EP-3": expert.by_token,
+    "DP-2": data.stays,
+    "DP-4": data.neutral,
+    "RUN-2": execution.as_recorded,
+    "RUN-3": execution.stages_and_links,
+    "RUN-4": account.none_lost,
+    "RUN-5": account.repeatable,
+}
+"""Rule → what it makes of the history as a whole."""
+
+SHEET_CHECKS: Final[Mapping[str, Callable[[Sheet], Finding]]] = {
+    "KV-2": order.reads_written,
+    "KV-3": order.writes_once,
+    "TP-5": tensor.everybody_once,
+    "TP-6": tensor.together,
+    "TP-7": tensor.inside,
+    "SP-2": sequence.exposed,
+    "SP-3": sequence.prefill_only,
+    "SP-5": sequence.at_attention,
+    "SP-8": sequence.moved,
+    "PP-6": order.layers_in_order,
+    "EP-4": order.expert_order,
+    "EP-5": order.experts_after_attention,
+    "DP-3": data.apart,
+    "RUN-2": execution.waits,
+    "RUN-3": execution.one_at_a_time,
+}
+"""Rule → what it makes of operators, span by span."""
+
+FAMILIES: Final = ("PH", "KV", "TP", "SP", "PP", "EP", "DP", "RUN")
+MOST_FAULTS: Final = 5
+"""Faults of a rule that are told; each stands for all of its kind in one table or sheet."""
+
+
+def _order(rule: str) -> tuple[int, int]:
+    family, _, number = rule.partition("-")
+    return FAMILIES.index(family), int(number)
+
+
+TIMELINE_RULES: Final = tuple(sorted({*HISTORY_CHECKS, *SHEET_CHECKS}, key=_order))
+
+
+def check_history(history: History, without: Collection[str] = ()) -> Verdict:
+    """Check a history against every rule of level T.
+
+    Parameters
+    ----------
+    history : History
+    without : collection of str
+        Rules to leave out.
+    """
+    reading = Reading(history)
+    looked = dict.fromkeys((rule for rule in TIMELINE_RULES if rule not in without), 0)
+    violations: dict[str, list[Violation]] = {rule: [] for rule in looked}
+
+    def take(rule: str, finding: Finding) -> None:
+        looked[rule] += finding.looked_at
+        told = violations[rule]
+        for fault in finding.faults[: max(0, MOST_FAULTS - len(told))]:
+            told.append(Violation(rule=rule, level="T", where=fault.where, message=fault.message, fix=fault.fix))
+
+    for rule, check in HISTORY_CHECKS.items():
+        if rule in looked:
+            take(rule, check(reading))
+    for sheet in reading.sheets():
+        for rule, look in SHEET_CHECKS.items():
+            if rule in looked:
+                take(rule, look(sheet))
+    return Verdict(
+        violations=tuple(violation for told in violations.values() for violation in told),
+        rules=tuple(LookedAt(id=rule, level="T", looked_at=count) for rule, count in looked.items()),
+    )

@@ -1,0 +1,148 @@
+"""A history as plain data: what a replay, another simulator or an engine recorded, and what was declared beforehand.
+
+A history may lack any of its parts; what lacks is None, and rules that need it answer "not checkable". How a timeline
+of this program becomes one is in ``run.audit``, and how files from elsewhere do in ``legality.foreign``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.tables import Table, Tables
+
+FACTS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
+ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED = range(len(FACTS))
+KINDS: Final = ("prefill", "decode", "mixed")
+STREAMS: Final = ("compute", "comm", "send", "recv", "host")
+
+SPAN_COLUMNS: Final = (
+    "start_ns", "end_ns", "rank", "stream", "symbol", "layer", "step", "replica", "stage", "group",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What was declared: the plan, the limits of serving and of the K/V pool. None: it was not said.
+
+    Parameters
+    ----------
+    tp, sp, pp, dp, ep : int
+        Degrees of the plan.
+    sp_scheme, sp_decode : str or None
+        ``all_gather``, ``ring`` or ``all_to_all``; ``idle`` or ``dp``.
+    ep_scope : str
+        ``replica``, or ``global``: experts over the ranks of all replicas.
+    decode_overlap : str
+        ``per_sequence``, or ``none``: at most one decode step of a replica in flight.
+    block_tokens, pool_blocks : int or None
+        Tokens per K/V block; blocks of a replica's pools together.
+    max_batch_tokens, max_batch_requests : int or None
+        What the buffers of a step were sized for.
+    top_k : int or None
+        Experts that a token visits.
+    horizon_ns : int or None
+        Where the history was cut; None: it is complete.
+    """
+
+    tp: int = 1
+    sp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    sp_scheme: str | None = None
+    sp_decode: str | None = None
+    ep_scope: str = "replica"
+    decode_overlap: str = "per_sequence"
+    block_tokens: int | None = None
+    pool_blocks: int | None = None
+    max_batch_tokens: int | None = None
+    max_batch_requests: int | None = None
+    top_k: int | None = None
+    horizon_ns: int | None = None
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one stage."""
+        return self.sp * self.tp
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpanTable:
+    """Spans, one by one.
+
+    Parameters
+    ----------
+    columns : Table
+        ``SPAN_COLUMNS``. ``rank`` is global; ``stream`` an index into ``STREAMS``; ``symbol`` one into ``symbols``;
+        ``layer`` −1 outside the layers; ``group`` is equal for the spans of one execution of a collective, −1 for
+        other work.
+    symbols : tuple of (name, op, module)
+    after : (sources, targets)
+        Rows that must end before others start.
+    """
+
+    columns: Table
+    symbols: tuple[tuple[str, str, str], ...]
+    after: tuple[Int64Array, Int64Array] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """What another run of the same requests came to: per request, −1 where it did not finish.
+
+    Parameters
+    ----------
+    given : Given
+    tokens, entries : int64 arrays of shape (requests,)
+        Tokens that each finished request got, and K/V entries that it held at the end.
+    """
+
+    given: Given
+    tokens: Int64Array
+    entries: Int64Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class History:
+    """Everything that a rule of level T may look at.
+
+    Parameters
+    ----------
+    given : Given
+    requests : Table or None
+        ``prompt_tokens`` and ``output_tokens`` by number of the request, and ``explained`` (1 where a rejection has
+        its reason).
+    steps, chunks, decodes, facts : Table or None
+        As in ``timeline.tables``; columns that may lack are named by the rules that need them.
+    folded : Tables or None
+        Passes and transfers of a timeline of this program.
+    spans : SpanTable or None
+        Spans one by one, where there is no folded form.
+    routes : Table or None
+        ``replica, step, layer, request, token, expert``: a row per token and expert that it was sent to.
+    held : Table or None
+        ``replica, block, request, taken_ns, freed_ns, content``: who held which K/V block when; equal ``content`` ≥ 0
+        marks a shared prefix.
+    flows : Table or None
+        ``link, start_ns, end_ns, rate, capacity``: bytes per second on a link.
+    digests : tuple of (str, str)
+        Where a digest of this history comes from, and the digest.
+    other : Outcome or None
+        The same requests under another plan.
+    """
+
+    given: Given
+    requests: Table | None = None
+    steps: Table | None = None
+    chunks: Table | None = None
+    decodes: Table | None = None
+    facts: Table | None = None
+    folded: Tables | None = None
+    spans: SpanTable | None = None
+    routes: Table | None = None
+    held: Table | None = None
+    flows: Table | None = None
+    digests: tuple[tuple[str, str], ...] = ()
+    other: Outcome | None = None

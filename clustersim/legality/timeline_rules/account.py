@@ -1,0 +1,87 @@
+"""RUN-4, RUN-5: every request is accounted for, and the same run gives the same history."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.legality.timeline_rules.reading import Reading
+
+
+def none_lost(reading: Reading) -> Finding:
+    """RUN-4: each request arrives once and ends once: finished, rejected with a reason, or cut off by the horizon."""
+    facts, requests = reading.history.facts, reading.history.requests
+    if facts is None:
+        return NOTHING
+    count = int(facts["request"].max(initial=-1)) + 1
+    if requests is not None:
+        count = max(count, len(requests["prompt_tokens"]))
+    arrived, rejected, admitted, preempted, finished = (
+        np.bincount(facts["request"][facts["kind"] == kind], minlength=count)
+        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
+    )
+    cut = reading.given.horizon_ns is not None
+    present = arrived + rejected
+    expected = present > 0 if requests is None or cut else np.ones(count, bool)
+    held = admitted - preempted
+
+    def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:
+        return judged(looked, broken, lambda i: f"request {i}", lambda i: message, fix)
+
+    once = "record each request once when it comes, and once when it ends"
+    findings = [
+        say(expected & (present != 1), "does not arrive exactly once", once, looked=count),
+        say((finished > 1) | (finished + rejected > 1), "ends more than once", once),
+        say((finished > arrived), "finishes, but never arrived", once),
+        say(
+            (held < 0) | (held > 1), "is admitted, or preempted, twice in a row", "admit what waits, preempt what runs"
+        ),
+        say((finished == 1) & (arrived == 1) & (held != 1), "finishes without being admitted", "admit it first"),
+    ]
+    if not cut:
+        lost = (arrived == 1) & (finished + rejected == 0)
+        findings.append(say(lost, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
+    if requests is not None and "explained" in requests:
+        explained = np.zeros(count, bool)
+        explained[: len(requests["explained"])] = requests["explained"] > 0
+        findings.append(say((rejected > 0) & ~explained, "is rejected without a reason", "say why it was rejected"))
+    findings.append(_after_arrival(reading, count))
+    return merged(*findings)
+
+
+def _after_arrival(reading: Reading, count: int) -> Finding:
+    """Nothing is decided for a request before it arrives."""
+    facts = reading.history.facts
+    assert facts is not None
+    never = np.iinfo(np.int64).max
+    came = np.full(count, never)
+    first = np.isin(facts["kind"], (ARRIVED, REJECTED))
+    np.minimum.at(came, facts["request"][first], facts["time_ns"][first])
+    rows = np.flatnonzero(~first)
+    since = came[facts["request"][rows]]
+    early = (facts["time_ns"][rows] < since) & (since < never)
+    return judged(
+        0,
+        early,
+        lambda i: f"request {facts['request'][rows[i]]}",
+        lambda i: f"something is decided for it at {facts['time_ns'][rows[i]]:,} ns, before it arrives",
+        "decide about a request once it has arrived",
+    )
+
+
+def repeatable(reading: Reading) -> Finding:
+    """RUN-5: what is recorded, and what was recorded of the same run elsewhere or again, is the same."""
+    digests = reading.history.digests
+    if len(digests) < 2:
+        return NOTHING
+    (name, digest), *others = digests
+    differs = np.array([other != digest for _, other in others], bool)
+    return judged(
+        len(others),
+        differs,
+        lambda i: others[i][0],
+        lambda i: f"the timeline {others[i][0]} has digest {others[i][1][:12]}, the one {name} {digest[:12]}",
+        "repeat a run with its scenario and seed, and nothing else",
+    )

@@ -1,0 +1,134 @@
+"""KV-1, KV-3, KV-5: entries are appended in order, one per token, and read by their own sequence alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.phases import place
+from clustersim.legality.timeline_rules.reading import Reading
+
+
+def append_only(reading: Reading) -> Finding:
+    """KV-1: each chunk continues where the entries end; they are computed anew only after a preemption."""
+    pieces = reading.pieces
+    if pieces is None:
+        return NOTHING
+    at = np.flatnonzero(pieces.is_chunk & reading.plain)
+    start, computed = pieces.start[at], pieces.computed[at]
+    contiguous = judged(
+        len(at),
+        start != computed,
+        lambda i: place(reading, int(at[i])),
+        lambda i: (
+            f"a chunk starts at token {start[i]:,}, but {computed[i]:,} are computed: "
+            f"{'entries are skipped' if start[i] > computed[i] else 'entries are written again'}"
+        ),
+        "start each chunk where the last one ended",
+    )
+    if reading.history.facts is None:
+        return contiguous
+    gone = reading.count_before(reading.preempted, pieces.begin, also_at=True)[at]
+    again = judged(
+        len(at),
+        pieces.restarts[at] & (pieces.turn[at] > gone),
+        lambda i: place(reading, int(at[i])),
+        lambda i: "is computed anew from token 0, though its entries were never given back",
+        "keep the entries, or preempt the sequence first",
+    )
+    return merged(contiguous, again)
+
+
+def one_entry(reading: Reading) -> Finding:
+    """KV-3: a decode step adds one entry per sequence, a chunk of n tokens n; no more than there are tokens."""
+    pieces, runs, known = reading.pieces, reading.runs, reading.known
+    if pieces is None or runs is None:
+        return NOTHING
+    findings = []
+    fix = "add one entry per computed token"
+    told = runs.column("prefill_tokens")
+    if told is not None:
+        chunk = pieces.is_chunk
+        added = np.bincount(pieces.first_run[chunk], weights=pieces.count[chunk], minlength=len(runs)).astype(np.int64)
+        prefills = np.flatnonzero((told > 0) | (added > 0))
+        findings.append(
+            judged(
+                len(prefills),
+                added[prefills] != told[prefills],
+                lambda i: f"replica {runs.replica[prefills[i]]}, step {runs.step[prefills[i]]}",
+                lambda i: f"prefills {told[prefills[i]]:,} tokens, its chunks add {added[prefills[i]]:,} entries",
+                fix,
+            )
+        )
+    if known is not None:
+        after = pieces.computed + pieces.count
+        tokens = known + pieces.gave - ~pieces.is_chunk
+        excess = np.where(pieces.is_chunk, after > known, after > tokens) & reading.plain
+        excess &= ~(pieces.is_chunk & (pieces.start != pieces.computed))
+        findings.append(
+            judged(
+                len(pieces),
+                excess,
+                lambda i: place(reading, i),
+                lambda i: f"holds {after[i]:,} entries then, for {tokens[i]:,} tokens whose entries there can be",
+                fix,
+            )
+        )
+    return merged(*findings)
+
+
+def own_entries(reading: Reading) -> Finding:
+    """KV-5: a step attends to as many entries as its own sequences have; no block has two holders at a time."""
+    return merged(_attended(reading), _held(reading))
+
+
+def _attended(reading: Reading) -> Finding:
+    pieces, runs = reading.pieces, reading.runs
+    told = None if runs is None else runs.column("context_tokens")
+    if pieces is None or runs is None or told is None:
+        return NOTHING
+    chunk = pieces.is_chunk
+    attended = np.bincount(pieces.first_run[chunk], weights=pieces.start[chunk], minlength=len(runs)).astype(np.int64)
+    # A sequence that begins an episode with c entries at place p attends to c + 1 + (q - p) of them at place q.
+    decodes = np.flatnonzero(~chunk)
+    first, last = (runs.rank_in_slots[where[decodes]] for where in (pieces.first_run, pieces.last_run))
+    offset = pieces.computed[decodes] + 1 - runs.place[pieces.first_run[decodes]]
+    sums, counts = (np.zeros(len(runs.slotted) + 1, np.int64) for _ in range(2))
+    for change, value in ((sums, offset), (counts, np.ones(len(decodes), np.int64))):
+        np.add.at(change, first, value)
+        np.add.at(change, last + 1, -value)
+    at_place = runs.place[runs.slotted]
+    attended[runs.slotted] += np.cumsum(sums[:-1]) + np.cumsum(counts[:-1]) * at_place
+    looked = reading.sound[runs.replica]
+    return judged(
+        int(looked.sum()),
+        looked & (attended != told),
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        lambda i: f"attends to {told[i]:,} cached tokens, its own sequences have {attended[i]:,}",
+        "let a sequence read the entries that it wrote, and no others",
+    )
+
+
+def _held(reading: Reading) -> Finding:
+    held = reading.history.held
+    if held is None:
+        return NOTHING
+    order = np.lexsort((held["taken_ns"], held["block"], held["replica"]))
+    replica, block, request, taken, freed, content = (
+        held[name][order] for name in ("replica", "block", "request", "taken_ns", "freed_ns", "content")
+    )
+    until = np.maximum.accumulate(freed) if len(freed) else freed
+    same = (replica[1:] == replica[:-1]) & (block[1:] == block[:-1])
+    shared = (content[1:] >= 0) & (content[1:] == content[:-1])
+    other = request[1:] != request[:-1]
+    broken = same & other & ~shared & (taken[1:] < np.minimum(until[:-1], freed[:-1]))
+    return judged(
+        len(block),
+        broken,
+        lambda i: f"replica {replica[i + 1]}, block {block[i + 1]}",
+        lambda i: (
+            f"request {request[i + 1]} takes it at {taken[i + 1]:,} ns, request {request[i]} has it until "
+            f"{freed[i]:,} ns"
+        ),
+        "lend a block to one sequence at a time, or share a full prefix block of equal content",
+    )

@@ -1,0 +1,80 @@
+"""DP-2, DP-3, DP-4: a sequence stays on its replica, and replicas do not talk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
+
+
+def stays(reading: Reading) -> Finding:
+    """DP-2: all that a request does, and all that is decided for it, is on one replica."""
+    pieces, facts = reading.pieces, reading.history.facts
+    findings = []
+    fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
+    if pieces is not None:
+        findings.append(
+            judged(
+                len(pieces.opens),
+                reading.moved,
+                lambda i: f"request {pieces.request[i]}, step {pieces.first_step[i]}",
+                lambda i: f"goes on at replica {pieces.replica[i]}, after replica {pieces.replica[i - 1]}",
+                fix,
+            )
+        )
+    if facts is not None:
+        requests = Groups(facts["request"].astype(np.int64))
+        replica = facts["replica"].astype(np.int64)
+        lowest, highest = requests.least(replica), requests.most(replica)
+        findings.append(
+            judged(
+                len(requests),
+                lowest != highest,
+                lambda i: f"request {requests.keys[i]}",
+                lambda i: f"has facts on replica {lowest[i]} and on replica {highest[i]}",
+                fix,
+            )
+        )
+        if pieces is not None:
+            first = pieces.opens
+            at = requests.find(pieces.request[first])
+            known = np.flatnonzero(at >= 0)
+            told = lowest[at[known]] if len(requests) else known
+            one = told == (highest[at[known]] if len(requests) else known)
+            runs_on = pieces.replica[first[known]]
+            findings.append(
+                judged(
+                    len(known),
+                    one & (told != runs_on) & reading.plain[first[known]],
+                    lambda i: f"request {pieces.request[first[known[i]]]}",
+                    lambda i: f"was routed to replica {told[i]}, but runs on replica {runs_on[i]}",
+                    fix,
+                )
+            )
+    return merged(*findings)
+
+
+def apart(sheet: Sheet) -> Finding:
+    """DP-3: nothing joins replicas, but dispatch and combine of experts that all replicas share."""
+    rows = np.flatnonzero(sheet.group >= 0)
+    if not len(rows):
+        return NOTHING
+    groups = Groups(sheet.group[rows])
+    low, high = groups.least(sheet.replica[rows]), groups.most(sheet.replica[rows])
+    allowed = sheet.named(*EXPERTS)[rows[groups.some]] & (sheet.given.ep_scope == "global")
+    return judged(
+        len(groups),
+        (low != high) & ~allowed,
+        lambda i: sheet.where(int(rows[groups.some[i]])),
+        lambda i: f"joins replicas {low[i]} and {high[i]}",
+        "keep communication inside a replica (of experts, or declare ep_scope: global)",
+    )
+
+
+def neutral(reading: Reading) -> Finding:
+    """DP-4: under another number of replicas the same requests got the same tokens and the same cache."""
+    return same_as(reading.history.other, reading.given, reading, "dp")

@@ -1,0 +1,280 @@
+"""RUN-2, RUN-3: operators wait for what they need and run for their cost; streams and links do one thing at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.arrivals import sends
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.occupation import Occupation, losses
+from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.legality.timeline_rules.tensor import EXPERTS
+from clustersim.timeline.tables import Tables
+
+WAIT = "start an operator when all that it needs has ended"
+COST = "let an operator run for its cost"
+
+
+def waits(sheet: Sheet) -> Finding:
+    """RUN-2: no operator starts before what it needs has ended, or ends before its cost.
+
+    Edges that a rule of their own looks at are left to it: those of collectives (TP-6), of experts (EP-4), from
+    exposed or written K/V to attention (SP-5, KV-2), and from layer to layer (PP-6).
+    """
+    sources, targets = sheet.sources, sheet.targets
+    own = ~_others(sheet, sources, targets)
+    sources, targets = sources[own], targets[own]
+    early = judged(
+        len(sources),
+        sheet.start[targets] < sheet.end[sources],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: (
+            f"starts at {sheet.start[targets[i]]:,} ns, but needs {sheet.name(int(sources[i]))}, which ends at "
+            f"{sheet.end[sources[i]]:,} ns"
+        ),
+        WAIT,
+    )
+    took = sheet.end - sheet.start
+    least = np.zeros(len(sheet), np.int64) if sheet.least is None else sheet.least
+    short = judged(
+        0 if sheet.least is None else len(sheet),
+        took < least,
+        sheet.where,
+        lambda i: f"takes {took[i]:,} ns, and costs {least[i]:,} ns",
+        COST,
+    )
+    if sheet.least is None:
+        return early
+    long = judged(
+        0,
+        (took > least) & (sheet.group < 0),
+        sheet.where,
+        lambda i: f"takes {took[i]:,} ns and costs {least[i]:,} ns, but uses no link on which it could wait",
+        COST,
+    )
+    return merged(early, short, long)
+
+
+def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+    exposure = sheet.named("kv_all_gather", "kv_ring", "qkv_all_to_all", "kv_write")
+    attends = sheet.named("attention_prefill", "attention_decode")
+    collective = (sheet.group >= 0) & ~sheet.named(
+        "kv_all_gather", "kv_ring", "qkv_all_to_all", "out_all_to_all", "kv_move"
+    )
+    expert = sheet.in_module("moe") & (sheet.named(*EXPERTS) | sheet.named("gate", "expert_"))
+    layers = sheet.layer[sources], sheet.layer[targets]
+    found: BoolArray = (
+        collective[sources]
+        | collective[targets]
+        | (expert[sources] & expert[targets] & _apart(sheet, sources, targets))
+    )
+    found |= exposure[sources] & attends[targets]
+    found |= (layers[0] >= 0) & (layers[1] >= 0) & (layers[0] != layers[1])
+    return found
+
+
+def _apart(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+    """Return which edges lead from one part of an MoE module to another, not along one expert."""
+    experts = sheet.named("expert_")
+    found: BoolArray = ~(experts[sources] & experts[targets])
+    return found
+
+
+def as_recorded(reading: Reading) -> Finding:
+    """RUN-2: a step lasts from its first pass to its last; sends wait for outputs, and run for their cost."""
+    tables, passes, runs = reading.history.folded, reading.passes, reading.runs
+    if tables is None or passes is None:
+        return NOTHING
+    findings = [_durations(reading), _losses(tables)]
+    if runs is not None and len(runs):
+        findings.append(_bounds(reading, passes))
+    if tables.stages > 1:
+        starts, ends, has = sends(tables, passes)
+        assert passes.leaves is not None
+        assert passes.sends_for is not None
+        sent = (has[:, None] > 0) & (passes.sends_for >= 0)
+        places, ranks = np.nonzero(sent)
+        start, end, left, cost = (values[places, ranks] for values in (starts, ends, passes.leaves, passes.sends_for))
+        findings.append(
+            judged(
+                len(places),
+                (start < left) | (end - start < cost),
+                lambda i: f"{_where(passes, int(places[i]))}, send of local rank {ranks[i]}",
+                lambda i: (
+                    f"runs from {start[i]:,} to {end[i]:,} ns, but its output leaves at {left[i]:,} ns and sending it "
+                    f"costs {cost[i]:,} ns"
+                ),
+                WAIT,
+            )
+        )
+    return merged(*findings)
+
+
+def _where(passes: Occupation, at: int) -> str:
+    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+
+
+def _durations(reading: Reading) -> Finding:
+    tables = reading.history.folded
+    assert tables is not None
+    return merged(
+        *(
+            judged(
+                len(values),
+                values < least,
+                lambda i, name=name: f"{name}, value {i}",  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                lambda i, values=values: f"a duration of {values[i]:,} ns",  # type: ignore[misc]
+                COST,
+            )
+            for name, values, least in (("row_values", tables.row_values, 0), ("varying", tables.varying, 1))
+        )
+    )
+
+
+def _losses(tables: Tables) -> Finding:
+    """Judge what chains lost to contention: never less than nothing, and only where a collective waits for a link."""
+    rows, instances, lost = losses(tables)
+    template = tables.passes["template"][rows]
+    joins = np.zeros(len(rows), bool)
+    for number, shape in enumerate(tables.templates):
+        mine = template == number
+        sizes = np.zeros(len(shape.instance_class), np.int64)
+        np.maximum.at(sizes, shape.node_instance, np.array([len(members) for members in shape.members]))
+        joins[mine] = sizes[instances[mine]] > 1
+    return judged(
+        len(rows),
+        (lost < 0) | ~joins,
+        lambda i: ", ".join(f"{name} {tables.passes[name][rows[i]]}" for name in ("replica", "stage", "first_step")),
+        lambda i: f"operator {instances[i]} takes {lost[i]:,} ns longer than its cost",
+        COST,
+    )
+
+
+def _bounds(reading: Reading, passes: Occupation) -> Finding:
+    runs, stages = reading.runs, reading.given.pp
+    assert runs is not None
+    run = runs.at(passes.replica, passes.step)
+    first, last = passes.stage == 0, passes.stage == stages - 1
+    known = run >= 0
+    begins = first & known & (passes.step == runs.step[run])
+    final = last & known & (passes.step + passes.count == (runs.step + runs.count)[run])
+    late = begins & (passes.start != runs.start[run])
+    short = final & (passes.end != runs.end[run])
+    bounds = judged(
+        int(begins.sum() + final.sum()),
+        late | short,
+        lambda i: _where(passes, i),
+        lambda i: (
+            f"its operators run from {passes.start[i]:,} to {passes.end[i]:,} ns, the step is recorded from "
+            f"{runs.start[run[i]]:,} to {runs.end[run[i]]:,} ns"
+        ),
+        "let a step last from its first operator to its last",
+    )
+    counts = np.bincount(run[known], weights=passes.count[known], minlength=len(runs))
+    complete = judged(
+        len(runs),
+        counts != runs.count * stages,
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        lambda i: (
+            f"has {counts[i]:.0f} passes, where {runs.count[i]} steps of {stages} stages have {runs.count[i] * stages}"
+        ),
+        "run every step on every stage once",
+    )
+    return merged(bounds, complete)
+
+
+def one_at_a_time(sheet: Sheet) -> Finding:
+    """RUN-3: a stream of a rank runs one operator at a time."""
+    lane = sheet.global_ranks * 8 + sheet.stream
+    order = np.lexsort((sheet.start, lane))
+    first, second = order[:-1], order[1:]
+    same = lane[first] == lane[second]
+    return judged(
+        len(sheet),
+        same & (sheet.start[second] < sheet.end[first]),
+        lambda i: sheet.where(int(second[i])),
+        lambda i: (
+            f"starts at {sheet.start[second[i]]:,} ns on a stream that runs {sheet.name(int(first[i]))} of step "
+            f"{sheet.step[first[i]]} until {sheet.end[first[i]]:,} ns"
+        ),
+        "run the operators of a stream one after the other",
+    )
+
+
+def stages_and_links(reading: Reading) -> Finding:
+    """RUN-3: a stage runs one pass at a time, a rank sends one output at a time, a link carries what it can."""
+    return merged(_stages(reading), _sends(reading), _links(reading))
+
+
+def _stages(reading: Reading) -> Finding:
+    passes = reading.passes
+    if passes is None:
+        return NOTHING
+    same = (passes.replica[1:] == passes.replica[:-1]) & (passes.stage[1:] == passes.stage[:-1])
+    return judged(
+        len(passes.start),
+        same & (passes.start[1:] < passes.end[:-1]),
+        lambda i: _where(passes, i + 1),
+        lambda i: (
+            f"starts at {passes.start[i + 1]:,} ns, but the stage is busy with step "
+            f"{passes.step[i] + passes.count[i] - 1} until {passes.end[i]:,} ns"
+        ),
+        "let a stage run one pass at a time",
+    )
+
+
+def _sends(reading: Reading) -> Finding:
+    tables, passes = reading.history.folded, reading.passes
+    if tables is None or passes is None or tables.stages == 1:
+        return NOTHING
+    starts, ends, _ = sends(tables, passes)
+    findings = []
+    for rank in range(starts.shape[1]):
+        rows = np.flatnonzero(ends[:, rank] > 0)
+        same = (passes.replica[rows][1:] == passes.replica[rows][:-1]) & (
+            passes.stage[rows][1:] == passes.stage[rows][:-1]
+        )
+        overlap = same & (starts[rows, rank][1:] < ends[rows, rank][:-1])
+        findings.append(
+            judged(
+                len(rows),
+                overlap,
+                lambda i, rows=rows, rank=rank: f"{_where(passes, int(rows[i + 1]))}, local rank {rank}",  # type: ignore[misc]
+                lambda i, rows=rows, rank=rank: (  # type: ignore[misc]
+                    f"sends from {starts[rows[i + 1], rank]:,} ns, while it sends step {passes.step[rows[i]]} until "
+                    f"{ends[rows[i], rank]:,} ns"
+                ),
+                "let a rank send one output at a time",
+            )
+        )
+    return merged(*findings)
+
+
+def _links(reading: Reading) -> Finding:
+    flows = reading.history.flows
+    if flows is None:
+        return NOTHING
+    link, start, end = (flows[name].astype(np.int64) for name in ("link", "start_ns", "end_ns"))
+    rate, capacity = (np.asarray(flows[name], np.float64) for name in ("rate", "capacity"))
+    links = np.concatenate((link, link))
+    time = np.concatenate((start, end))
+    change = np.concatenate((rate, -rate))
+    order = np.lexsort((change > 0, time, links))
+    by_link = Groups(links[order])
+    broken = np.zeros(len(by_link), bool)
+    most = np.zeros(len(by_link))
+    for number, low in enumerate(by_link.firsts.tolist()):
+        rows = order[low : low + int(by_link.counts[number])]
+        most[number] = np.cumsum(change[rows]).max()
+        broken[number] = most[number] > capacity[rows[0] % len(link)] * (1 + 1e-9)
+    return judged(
+        len(by_link),
+        broken,
+        lambda i: f"link {by_link.keys[i]}",
+        lambda i: f"carries {most[i]:,.0f} bytes/s, more than its capacity",
+        "share the link",
+    )

@@ -1,0 +1,62 @@
+"""What a rule of level T concludes: how much it looked at, and the places where it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One kind of breach: the first place, the witness in one sentence, and what would be legal."""
+
+    where: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """How much one rule looked at, and what it found."""
+
+    looked_at: int
+    faults: tuple[Fault, ...] = ()
+
+
+NOTHING: Final = Finding(looked_at=0)
+
+
+def merged(*findings: Finding) -> Finding:
+    """Return several findings of one rule as one."""
+    return Finding(
+        looked_at=sum(finding.looked_at for finding in findings),
+        faults=tuple(fault for finding in findings for fault in finding.faults),
+    )
+
+
+def judged(
+    looked_at: int, broken: Any, where: Callable[[int], str], message: Callable[[int], str], fix: str
+) -> Finding:
+    """Return a finding with one fault for all places where ``broken`` is true, told by the first.
+
+    Parameters
+    ----------
+    looked_at : int
+    broken : bool array
+        For each thing looked at.
+    where, message : callable
+        Position in ``broken`` → where that is; what is wrong there.
+    fix : str
+        What would be legal.
+    """
+    places = np.flatnonzero(broken)
+    if not len(places):
+        return Finding(looked_at=int(looked_at))
+    first = int(places[0])
+    others = f" (and so at {len(places) - 1:,} more places)" if len(places) > 1 else ""
+    return Finding(
+        looked_at=int(looked_at), faults=(Fault(where=where(first), message=message(first) + others, fix=fix),)
+    )

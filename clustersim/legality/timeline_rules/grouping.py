@@ -1,0 +1,61 @@
+"""Extremes and counts by key, over plain arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+
+
+class Groups:
+    """Rows that share a key.
+
+    Parameters
+    ----------
+    keys : int64 array of shape (rows,)
+
+    Attributes
+    ----------
+    keys : int64 array of shape (groups,)
+        Distinct keys, ascending.
+    order : int64 array of shape (rows,)
+        Rows in order of their keys.
+    firsts : int64 array of shape (groups,)
+        Where each group begins in ``order``.
+    """
+
+    def __init__(self, keys: Int64Array) -> None:
+        self.order = np.argsort(keys, kind="stable")
+        ordered = keys[self.order]
+        self.firsts = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(keys)])
+        self.keys: Int64Array = ordered[self.firsts]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def counts(self) -> Int64Array:
+        """Rows of each group."""
+        return np.diff(np.append(self.firsts, len(self.order)))
+
+    @property
+    def some(self) -> Int64Array:
+        """The first row of each group."""
+        return self.order[self.firsts]
+
+    def least(self, values: Int64Array) -> Int64Array:
+        """Return the smallest value of each group."""
+        found: Int64Array = np.minimum.reduceat(values[self.order], self.firsts) if len(self) else self.keys
+        return found
+
+    def most(self, values: Int64Array) -> Int64Array:
+        """Return the largest value of each group."""
+        found: Int64Array = np.maximum.reduceat(values[self.order], self.firsts) if len(self) else self.keys
+        return found
+
+    def find(self, keys: Int64Array) -> Int64Array:
+        """Return the group of each key, −1 where there is none."""
+        if not len(self):
+            return np.full(len(keys), -1, np.int64)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
+        return np.where(self.keys[at] == keys, at, -1)

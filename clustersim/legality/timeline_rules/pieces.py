@@ -1,0 +1,146 @@
+"""What each sequence did, piece by piece: prompt chunks and episodes of decoding, and how far it had come before each.
+
+::
+
+    request 7   chunk [0, 512)   chunk [512, 700)*   120 decode steps   preempted   chunk [0, 820)* …
+    computed          0                512                 700                             0
+    tokens            0                 0                   1                             121        (* sampled)
+
+Everything follows from the record of steps, chunks and episodes alone.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import History
+from clustersim.legality.timeline_rules.runs import Runs
+
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Pieces:
+    """Pieces in order of (request, replica, step); one whose steps are not in the record is not among them.
+
+    Parameters
+    ----------
+    history : History
+        With steps, chunks and decodes.
+    runs : Runs
+
+    Attributes
+    ----------
+    request, replica, first_step, last_step : int64 arrays of shape (pieces,)
+    first_run, last_run : int64 arrays
+        Where these steps are.
+    count : int64 array
+        Entries that the piece adds: tokens of the chunk, or steps of the episode.
+    start : int64 array
+        First token of a chunk; −1 for an episode.
+    gave : int64 array
+        Tokens that the request got.
+    begin, end : int64 arrays
+        Start of its first step, end of its last one, ns.
+    astray : list of (table, row)
+        Rows that name steps which are not recorded as such.
+    """
+
+    def __init__(self, history: History, runs: Runs) -> None:
+        chunks, decodes = history.chunks, history.decodes
+        assert chunks is not None
+        assert decodes is not None
+        at_chunk = runs.at(chunks["replica"], chunks["step"])
+        first, last = (runs.at(decodes["replica"], decodes[name]) for name in ("first_step", "last_step"))
+        slot = decodes["slot"]
+        fits = (first >= 0) & (last >= 0)
+        fits &= (runs.slot[first] == slot) & (runs.slot[last] == slot) if len(runs) else False
+        fits &= (runs.step[first] == decodes["first_step"]) if len(runs) else False
+        fits &= (runs.step[last] + runs.count[last] - 1 == decodes["last_step"]) if len(runs) else False
+        fits &= decodes["last_step"] >= decodes["first_step"]
+        self.astray = [("chunk", int(row)) for row in np.flatnonzero(at_chunk < 0)]
+        self.astray += [("episode", int(row)) for row in np.flatnonzero(~fits)]
+        some, these = np.flatnonzero(at_chunk >= 0), np.flatnonzero(fits)
+        at_chunk, first, last = at_chunk[some], first[these], last[these]
+
+        def both(of_chunks: Int64Array, of_decodes: Int64Array) -> Int64Array:
+            return np.concatenate((of_chunks[some], of_decodes[these])).astype(np.int64)
+
+        request = both(chunks["request"], decodes["request"])
+        replica = both(chunks["replica"], decodes["replica"])
+        first_step = both(chunks["step"], decodes["first_step"])
+        runs_of = np.concatenate((at_chunk, first))
+        order = _by_request(request, runs_of)
+        self.request, self.replica, self.first_step = request[order], replica[order], first_step[order]
+        self.last_step = both(chunks["step"], decodes["last_step"])[order]
+        self.first_run = runs_of[order]
+        self.last_run = np.concatenate((at_chunk, last))[order]
+        steps = runs.place[last] + runs.count[last] - runs.place[first]
+        self.count = np.concatenate((chunks["count"][some].astype(np.int64), steps))[order]
+        self.start = both(chunks["start"], np.full(len(slot), -1))[order]
+        self.gave = np.concatenate((chunks["sampled"][some].astype(np.int64), steps))[order]
+        self.slot = both(np.full(len(chunks["step"]), -1), slot)[order]
+        self.begin, self.end = runs.start[self.first_run], runs.end[self.last_run]
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    @property
+    def is_chunk(self) -> BoolArray:
+        """Whether each piece is a prompt chunk."""
+        found: BoolArray = self.start >= 0
+        return found
+
+    @cached_property
+    def follows(self) -> BoolArray:
+        """Whether each piece is of the same request as the one before it in the table."""
+        return np.concatenate((np.zeros(1, bool), self.request[1:] == self.request[:-1]))[: len(self)]
+
+    @cached_property
+    def opens(self) -> Int64Array:
+        """Position of the first piece of each request that has any."""
+        return np.flatnonzero(~self.follows)
+
+    @cached_property
+    def restarts(self) -> BoolArray:
+        """Whether a piece begins to compute the sequence anew, at token 0."""
+        found: BoolArray = (self.start == 0) & self.follows
+        return found
+
+    @cached_property
+    def turn(self) -> Int64Array:
+        """How often the sequence had been begun anew."""
+        return self._since(self.restarts.astype(np.int64), self.opens)
+
+    @cached_property
+    def computed(self) -> Int64Array:
+        """Entries that the sequence has before each piece."""
+        return self._before(self.count, np.flatnonzero(~self.follows | self.restarts))
+
+    @cached_property
+    def tokens(self) -> Int64Array:
+        """Tokens that the sequence got before each piece."""
+        return self._before(self.gave, self.opens)
+
+    def _since(self, values: Int64Array, opens: Int64Array) -> Int64Array:
+        total = np.cumsum(values)
+        counts = np.diff(np.append(opens, len(self)))
+        found: Int64Array = total - np.repeat(total[opens] - values[opens], counts)
+        return found
+
+    def _before(self, values: Int64Array, opens: Int64Array) -> Int64Array:
+        return self._since(values, opens) - values
+
+    @cached_property
+    def closes(self) -> Int64Array:
+        """Position of the last piece of each request, in the order of ``opens``."""
+        return np.append(self.opens[1:], len(self))[: len(self.opens)] - 1
+
+
+def _by_request(request: Int64Array, run: Int64Array) -> Int64Array:
+    """Return the order by request, then by run (that is, by replica and step)."""
+    if len(run) and int(request.max()) < 1 << 31:
+        return np.argsort((request << 32) | run, kind="stable")
+    return np.lexsort((run, request))

@@ -1,0 +1,102 @@
+"""PP-2, PP-3, PP-4: stages wait for one another and follow in order; a sequence is in one micro-batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.history import KINDS
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.occupation import Occupation
+from clustersim.legality.timeline_rules.phases import place
+from clustersim.legality.timeline_rules.reading import Reading
+
+
+def after_arrival(reading: Reading) -> Finding:
+    """PP-2: a stage starts on a micro-batch when the output of the stage before has arrived on every rank."""
+    arrivals = reading.arrivals
+    if arrivals is None:
+        return NOTHING
+    passes, after, arrived, sent = arrivals
+    upstream = np.flatnonzero(passes.stage < reading.given.pp - 1)
+    following = after[upstream]
+    known = following >= 0
+    start = np.where(known, passes.start[following], 0)
+    own_start = passes.start[upstream]
+    broken = known & (~sent[upstream] | (start < arrived[upstream])) & (start >= own_start)
+
+    def message(i: int) -> str:
+        if not sent[upstream[i]]:
+            return f"starts at {start[i]:,} ns on an output that stage {passes.stage[upstream[i]]} never sent"
+        return (
+            f"starts at {start[i]:,} ns, but the output of stage {passes.stage[upstream[i]]} arrives at "
+            f"{arrived[upstream[i]]:,} ns"
+        )
+
+    return judged(
+        int(known.sum()), broken, lambda i: _where(passes, int(following[i])), message,
+        "start a stage when the output of the one before it has arrived on every rank",
+    )  # fmt: skip
+
+
+def _where(passes: Occupation, at: int) -> str:
+    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+
+
+def stages_in_order(reading: Reading) -> Finding:
+    """PP-3: stages of a step follow in order; under ``decode_overlap: none`` one decode step is in flight at a time."""
+    findings = []
+    arrivals = reading.arrivals
+    if arrivals is not None:
+        passes, after, _, _ = arrivals
+        known = np.flatnonzero(after >= 0)
+        following = after[known]
+        findings.append(
+            judged(
+                len(known),
+                passes.start[following] < passes.start[known],
+                lambda i: _where(passes, int(following[i])),
+                lambda i: (
+                    f"starts at {passes.start[following[i]]:,} ns, before stage {passes.stage[known[i]]} of the same "
+                    f"step at {passes.start[known[i]]:,} ns"
+                ),
+                "run the stages of a step in order",
+            )
+        )
+    runs = reading.runs
+    if runs is not None and reading.given.decode_overlap == "none":
+        tokens = runs.column("decode_tokens")
+        kinds = runs.column("kind")
+        decodes = tokens > 0 if tokens is not None else (kinds != KINDS.index("prefill") if kinds is not None else None)
+        if decodes is not None:
+            rows = np.flatnonzero(decodes)
+            same = runs.replica[rows][1:] == runs.replica[rows][:-1]
+            findings.append(
+                judged(
+                    int(same.sum()),
+                    same & (runs.start[rows][1:] < runs.end[rows][:-1]),
+                    lambda i: f"replica {runs.replica[rows[i + 1]]}, step {runs.step[rows[i + 1]]}",
+                    lambda i: (
+                        f"a decode step starts at {runs.start[rows[i + 1]]:,} ns, while that of step "
+                        f"{runs.step[rows[i]] + runs.count[rows[i]] - 1} is in flight until {runs.end[rows[i]]:,} ns"
+                    ),
+                    "wait for the decode step in flight, or declare decode_overlap: per_sequence",
+                )
+            )
+    return merged(*findings)
+
+
+def in_one_batch(reading: Reading) -> Finding:
+    """PP-4: no sequence is in two micro-batches at a time."""
+    pieces = reading.pieces
+    if pieces is None:
+        return NOTHING
+    return judged(
+        len(pieces),
+        reading.split,
+        lambda i: place(reading, i),
+        lambda i: (
+            f"request {pieces.request[i]} is in another micro-batch from step {pieces.first_step[i - 1]} to "
+            f"{pieces.last_step[i - 1]}"
+        ),
+        "put each sequence into one micro-batch",
+    )

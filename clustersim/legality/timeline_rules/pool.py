@@ -1,0 +1,151 @@
+"""KV-6, KV-7: what is in use fits the pool and the buffers, and all blocks come back, once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, FINISHED, PREEMPTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.phases import place
+from clustersim.legality.timeline_rules.reading import Reading
+
+
+def within_pool(reading: Reading) -> Finding:
+    """KV-6: live blocks never exceed the pool, and no step exceeds what its buffers were sized for."""
+    runs, given, facts = reading.runs, reading.given, reading.history.facts
+    if runs is None:
+        return NOTHING
+    findings = []
+    pool = given.pool_blocks
+
+    def exceeds(name: str, noun: str, limit: int, values: Int64Array) -> None:
+        findings.append(
+            judged(
+                len(runs),
+                values > limit,
+                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+                lambda i: f"has {values[i]:,} {noun}, {name} {limit:,}",
+                "admit fewer sequences or tokens",
+            )
+        )
+
+    told = runs.column("kv_blocks_used")
+    use = reading.use
+    if pool is not None:
+        if use is not None:
+            exceeds("but the pool has", "blocks in use", pool, np.where(reading.sound[runs.replica], use.at_run, 0))
+        elif told is not None:
+            exceeds("but the pool has", "blocks in use", pool, told)
+        if facts is not None and "used" in facts:
+            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED)
+            used = facts["used"][rows]
+            findings.append(
+                judged(
+                    len(rows),
+                    used > pool,
+                    lambda i: f"replica {facts['replica'][rows[i]]}, request {facts['request'][rows[i]]}",
+                    lambda i: (
+                        f"{used[i]:,} blocks are in use at {facts['time_ns'][rows[i]]:,} ns, the pool has {pool:,}"
+                    ),
+                    "admit fewer sequences",
+                )
+            )
+    prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
+    if given.max_batch_tokens is not None and prefills is not None and decodes is not None:
+        exceeds("but its buffers hold", "tokens", given.max_batch_tokens, prefills + decodes)
+    running = runs.column("batch_requests")
+    if given.max_batch_requests is not None and running is not None:
+        exceeds("but its buffers hold", "sequences", given.max_batch_requests, running)
+    return merged(*findings)
+
+
+def all_return(reading: Reading) -> Finding:
+    """KV-7: blocks come back when a sequence ends or is preempted, once, and none is missing at the end."""
+    pieces, runs, facts = reading.pieces, reading.runs, reading.history.facts
+    if pieces is None or runs is None or facts is None:
+        return NOTHING
+    return merged(_in_time(reading), _counted(reading), _preempted(reading))
+
+
+def _in_time(reading: Reading) -> Finding:
+    pieces = reading.pieces
+    assert pieces is not None
+    request, time = reading.finished
+    last = pieces.closes
+    at = np.searchsorted(pieces.request[last], request)
+    some = np.flatnonzero(at < len(last))
+    some = some[pieces.request[last[at[some]]] == request[some]]
+    piece = last[at[some]]
+    mine = reading.plain[piece]
+    some, piece = some[mine], piece[mine]
+    wrong = pieces.end[piece] != time[some]
+    return judged(
+        len(some),
+        wrong,
+        lambda i: f"replica {pieces.replica[piece[i]]}, request {request[some[i]]}",
+        lambda i: (
+            f"gives its blocks back at {time[some[i]]:,} ns, but its last step ends at {pieces.end[piece[i]]:,} ns"
+        ),
+        "free the blocks of a sequence when its last step ends",
+    )
+
+
+def _counted(reading: Reading) -> Finding:
+    runs, facts, use = reading.runs, reading.history.facts, reading.use
+    if use is None:
+        return NOTHING
+    assert runs is not None
+    assert facts is not None
+    findings = []
+    told = runs.column("kv_blocks_used")
+    if told is not None:
+        looked = reading.sound[runs.replica]
+        words = partial(_difference, told, use.at_run)
+        findings.append(
+            judged(
+                int(looked.sum()),
+                looked & (told != use.at_run),
+                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+                words,
+                "give every block back once, when its sequence ends or is preempted",
+            )
+        )
+    if "used" in facts:
+        rows = use.ends
+        replica = facts["replica"][rows].astype(np.int64)
+        inside = (replica >= 0) & (replica < len(reading.sound))
+        looked = use.certain & inside & reading.sound[np.where(inside, replica, 0)]
+        used = facts["used"][rows].astype(np.int64)
+        findings.append(
+            judged(
+                int(looked.sum()),
+                looked & (used != use.at_end),
+                lambda i: f"replica {replica[i]}, request {facts['request'][rows[i]]}",
+                lambda i: f"after it finished at {facts['time_ns'][rows[i]]:,} ns, " + _difference(used, use.at_end, i),
+                "give every block back once, when its sequence ends or is preempted",
+            )
+        )
+    return merged(*findings)
+
+
+def _difference(told: Int64Array, follows: Int64Array, at: int) -> str:
+    verb = "not given back" if told[at] > follows[at] else "given back twice"
+    return f"{told[at]:,} blocks are in use where {follows[at]:,} follow from the tokens: some were {verb}"
+
+
+def _preempted(reading: Reading) -> Finding:
+    """What was preempted uses its entries no longer."""
+    pieces = reading.pieces
+    assert pieces is not None
+    gone = reading.count_before(reading.preempted, pieces.end, also_at=False)
+    broken = reading.plain & (gone > pieces.turn)
+    return judged(
+        len(reading.preempted[0]),
+        broken,
+        lambda i: place(reading, i),
+        lambda i: f"goes on with {pieces.computed[i]:,} entries, which it gave back when it was preempted",
+        "compute a preempted sequence anew",
+    )

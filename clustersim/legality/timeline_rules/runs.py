@@ -1,0 +1,107 @@
+"""The steps of a history by (replica, step): where each is, and its place in the order of its slot.
+
+Rows of the table of steps are runs of equal steps that follow each other; all that is asked here is asked of runs,
+so that it costs what the history takes folded.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.passes import within
+from clustersim.timeline.tables import Table
+
+ABSENT: Final = -1
+
+
+class Runs:
+    """Runs of steps in order of (replica, step).
+
+    Parameters
+    ----------
+    table : Table
+        ``replica``, ``step``, ``count``, ``slot``, ``start_ns``, ``end_ns`` and what else was recorded.
+
+    Attributes
+    ----------
+    replica, step, count, slot, start, end : int64 arrays of shape (runs,)
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        replica, step = (table[name].astype(np.int64) for name in ("replica", "step"))
+        sorted_already = ((replica[1:] > replica[:-1]) | ((replica[1:] == replica[:-1]) & (step[1:] > step[:-1]))).all()
+        self.order = np.arange(len(step)) if sorted_already else np.lexsort((step, replica))
+        self.replica, self.step, self.count, self.slot, self.start, self.end = (
+            table[name].astype(np.int64)[self.order]
+            for name in ("replica", "step", "count", "slot", "start_ns", "end_ns")
+        )
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def column(self, name: str) -> Int64Array | None:
+        """Return a further column in the order of the runs; None where it was not recorded."""
+        return self.table[name].astype(np.int64)[self.order] if name in self.table else None
+
+    @cached_property
+    def bounds(self) -> Int64Array:
+        """Position of the first run of each replica, and one past the last: int64 of shape (replicas + 1,)."""
+        replicas = int(self.replica.max(initial=-1)) + 1
+        return np.searchsorted(self.replica, np.arange(replicas + 1))
+
+    @cached_property
+    def _bases(self) -> Int64Array:
+        """Where the steps of each replica begin when all are counted; steps may be missing."""
+        many = np.zeros(len(self.bounds) - 1, np.int64)
+        np.maximum.at(many, self.replica, self.step + self.count)
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(many)))
+
+    @cached_property
+    def _run_of(self) -> Any:  # int32: there is a value for each step
+        found = np.full(int(self._bases[-1]), ABSENT, np.int32)
+        first = self._bases[self.replica] + self.step
+        found[np.repeat(first, self.count) + within(self.count)] = np.repeat(np.arange(len(self)), self.count)
+        return found
+
+    def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
+        """Return the run that each step belongs to; −1 where there is no such step."""
+        replica, step = replica.astype(np.int64), step.astype(np.int64)
+        known = (replica >= 0) & (replica < len(self.bounds) - 1) & (step >= 0)
+        place = self._bases[np.where(known, replica, 0)] + step
+        known &= place < self._bases[np.where(known, replica + 1, 1)]
+        found = np.full(len(step), ABSENT, np.int64)
+        found[known] = self._run_of[place[known]]
+        return found
+
+    @cached_property
+    def slotted(self) -> Int64Array:
+        """Runs with decodes, in order of (replica, slot, step)."""
+        carried = np.flatnonzero(self.slot >= 0)
+        if not self.slot[carried].any():
+            return carried
+        return carried[np.lexsort((self.slot[carried], self.replica[carried]))]
+
+    @cached_property
+    def place(self) -> Int64Array:
+        """Place of each run's first step among all steps with decodes, in order of (replica, slot, step)."""
+        counts = self.count[self.slotted]
+        found = np.full(len(self), ABSENT, np.int64)
+        found[self.slotted] = np.cumsum(counts) - counts
+        return found
+
+    @cached_property
+    def run_at_place(self) -> Int64Array:
+        """Run of each place: the inverse of :attr:`place`."""
+        return np.repeat(self.slotted, self.count[self.slotted])
+
+    @cached_property
+    def rank_in_slots(self) -> Int64Array:
+        """Number of each run in ``slotted``; −1 for the others."""
+        found = np.full(len(self), ABSENT, np.int64)
+        found[self.slotted] = np.arange(len(self.slotted))
+        return found

@@ -1,0 +1,265 @@
+"""Sheets: the operators of some passes, span by span, with what each needs; rules on operators look at these.
+
+A history of single spans is one sheet. Of a folded one, these passes are unfolded:
+
+- one regular pass of each template, and a sample of others: the starts of a regular pass are a function of its
+  template and its durations, the same for all of them, so what holds for the structure of one holds for all;
+- every irregular pass whose times contention has stretched, where they were kept node by node; of chains that keep
+  what each operator lost, a sample: the others are judged by their losses (``execution``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.history import KINDS, STREAMS, Given, SpanTable
+from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.timeline.passes import Passes
+from clustersim.timeline.tables import Tables
+
+SAMPLE: Final = 16
+"""Regular passes of each template that are unfolded."""
+MOST_ROWS: Final = 1 << 20
+"""Spans of one sheet, about."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sheet:
+    """Spans of whole passes.
+
+    Parameters
+    ----------
+    given : Given
+    symbols : tuple of (name, op, module)
+    start, end : int64 arrays of shape (spans,)
+    rank : int64 array
+        Local to the stage: s × tp + t.
+    stream, symbol, layer, step, replica, stage : int64 arrays
+    pass_of : int64 array
+        Equal for the spans of one pass of one stage.
+    group : int64 array
+        Equal for the spans of one execution of a collective, −1 for other work.
+    sources, targets : int64 arrays of shape (edges,)
+        Positions of spans that must have ended before others start.
+    least : int64 array or None
+        What each span costs at least, ns.
+    kind : int64 array of shape (spans,)
+        Kind of step (``KINDS``), −1 where it was not said.
+    """
+
+    given: Given
+    symbols: tuple[tuple[str, str, str], ...]
+    start: Int64Array
+    end: Int64Array
+    rank: Int64Array
+    stream: Int64Array
+    symbol: Int64Array
+    layer: Int64Array
+    step: Int64Array
+    replica: Int64Array
+    stage: Int64Array
+    pass_of: Int64Array
+    group: Int64Array
+    sources: Int64Array
+    targets: Int64Array
+    least: Int64Array | None
+    kind: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def place(self) -> Int64Array:
+        """Equal for the spans of one rank in one pass."""
+        return self.pass_of * self.given.stage_ranks + self.rank
+
+    @cached_property
+    def site(self) -> Int64Array:
+        """Equal for the spans of one rank in one layer of one pass."""
+        return self.place * (int(self.layer.max(initial=0)) + 2) + self.layer + 1
+
+    @property
+    def global_ranks(self) -> Int64Array:
+        """Rank of each span among all."""
+        return (self.replica * self.given.pp + self.stage) * self.given.stage_ranks + self.rank
+
+    @property
+    def s(self) -> Int64Array:
+        """SP coordinate of each span."""
+        return self.rank // self.given.tp
+
+    def named(self, *prefixes: str) -> BoolArray:
+        """Return which spans have a name that begins with one of ``prefixes``."""
+        chosen = np.array([name.startswith(prefixes) for name, _, _ in self.symbols], bool)
+        return self._of(chosen)
+
+    def in_module(self, *modules: str) -> BoolArray:
+        """Return which spans belong to one of ``modules``."""
+        return self._of(np.array([module in modules for _, _, module in self.symbols], bool))
+
+    def _of(self, chosen: BoolArray) -> BoolArray:
+        found: BoolArray = chosen[self.symbol] if len(chosen) else np.zeros(len(self), bool)
+        return found
+
+    def name(self, at: int) -> str:
+        """Return the name of a span's operator."""
+        return self.symbols[int(self.symbol[at])][0]
+
+    def global_rank(self, at: int) -> int:
+        """Return the rank of a span among all."""
+        stages = int(self.replica[at]) * self.given.pp + int(self.stage[at])
+        return stages * self.given.stage_ranks + int(self.rank[at])
+
+    def where(self, at: int) -> str:
+        """Return where a span is: ``replica 0, stage 1, step 7, layer 3, rank 5, o_proj``."""
+        layer = f"layer {self.layer[at]}, " if self.layer[at] >= 0 else ""
+        return (
+            f"replica {self.replica[at]}, stage {self.stage[at]}, step {self.step[at]}, {layer}"
+            f"rank {self.global_rank(at)}, {self.name(at)}"
+        )
+
+
+def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], int]) -> Sheet:
+    """Return single spans as a sheet.
+
+    Parameters
+    ----------
+    table : SpanTable
+    given : Given
+    kinds : dict
+        (replica, step) → kind of step, where it is known.
+    """
+    names = ("start_ns", "end_ns", "rank", "stream", "symbol", "layer", "step", "replica", "stage", "group")
+    start, end, rank, stream, symbol, layer, step, replica, stage, group = (
+        np.asarray(table.columns[name], np.int64) for name in names
+    )
+    _, pass_of = np.unique(np.stack((replica, stage, step)), axis=1, return_inverse=True)
+    kind = np.array([kinds.get(at, -1) for at in zip(replica.tolist(), step.tolist(), strict=True)], np.int64)
+    nothing = np.empty(0, np.int64)
+    sources, targets = table.after if table.after is not None else (nothing, nothing)
+    return Sheet(
+        given=given, symbols=table.symbols, start=start, end=end, rank=rank % given.stage_ranks, stream=stream,
+        symbol=symbol, layer=layer, step=step, replica=replica, stage=stage, pass_of=pass_of.reshape(-1), group=group,
+        sources=sources, targets=targets, least=None, kind=kind,
+    )  # fmt: skip
+
+
+def is_loss(irregular: Any) -> bool:
+    """Return whether an irregular pass is kept as what a chain lost where, and not node by node."""
+    return not isinstance(irregular, tuple)
+
+
+def node_times(irregular: Any, template: PassTemplate, durations: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return start and end of every node of an irregular pass, relative to it."""
+    if not is_loss(irregular):
+        starts, ends = irregular
+        return starts, ends
+    by_instance = durations[template.instance_class].copy()
+    np.add.at(by_instance, irregular.pairs[:, 0], irregular.pairs[:, 1])
+    found = np.cumsum(by_instance)
+    return (found - by_instance)[template.node_instance], found[template.node_instance]
+
+
+class TemplateRows:
+    """Spans of one pass of a template, in a fixed order, and what each needs."""
+
+    def __init__(self, template: PassTemplate) -> None:
+        self.template = template
+        sizes = np.array([len(members) for members in template.members], np.int64)
+        self.node = np.repeat(np.arange(len(sizes)), sizes)
+        self.rank = np.array([rank for members in template.members for rank in members], np.int64)
+        self.group = np.where(sizes > 1, np.arange(len(sizes)), -1)[self.node]
+        self.instance = template.node_instance[self.node]
+        self.row_of = np.full((len(template.instance_class), template.ranks), -1, np.int64)
+        self.row_of[self.instance, self.rank] = np.arange(len(self.node))
+        pairs = [(before, index) for index, after in enumerate(template.after) for before in after]
+        edges = np.array(pairs, np.int64).reshape(-1, 2)
+        sources, targets = self.row_of[edges[:, 0]], self.row_of[edges[:, 1]]
+        both = (sources >= 0) & (targets >= 0)
+        self.sources, self.targets = sources[both], targets[both]
+        self.backward = bool((edges[:, 0] < edges[:, 1]).all())
+
+
+def sheets_of_tables(tables: Tables, given: Given) -> Iterator[Sheet]:
+    """Yield the passes of a folded timeline that are looked at span by span."""
+    passes = Passes(tables)
+    table = tables.passes
+    for number, template in enumerate(tables.templates):
+        mine = np.flatnonzero(table["template"] == number)
+        regular = mine[table["irregular"][mine] < 0]
+        if len(regular):
+            sample = np.unique(np.linspace(0, len(regular) - 1, min(SAMPLE, len(regular))).astype(np.int64))
+            yield from _unfolded(tables, passes, TemplateRows(template), regular[sample], given)
+        stretched = mine[table["irregular"][mine] >= 0]
+        lossy = np.array([is_loss(tables.irregular[at]) for at in table["irregular"][stretched].tolist()], bool)
+        chains, stretched = stretched[lossy], stretched[~lossy]
+        rows = TemplateRows(template)
+        if len(chains):
+            sample = np.unique(np.linspace(0, len(chains) - 1, min(SAMPLE, len(chains))).astype(np.int64))
+            yield from _unfolded(tables, passes, rows, chains[sample], given)
+        if len(stretched):
+            many = max(1, MOST_ROWS // max(1, len(rows.node)))
+            for first in range(0, len(stretched), many):
+                yield from _unfolded(tables, passes, rows, stretched[first : first + many], given)
+
+
+def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Array, given: Given) -> Iterator[Sheet]:
+    """Yield the first pass of each of these runs."""
+    table, template = tables.passes, rows.template
+    number = int(table["template"][runs[0]])
+    count, width = len(runs), len(rows.node)
+    starts, ends, least = (np.empty((count, width), np.int64) for _ in range(3))
+    for place, run in enumerate(runs.tolist()):
+        (block,) = passes.blocks(np.array([run]))
+        durations = passes.durations(block, number)[0]
+        by_instance = durations[template.instance_class]
+        least[place] = by_instance[rows.instance]
+        irregular = int(table["irregular"][run])
+        if irregular >= 0:
+            node_starts, node_ends = node_times(tables.irregular[irregular], template, durations)
+            starts[place], ends[place] = node_starts[rows.node], node_ends[rows.node]
+        else:
+            instance_ends = template.ends(by_instance)
+            ends[place] = instance_ends[rows.instance]
+            starts[place] = (instance_ends - by_instance)[rows.instance]
+    begin = table["start_ns"][runs].astype(np.int64)
+    of = np.repeat(np.arange(count), width)
+    shift = np.arange(count)[:, None]
+
+    def spread(name: str) -> Int64Array:
+        found: Int64Array = table[name][runs].astype(np.int64)[of]
+        return found
+
+    def tiled(values: Int64Array) -> Int64Array:
+        return np.tile(values, count)
+
+    nodes = len(template.members)
+    yield Sheet(
+        given=given,
+        symbols=template.symbols,
+        start=(starts + begin[:, None]).ravel(),
+        end=(ends + begin[:, None]).ravel(),
+        rank=tiled(rows.rank),
+        stream=tiled(template.instance_stream[rows.instance]),
+        symbol=tiled(template.node_symbol[rows.node]),
+        layer=tiled(template.node_layer[rows.node]),
+        step=spread("first_step"),
+        replica=spread("replica"),
+        stage=spread("stage"),
+        pass_of=of,
+        group=np.where(rows.group >= 0, rows.group + shift * nodes, -1).ravel(),
+        sources=(rows.sources + shift * width).ravel(),
+        targets=(rows.targets + shift * width).ravel(),
+        least=least.ravel(),
+        kind=np.full(count * width, KINDS.index(template.kind)),
+    )
+
+
+COMPUTE, COMM = STREAMS.index("compute"), STREAMS.index("comm")

@@ -1,0 +1,116 @@
+"""K/V blocks in use over time, as they follow from what was computed: ceil(entries / block size) per sequence.
+
+A step takes the blocks that its new tokens need when it is decided; the end or the preemption of a sequence gives all
+of its blocks back at that instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import FINISHED, PREEMPTED, History
+from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
+from clustersim.legality.timeline_rules.runs import Runs
+from clustersim.timeline.passes import blocks, within
+from clustersim.timeline.tables import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Use:
+    """Blocks in use as they follow from the pieces.
+
+    Parameters
+    ----------
+    at_run : int64 array of shape (runs,)
+        When the first step of each run was decided.
+    ends : int64 array of shape (ends,)
+        Rows of facts that end a request.
+    at_end : int64 array of shape (ends,)
+        Right after each.
+    certain : bool array of shape (ends,)
+        Whether no step that the record lacks, because it was in flight at the horizon, can have taken blocks before.
+    """
+
+    at_run: Int64Array
+    ends: Int64Array
+    at_end: Int64Array
+    certain: BoolArray
+
+
+def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int) -> Use:
+    """Return the blocks in use.
+
+    Parameters
+    ----------
+    history : History
+    pieces, runs, facts
+        Of this history.
+    size : int
+        Tokens per block.
+    """
+    first_takes, takes = _takes(pieces, runs, size)
+    taken = np.cumsum(takes)
+    before = np.concatenate((np.zeros(1, np.int64), taken))
+    rows, given_back = _returns(facts, pieces, size)
+    replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+    at_run, at_fact = np.zeros(len(runs), np.int64), np.zeros(len(rows), np.int64)
+    certain = np.ones(len(rows), bool)
+    for number in range(len(runs.bounds) - 1):
+        low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
+        mine = np.flatnonzero(replica == number)
+        returned = np.concatenate((np.zeros(1, np.int64), np.cumsum(given_back[mine])))
+        starts, times = runs.start[low:high], time[mine]
+        gone = np.searchsorted(times, starts, side="right")
+        at_run[low:high] = before[low:high] - before[low] + first_takes[low:high] - returned[gone]
+        decided = low + np.searchsorted(starts, times, side="left")
+        at_fact[mine] = before[decided] - before[low] - returned[1:]
+        if history.given.horizon_ns is not None and high > low:
+            certain[mine] = times <= starts[-1]
+    ends = np.flatnonzero(facts["kind"][rows] == FINISHED)
+    return Use(at_run=at_run, ends=rows[ends], at_end=at_fact[ends], certain=certain[ends])
+
+
+def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Array]:
+    """Return the blocks that the first step of each run takes, and those that all its steps take."""
+    computed, after = pieces.computed, pieces.computed + pieces.count
+    chunk = np.flatnonzero(pieces.is_chunk)
+    of_chunks = -(-after[chunk] // size) - -(-computed[chunk] // size)
+    first = np.bincount(pieces.first_run[chunk], weights=of_chunks, minlength=len(runs)).astype(np.int64)
+    takes = first.copy()
+    decodes = np.flatnonzero(~pieces.is_chunk)
+    offset = -computed[decodes] % size
+    many = np.maximum(0, -(-(pieces.count[decodes] - offset) // size))
+    base = runs.place[pieces.first_run[decodes]] + offset
+    for some in blocks(many, 1 << 21):
+        each = many[some]
+        at = np.repeat(base[some], each) + within(each) * size
+        run = runs.run_at_place[at]
+        counts = np.bincount(run, minlength=len(runs))
+        takes += counts
+        first += np.bincount(run[at == runs.place[run]], minlength=len(runs))
+    return first, takes
+
+
+def _returns(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
+    """Return the facts that give blocks back, in order of (replica, record), and how many blocks each gives."""
+    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED)))
+    request = facts["request"][rows].astype(np.int64)
+    kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
+    # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
+    ends = np.flatnonzero(np.append(~pieces.follows[1:] | pieces.restarts[1:], True)[: len(pieces)])
+    held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
+    owner = pieces.request[ends]
+    first = np.searchsorted(owner, request)
+    by_request = np.lexsort((kind == FINISHED, time, request))
+    ordered = request[by_request]
+    opens = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)])
+    turn = np.empty(len(rows), np.int64)
+    turn[by_request] = within(np.diff(np.append(opens, len(ordered))))
+    at = first + turn
+    known = (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
+    amount = np.where(known, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
+    order = np.lexsort((time, facts["replica"][rows]))
+    return rows[order], amount[order]

@@ -1,0 +1,104 @@
+"""A timeline of this program as a history, and its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import Given, History, Outcome
+from clustersim.legality.rule import Verdict
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.tensor import outcome_of
+from clustersim.model.architecture import Moe
+from clustersim.run.simulate import RunResult, kv_blocks
+from clustersim.scenario.scenario import Scenario
+from clustersim.timeline.timeline import Timeline
+
+
+def given_of(scenario: Scenario, blocks: int) -> Given:
+    """Return what a scenario declares.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    blocks : int
+        K/V blocks of each owner's pool.
+    """
+    plan, serving = scenario.plan, scenario.serving
+    owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+    visited = {layer.ffn.top_k for layer in scenario.model.layers if isinstance(layer.ffn, Moe)}
+    return Given(
+        tp=plan.tp,
+        sp=plan.sp.degree,
+        pp=plan.pp,
+        dp=plan.dp,
+        ep=plan.ep.degree,
+        sp_scheme=plan.sp.scheme,
+        sp_decode=plan.sp.decode,
+        ep_scope=plan.ep.scope,
+        decode_overlap=plan.decode_overlap,
+        block_tokens=serving.kv_block_tokens,
+        pool_blocks=blocks * owners,
+        max_batch_tokens=serving.max_batch_tokens,
+        max_batch_requests=serving.max_batch_requests,
+        top_k=min(visited) if len(visited) == 1 else None,
+        horizon_ns=scenario.run.horizon_ns,
+    )
+
+
+def history_of(
+    scenario: Scenario, timeline: Timeline, blocks: int, explained: Collection[int] | None = None
+) -> History:
+    """Return a timeline with what its scenario declares.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    timeline : Timeline
+    blocks : int
+        K/V blocks of each owner's pool.
+    explained : collection of int, optional
+        Requests whose rejection has a reason.
+    """
+    requests = scenario.requests()
+    told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
+    if explained is not None:
+        reasons = np.zeros(len(requests), np.int64)
+        reasons[list(explained)] = 1
+        told["explained"] = reasons
+    return History(
+        given=given_of(scenario, blocks),
+        requests=told,
+        steps=timeline.steps,
+        chunks=timeline.chunks,
+        decodes=timeline.decodes,
+        facts=timeline.facts,
+        folded=timeline,
+    )
+
+
+def history_of_run(result: RunResult) -> History:
+    """Return what a run recorded, as a history."""
+    return history_of(result.scenario, result.timeline, result.kv_blocks, result.replayed.reasons)
+
+
+def audit_run(result: RunResult) -> Verdict:
+    """Check what a run recorded against every rule of level T."""
+    return check_history(history_of_run(result))
+
+
+def outcome(history: History) -> Outcome | None:
+    """Return what the requests of a history came to, to compare another plan with; None where that is not recorded."""
+    found = outcome_of(Reading(history))
+    return None if found is None else Outcome(given=history.given, tokens=found[0], entries=found[1])
+
+
+def against(history: History, other: History) -> History:
+    """Return a history together with what another run of the same requests came to."""
+    return replace(history, other=outcome(other))
+
+
+__all__ = ["against", "audit_run", "given_of", "history_of", "history_of_run", "kv_blocks", "outcome"]
