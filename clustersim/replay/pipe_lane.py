@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Sequence_
 
+from clustersim.graph.program import CostClass
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_decodes, price_prompts
 from clustersim.replay.lane_log import LaneLog
+from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.grouped import Batch, GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -53,8 +55,15 @@ class PipeLane:
         self.end = NEVER
         self.stages = len(prices)
         self.free_at = [0] * self.stages
-        self.sent_at: list[list[int]] = [[0] * log.ranks for _ in range(self.stages - 1)]
+        self.sent_at = [[0] * log.ranks for _ in range(self.stages - 1)]
         """Per boundary when each rank's last send ends."""
+        kinds = [prices[stage].programs.values() for stage in range(self.stages - 1)]
+        self.even_sends = [all(len(set(p.template.send_classes)) == 1 for p in programs) for programs in kinds]
+        """Per boundary whether all ranks always take equally long to send."""
+        attention = [_attention(one) for one in prices]
+        self.one_attention = all(len(classes) == 1 and classes == attention[0] for classes in attention)
+        self.one_attention = self.one_attention and not self.scheduler.windows
+        """Whether decodes attend at the same price on every stage."""
         self.flight: deque[tuple[int, Batch, tuple[int, ...], list[int], list[int], list[int]]] = deque()
         """(end, batch, step row, passes, varying durations, sends), the last three as :meth:`LaneLog.step` has them"""
 
@@ -89,29 +98,49 @@ class PipeLane:
         varying: list[int] = []
         sent: list[int] = []
         at = now
-        for stage, prices in enumerate(self.prices):
-            if chunks:
+        if chunks:
+            kind = MIXED if decodes else PREFILL
+            priced = []
+            for prices in self.prices:
                 total, number, ns, new, context, sends = price_prompts(prices, chunks, group)
-                kind = MIXED if decodes else PREFILL
-            else:
-                assert group is not None
-                total, number, ns, sends = price_decodes(prices, group)
+                priced.append((total, number, ns, sends))
+        else:
+            assert group is not None
+            priced = self._decodes(group)
+        for stage, (total, number, ns, sends) in enumerate(priced):
             varying.extend(ns)
             at = max(at, free_at[stage])
             passes.append(at)
             passes.append(number)
             at = free_at[stage] = at + total
             if stage < last:
-                begun = [at if at > before else before for before in sent_at[stage]]
-                ended = sent_at[stage] = [start + took for start, took in zip(begun, sends, strict=True)]
-                sent += begun
+                before = sent_at[stage]
+                if self.even_sends[stage]:
+                    at = max(at, before[0])
+                    sent += [at] * len(before)
+                    at += sends[0]
+                    ended = sent_at[stage] = [at] * len(before)
+                else:
+                    begun = [max(at, free) for free in before]
+                    ended = sent_at[stage] = [start + took for start, took in zip(begun, sends, strict=True)]
+                    sent += begun
+                    at = max(ended)
                 sent += ended
-                at = max(ended)
         row = (
             now, kind, batch.slot, len(chunks) + decodes, new, decodes, context, len(scheduler.waiting),
             len(scheduler.running), scheduler.total - scheduler.free[0],
         )  # fmt: skip
         self.flight.append((at, batch, row, passes, varying, sent))
+
+    def _decodes(self, group: DecodeGroup) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
+        """Return (ns, row, varying ns, sends) of a step that only decodes, by stage."""
+        if not self.one_attention:
+            return [price_decodes(prices, group) for prices in self.prices]
+        count = group.count
+        prices = [one.decode(count) for one in self.prices]
+        took = prices[0].ns[0](group.computed + count)
+        ns = (took,)
+        return [(price.base_ns + price.counts[0] * took, price.number, ns, price.sends) for price in prices]
 
     def land(self) -> int:
         """Account for what ends now; return how many requests finished."""
@@ -129,3 +158,8 @@ class PipeLane:
         """Record the episodes that are open at the horizon; what is in flight has not happened."""
         del now
         self.scheduler.stop()
+
+
+def _attention(prices: StepPrices) -> list[CostClass]:
+    """Return the classes of a stage by which decodes attend."""
+    return [cls for cls in prices.programs["decode"].classes if cls.node.op == "attention_decode"]
