@@ -132,6 +132,8 @@ class Execution:
 
     def _node(self, step: int, index: int) -> None:
         wired, values = self.graphs[step].nodes[index], self.values[step]
+        if self.left[step] == len(self.graphs[step]):
+            self._begin(step)
         arrived = [
             [
                 Arrival(kind=wire.kind, source=wire.source, value=values[wire.source][wire.place])
@@ -158,6 +160,14 @@ class Execution:
         self.left[step] -= 1
         if not self.left[step]:
             values.clear()
+
+    def _begin(self, step: int) -> None:
+        """Free what is left of the cache of sequences that start anew."""
+        tokens = self.tokens[step]
+        anew = tokens.sequence[tokens.position == 0]
+        freed = np.isin(tokens.slot_sequence, anew)
+        for place, kept in self.memory.caches.items() if len(anew) else ():
+            self.memory.caches[place] = np.where(freed[:, None, None], np.nan, kept)
 
     def _place(self, wired: WiredNode, step: int, rank: int, cached_layers: tuple[int, ...]) -> Place:
         plan = self.setting.plan

@@ -75,7 +75,14 @@ def random_prompts(lengths: Sequence[int], vocab: int, seed: int) -> tuple[tuple
 
 
 def chunked_script(
-    lengths: Sequence[int], *, output_tokens: int, budget: int, vocab: int, plan: ParallelPlan, seed: int = 0
+    lengths: Sequence[int],
+    *,
+    output_tokens: int,
+    budget: int,
+    vocab: int,
+    plan: ParallelPlan,
+    seed: int = 0,
+    preempted: int | None = None,
 ) -> Script:
     """Return the steps of chunked prefill: decodes first, then prompts in order, up to ``budget`` tokens a step.
 
@@ -93,27 +100,33 @@ def chunked_script(
     plan : ParallelPlan
     seed : int
         Of the prompts.
+    preempted : int or None
+        A sequence that loses its cache after its first decode step, and computes all its tokens anew, as a prompt.
     """
     prompts = random_prompts(lengths, vocab, seed)
     groups = min(plan.pp, len(lengths))
-    lanes = [_lane(range(group, len(lengths), groups), lengths, output_tokens, budget, plan) for group in range(groups)]
+    lanes = [
+        _lane(range(group, len(lengths), groups), lengths, output_tokens, budget, plan, preempted)
+        for group in range(groups)
+    ]
     steps = [lane[turn] for turn in range(max(map(len, lanes))) for lane in lanes if turn < len(lane)]
     return Script(prompts=prompts, output_tokens=output_tokens, steps=tuple(steps))
 
 
 def _lane(
-    members: range, lengths: Sequence[int], output_tokens: int, budget: int, plan: ParallelPlan
+    members: range, lengths: Sequence[int], output_tokens: int, budget: int, plan: ParallelPlan, preempted: int | None
 ) -> list[tuple[Part, ...]]:
     """Return the steps of the sequences of one micro-batch."""
     computed = dict.fromkeys(members, 0)
+    known = {sequence: lengths[sequence] for sequence in members}  # tokens that prefill computes
     end = {sequence: lengths[sequence] + output_tokens - 1 for sequence in members}
     steps = []
     while any(computed[sequence] < end[sequence] for sequence in members):
         left, parts = budget, []
         waiting = [sequence for sequence in members if computed[sequence] < end[sequence]]
-        for sequence in sorted(waiting, key=lambda one: computed[one] < lengths[one]):
-            decodes = computed[sequence] >= lengths[sequence]
-            count = min(left, 1 if decodes else lengths[sequence] - computed[sequence])
+        for sequence in sorted(waiting, key=lambda one: computed[one] < known[one]):
+            decodes = computed[sequence] >= known[sequence]
+            count = min(left, 1 if decodes else known[sequence] - computed[sequence])
             if count:
                 parts.append(
                     Part(
@@ -123,5 +136,8 @@ def _lane(
                 )  # fmt: skip
                 computed[sequence] += count
                 left -= count
+            if sequence == preempted and computed[sequence] == lengths[sequence] + 1 < end[sequence]:
+                known[sequence], computed[sequence] = computed[sequence] + 1, 0
+                preempted = None
         steps.append(tuple(parts))
     return steps

@@ -122,7 +122,7 @@ def script_of(random: Random, model: ModelSpec, plan: ParallelPlan) -> Script:
     lengths = [random.randint(1, 19) for _ in range(random.randint(1, 4))]
     return chunked_script(
         lengths, output_tokens=random.randint(1, 4), budget=random.choice((4, 9, 16, 64)), vocab=model.vocab,
-        plan=plan, seed=random.randrange(1000),
+        plan=plan, seed=random.randrange(1000), preempted=random.choice((None, 0, 1)),
     )  # fmt: skip
 
 

@@ -377,6 +377,62 @@ def test_residual_that_is_left_out() -> None:
     assert found(proven("llama", ParallelPlan(), between("embedding", "attention_add", "data"))).rule == "PP-6"
 
 
+# --- what a node says of its own shape, and what people assume -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["qkv_proj", "o_proj", "ffn_up", "ffn_down", "lm_head"])
+@pytest.mark.parametrize("side", ["n", "k"])
+def test_matrix_with_half_of_its_inputs_or_outputs(name: str, side: str) -> None:
+    half = symbols(lambda one: replace(one, **{side: getattr(one, side) // 2}) if one.name == name else one)
+    assert proven("llama", TWO, half).verdict.verdict == "illegal"
+
+
+def test_attention_with_half_of_its_heads() -> None:
+    half = symbols(lambda one: replace(one, heads=one.heads // 2) if one.op == "attention_decode" else one)
+    assert proven("llama", TWO, half).verdict.verdict == "illegal"
+
+
+def test_assumption_that_tp_removes_autoregression_is_rejected() -> None:
+    """A decode step with two tokens of one sequence needs the second before the first has been computed."""
+    model = model_of("llama")
+    script = chunked_script((4, 6), output_tokens=3, budget=16, vocab=model.vocab, plan=TWO)
+    both = tuple(replace(part, count=2) for part in script.steps[1])
+    violation = found(prove(model, TWO, replace(script, steps=(script.steps[0], both)), orders=0))
+    assert (violation.rule, violation.where) == ("PH-3", "step 1, rank 0, host schedule")
+
+
+def test_assumption_that_pp_overlaps_decode_steps_is_rejected() -> None:
+    model, script, expected, graphs = case("llama", STAGES)
+    ready = {kind: wired(graph) for kind, graph in graphs.items()}
+    order = program_order(script, ready)
+    last = len(script.steps) - 1
+
+    def early(event: tuple[int, int]) -> bool:
+        return event[0] == last and ready["decode"].nodes[event[1]].stage == 0
+
+    first_stage = [event for event in order if early(event)]
+    order = [event for event in order if not early(event)]
+    start = next(at for at, event in enumerate(order) if event[0] == script.needs(last)[-1])
+    order[start:start] = first_stage
+    proof = prove(model, STAGES, script, expected=expected, graphs=graphs, orders=0, recorded={"recorded order": order})
+    assert found(proof).rule == "PH-3"
+
+
+def test_assumption_that_ep_bypasses_causality_is_rejected() -> None:
+    """Experts that see a token before its attention compute another model."""
+
+    def early(graph: StepGraph) -> StepGraph:
+        source = graph.source.copy()
+        at = {(node(graph, i).name, graph.ranks_of(i)[0]): i for i in range(len(graph)) if graph.layer[i] == 0}
+        for edge, (a, b) in enumerate(zip(graph.source.tolist(), graph.target.tolist(), strict=True)):
+            if (node(graph, a).name, node(graph, b).name) == ("attention_add", "moe_norm") and graph.layer[b] == 0:
+                source[edge] = at["attention_norm", graph.ranks_of(b)[0]]
+        return replace(graph, source=source)
+
+    violation = found(proven("shared", SPREAD, early))
+    assert (violation.rule, violation.where.split()[-1]) == ("PP-6", "moe_norm")
+
+
 # --- every edge ---------------------------------------------------------------------------------------------------
 
 ORDER_ONLY = {

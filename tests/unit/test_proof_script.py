@@ -42,6 +42,18 @@ def test_every_token_but_the_last_generated_one_is_computed_once():
     assert found == [(s, i) for s, length in enumerate((7, 3, 5)) for i in range(length + 2)]
 
 
+def test_preempted_sequence_computes_what_it_knew_as_a_prompt():
+    again = chunked_script((4, 2), output_tokens=4, budget=8, vocab=48, plan=ONE, preempted=0)
+    steps = [[(p.sequence, p.start, p.count, p.decodes) for p in step] for step in again.steps]
+    assert steps == [
+        [(0, 0, 4, False), (1, 0, 2, False)],
+        [(0, 4, 1, True), (1, 2, 1, True)],  # the second output token of sequence 0: 6 are known, 5 were cached
+        [(1, 3, 1, True), (0, 0, 6, False)],
+        [(0, 6, 1, True), (1, 4, 1, True)],
+    ]
+    assert prove(model_of("llama"), ONE, again, orders=1).verdict.verdict == "legal"
+
+
 def test_with_stages_sequences_form_micro_batches_in_turn():
     sequences = [{p.sequence for p in step} for step in script(TWO_STAGES, (7, 3, 5, 4)).steps]
     assert sequences[:4] == [{0}, {1, 3}, {0, 2}, {1, 3}]
