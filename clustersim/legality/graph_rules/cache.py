@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
-from clustersim.legality.graph_rules.links import links, successions
+from clustersim.legality.graph_rules.links import Links, links, successions
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import KV, BoolArray, GraphView, Step
 from clustersim.legality.shards import kv_heads_held
@@ -88,7 +88,7 @@ def reads_what_is_there(view: GraphView) -> GraphFinding:
         node = written[order[at]] if len(order) else here
         same = (view.layer[node] == view.layer[here]) & (view.rank[node] == view.rank[here]) & (len(order) > 0)
         found.append(_awaited(view, node[same], here[same], between.awaited(view, node[same], here[same])))
-        found.append(_arrived(view, before, here))
+        found.append(_arrived(view, between, before, here))
     return merged(*found)
 
 
@@ -116,12 +116,11 @@ def _awaited(view: GraphView, node: Int64Array, waiting: Int64Array, met: BoolAr
     return judged(view, len(node), np.flatnonzero(~met), message, fix, waiting)
 
 
-def _arrived(view: GraphView, before: int, reads: Int64Array) -> GraphFinding:
+def _arrived(view: GraphView, between: Links, before: int, reads: Int64Array) -> GraphFinding:
     """Entries that SP ranks moved: the reads on their ranks wait for the move."""
     moves = np.flatnonzero(view.named("kv_move") & (view.step == before))
     if not len(moves):
         return NOTHING
-    between = links(view)
     member = np.isin(view.member_node, moves)
     mover = np.full(max(1, view.num_ranks), -1, np.int64)
     mover[view.member_rank[member]] = view.member_node[member]

@@ -65,5 +65,5 @@ def contracted(view: GraphView) -> tuple[Int64Array, Int64Array, Int64Array]:
         places = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         grown = np.stack([np.repeat(first, counts), following[places], np.repeat(at, counts)])
         first, last, at = np.unique(grown, axis=1)
-    joined = np.unique(np.concatenate(parts, axis=1), axis=1)
+    joined = np.concatenate(parts, axis=1)
     return joined[0], joined[1], joined[2]

@@ -46,10 +46,11 @@ _BY_COLLECTIVE: Final = {
 
 def layouts(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> tuple[Int64Array, Int64Array]:
     """Return (wanted, made) of each node, before layouts that are inherited are filled in."""
-    pairs, which = np.unique(np.stack([view.symbol, view.layer]), axis=1, return_inverse=True)
+    width = len(model.layers) + 1
+    pairs, which = np.unique(view.symbol * width + view.layer + 1, return_inverse=True)
     found = [
-        _layout(view.symbols[symbol], model.layers[layer] if 0 <= layer < len(model.layers) else None, model, plan)
-        for symbol, layer in pairs.T.tolist()
+        _layout(view.symbols[pair // width], model.layers[pair % width - 1] if pair % width else None, model, plan)
+        for pair in pairs.tolist()
     ]
     wanted, made = np.array(found, np.int64).reshape(-1, 2)[which.ravel()].T
     return wanted, made

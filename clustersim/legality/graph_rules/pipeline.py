@@ -7,7 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import TRANSFER_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
-from clustersim.legality.graph_rules.reach import levels
+from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import DATA, KV, SYNC, BoolArray, GraphView
 
@@ -116,7 +116,7 @@ def meets(view: GraphView) -> GraphFinding:
 
 def _deadlock(view: GraphView, edges: Int64Array) -> GraphFinding:
     """A send and its receive are one event; with the order of each rank's streams, nothing may wait for itself."""
-    if (levels(len(view), view.source, view.target) < 0).any():
+    if stuck(len(view), view.source, view.target).any():
         return NOTHING  # the graph itself has a cycle: rule RUN-1
     event = np.arange(len(view))
     event[view.target[edges]] = view.source[edges]
@@ -130,10 +130,9 @@ def _deadlock(view: GraphView, edges: Int64Array) -> GraphFinding:
     source = np.concatenate((event[view.source], event[node[:-1][follows]]))
     target = np.concatenate((event[view.target], event[node[1:][follows]]))
     apart = source != target
-    level = levels(len(view), source[apart], target[apart])
-    stuck = np.flatnonzero((level < 0) & view.mask(lambda node: node.op == "send"))
+    waiting = np.flatnonzero(stuck(len(view), source[apart], target[apart]) & view.mask(lambda node: node.op == "send"))
     return judged(
-        view, int(follows.sum()), stuck, lambda _: "the send waits for a receive that waits for this send",
+        view, int(follows.sum()), waiting, lambda _: "the send waits for a receive that waits for this send",
         "send and receive in one order on both sides", np.arange(len(view)),
     )  # fmt: skip
 

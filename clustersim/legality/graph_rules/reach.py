@@ -31,6 +31,14 @@ def levels(num_nodes: int, source: Int64Array, target: Int64Array) -> Int64Array
     return found
 
 
+def stuck(num_nodes: int, source: Int64Array, target: Int64Array) -> BoolArray:
+    """Return which nodes lie on or behind a cycle; none where all edges point forward in the order of numbers."""
+    if np.all(source < target):
+        return np.zeros(num_nodes, bool)
+    found: BoolArray = levels(num_nodes, source, target) < 0
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reach:
     """For every node, which of some chosen nodes of its own step it is or comes before, as bits.

@@ -7,7 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator
-from clustersim.legality.graph_rules.reach import levels
+from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_view import GraphView, Step
 from clustersim.plan.parallel import ParallelPlan
 
@@ -18,12 +18,12 @@ def can_run(view: GraphView) -> GraphFinding:
 
 
 def _acyclic(view: GraphView) -> GraphFinding:
-    level = levels(len(view), view.source, view.target)
-    stuck = np.flatnonzero((level[view.source] < 0) & (level[view.target] < 0))
-    node = view.target[stuck]
+    waiting = stuck(len(view), view.source, view.target)
+    edges = np.flatnonzero(waiting[view.source] & waiting[view.target])
+    node = view.target[edges]
     return judged(
-        view, len(view), np.arange(len(stuck)),
-        lambda at: f"it waits for {operator(view, int(view.source[stuck[at]]))}, which waits for it: a cycle",
+        view, len(view), np.arange(len(edges)),
+        lambda at: f"it waits for {operator(view, int(view.source[edges[at]]))}, which waits for it: a cycle",
         "remove one edge of the cycle", node,
     )  # fmt: skip
 

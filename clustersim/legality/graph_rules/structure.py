@@ -158,12 +158,10 @@ def _found_keys(view: GraphView, cells: _Cells, looked_at: About) -> Int64Array:
     needed = np.where(~same & exits[source], cells.number[PREVIOUS], numbers[view.name[source]])
     name = numbers[view.name[target]]
     apart = (name == needed) & same  # parts of one ring
-    pairs = np.unique(np.stack([needed, name]), axis=1).T.tolist()
-    about = {(a, b): bool(looked_at(cells.names[a], cells.names[b])) for a, b in pairs}
     wide = len(cells.names)
     table = np.zeros(wide * wide, bool)
-    for (a, b), yes in about.items():
-        table[a * wide + b] = yes
+    for pair in np.unique(needed * wide + name).tolist():
+        table[pair] = looked_at(cells.names[pair // wide], cells.names[pair % wide])
     kept = table[needed * wide + name] & ~apart
     cell = cells.cell(view.step[target[kept]], view.layer[target[kept]], rank[kept])
     return np.unique(cells.key(cell, needed[kept], name[kept]))

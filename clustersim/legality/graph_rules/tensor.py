@@ -215,8 +215,9 @@ def conserves(view: GraphView) -> GraphFinding:
         return NOTHING
     tokens = carried(view, plan).tokens
     products = np.flatnonzero(view.mask(lambda node: node.op in ("gemm", "grouped_gemm")))
-    pairs, which = np.unique(np.stack([view.symbol[products], view.layer[products]]), axis=1, return_inverse=True)
-    wrong = [_wrong_share(view, symbol, layer) for symbol, layer in pairs.T.tolist()]
+    width = len(model.layers) + 1
+    pairs, which = np.unique(view.symbol[products] * width + view.layer[products] + 1, return_inverse=True)
+    wrong = [_wrong_share(view, pair // width, pair % width - 1) for pair in pairs.tolist()]
     bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
     shares = judged(
         view, len(products), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
