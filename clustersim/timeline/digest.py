@@ -32,6 +32,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
+from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, Table, Tables
 
 EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
@@ -108,8 +109,10 @@ def _irregular(passes: Passes) -> Iterator[Any]:
     for run, place in zip(order, head, strict=True):
         (block,) = passes.blocks(np.array([run]))
         yield place
-        yield passes.durations(block, int(place[3]))
-        yield from passes.tables.irregular[int(table["irregular"][run])]
+        durations = passes.durations(block, int(place[3]))
+        yield durations
+        found = passes.tables.irregular[int(table["irregular"][run])]
+        yield from node_times(found, passes.tables.templates[int(place[3])], durations[0])
 
 
 def _transfers(tables: Tables) -> Iterator[Any]:

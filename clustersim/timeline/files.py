@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.graph.template import template_from
+from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import TABLES, VECTORS
 from clustersim.timeline.timeline import Timeline
 
@@ -23,7 +24,9 @@ def save_timeline(timeline: Timeline, folder: Path) -> None:
         write_table(folder / f"{name}.parquet", getattr(timeline, name))
     for name in VECTORS:
         write_table(folder / f"{name}.parquet", {name: getattr(timeline, name)})
-    irregular = [np.concatenate(times) for times in timeline.irregular]
+    irregular = [
+        found.pairs.ravel() if isinstance(found, Stretch) else np.concatenate(found) for found in timeline.irregular
+    ]
     flat = np.concatenate(irregular).astype(np.int64) if irregular else np.empty(0, np.int64)
     write_table(folder / "irregular.parquet", {"time_ns": flat})
     head = {
@@ -32,7 +35,10 @@ def save_timeline(timeline: Timeline, folder: Path) -> None:
         "sp_tp": list(timeline.sp_tp),
         "stages": timeline.stages,
         "column_sets": [list(columns) for columns in timeline.column_sets],
-        "irregular_sizes": [len(times) // 2 for times in irregular],
+        "irregular_sizes": [
+            -(len(values) // 2) if isinstance(found, Stretch) else len(values) // 2
+            for found, values in zip(timeline.irregular, irregular, strict=True)
+        ],
         "digest": timeline.digest,
         "num_spans": timeline.num_spans,
         "num_steps": timeline.num_steps,
@@ -67,8 +73,12 @@ def load_timeline(run_dir: Path) -> Timeline:
         stages=head["stages"],
         column_sets=tuple(tuple(columns) for columns in head["column_sets"]),
         irregular=tuple(
-            (part[: len(part) // 2], part[len(part) // 2 :])
-            for part in _split(irregular, [2 * size for size in head["irregular_sizes"]])
+            Stretch.of(part) if size < 0 else (part[:size], part[size:])
+            for size, part in zip(
+                head["irregular_sizes"],
+                _split(irregular, [2 * abs(size) for size in head["irregular_sizes"]]),
+                strict=True,
+            )
         ),
         digest=head["digest"],
         num_spans=head["num_spans"],

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
 
 BLOCK_STEPS: Final = 1 << 16
@@ -152,7 +153,11 @@ class Passes:
             last = np.append(block.firsts[1:], len(block.of)) - 1
             end[block.runs] = (self.starts(block) + self.lengths(block))[last]
         stretched = np.flatnonzero(passes["irregular"] >= 0)
-        longest = [int(self.tables.irregular[i][1].max()) for i in passes["irregular"][stretched].tolist()]
-        end[stretched] = passes["start_ns"][stretched] + np.array(longest, np.int64)
+        for run, number in zip(stretched.tolist(), passes["irregular"][stretched].tolist(), strict=True):
+            found = self.tables.irregular[number]
+            if isinstance(found, Stretch):
+                end[run] += found.lost_ns
+            else:
+                end[run] = int(passes["start_ns"][run]) + int(found[1].max())
         starts: Int64Array = passes["start_ns"]
         return starts, end

@@ -11,6 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
+from clustersim.timeline.stretch import Irregular
 from clustersim.timeline.tables import TABLES, Tables
 
 MAX_INT32 = np.iinfo(np.int32).max
@@ -67,7 +68,7 @@ class Recorder:
         )
         self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
         self.column_sets: dict[tuple[int, ...], int] = {}
-        self.irregular: list[tuple[Int64Array, Int64Array]] = []
+        self.irregular: list[Irregular] = []
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}
         self._episodes: dict[int, Episodes] = {}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.timeline.stretch import Irregular
 
 Table = Mapping[str, Any]
 """Name of a column → its values, an integer array of shape (rows,)."""
@@ -66,8 +67,8 @@ class Tables:
         position in ``column_sets`` of the classes that vary.
     row_values : int64 array
     column_sets : tuple of tuple of int
-    irregular : tuple of (starts, ends)
-        Times of every node, relative to the pass, where contention stretched it.
+    irregular : tuple of Irregular
+        Where contention stretched a pass: times of every node relative to it, or what a chain lost where.
     transfers, transfer_times : Table, int64 array
         Sends of each step and boundary: starts, then ends, by local rank; idle ranks have 0 and 0.
     steps : Table
@@ -93,7 +94,7 @@ class Tables:
     rows: Table
     row_values: Int64Array
     column_sets: tuple[tuple[int, ...], ...]
-    irregular: tuple[tuple[Int64Array, Int64Array], ...]
+    irregular: tuple[Irregular, ...]
     transfers: Table
     transfer_times: Int64Array
     steps: Table

@@ -14,6 +14,7 @@ from clustersim.timeline.digest import digest_of
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.spans import Spans, sorted_spans
+from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import Tables
 
 
@@ -123,7 +124,8 @@ class Timeline(Tables):
         template = self.templates[number]
         irregular = int(self.passes["irregular"][run])
         if irregular >= 0:
-            starts, ends = (times.astype(np.int64) for times in self.irregular[irregular])
+            found = node_times(self.irregular[irregular], template, durations)
+            starts, ends = (times.astype(np.int64) for times in found)
         else:
             by_instance = durations[template.instance_class]
             instance_ends = template.ends(by_instance)

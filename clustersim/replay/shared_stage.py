@@ -1,0 +1,260 @@
+"""Where the collectives of a pass are in time: the passes of one stage that sends may meet."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array, to_ns
+from clustersim.graph.blueprint import STEP_KINDS, StepKind
+from clustersim.graph.pricing import payload_bytes
+from clustersim.graph.program import StageProgram
+from clustersim.graph.step_parts import count_features
+from clustersim.graph.step_prices import StepPrices
+from clustersim.replay.comm import CommTable
+from clustersim.replay.shared_flows import Use
+from clustersim.replay.shared_links import PAYLOAD_COUNTS
+
+MOST_USES: Final = 10_000
+"""Communications that are remembered; they are cheap to make again."""
+
+Counts = tuple[int, int, int, int]
+"""Tokens, sequences with a token sampled or chunk, prefill tokens and decodes of a step: what payloads depend on."""
+
+
+class Uses:
+    """What the communications of one program put on links.
+
+    Parameters
+    ----------
+    program : StageProgram
+    comm : CommTable
+    devices : tuple of int
+        Of the stage.
+    after : tuple of int
+        Of the next stage; empty on the last one.
+    """
+
+    def __init__(
+        self, program: StageProgram, comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...]
+    ) -> None:
+        self.program = program
+        self.comm = comm
+        self.devices = devices
+        self.after = after
+        self.known: dict[tuple[int, Counts], Use | None] = {}
+
+    def of(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
+        """Return what a class of communication puts on links; None when nothing, or for no time."""
+        key = (cls, counts)
+        if key not in self.known:
+            if len(self.known) >= MOST_USES:
+                self.known.clear()
+            self.known[key] = self._made(cls, counts, duration_ns)
+        return self.known[key]
+
+    def _made(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
+        features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
+        payload = payload_bytes(self.program, features, cls)
+        op = self.program.classes[cls].node.op
+        groups = zip(self.devices, self.after, strict=True) if op == "send" else (self.devices,)
+        plans = [self.comm.chosen(op, tuple(group), payload) for group in groups]
+        if plans[0] is None:
+            return None
+        transfer_ns = min(duration_ns, to_ns(payload * plans[0].seconds_per_byte))
+        if transfer_ns == 0:
+            return None
+        loads = tuple([(plan.links, plan.load_per_byte * payload) for plan in plans if plan is not None])
+        links = frozenset(link for of, _ in loads for link in of.tolist())
+        return Use(transfer_ns=transfer_ns, links=links, loads=loads)
+
+
+class Collectives:
+    """The collectives of passes of one kind with one row of durations.
+
+    Parameters
+    ----------
+    kind : _Kind
+    ends, lengths : list of int
+        When each ends, in ns from the start of the pass and but for what varies; how long it takes.
+    """
+
+    __slots__ = ("ends", "kind", "lengths")
+
+    def __init__(self, kind: _Kind, row: Int64Array) -> None:
+        lengths = row[kind.classes]
+        self.kind = kind
+        self.ends: list[int] = (kind.before @ row + lengths).tolist()
+        self.lengths: list[int] = lengths.tolist()
+
+
+class _Kind:
+    """Where the collectives of one kind of pass are among its operators."""
+
+    def __init__(self, uses: Uses, columns: tuple[int, ...]) -> None:
+        template, classes = uses.program.template, uses.program.classes
+        order = template.instance_class
+        self.uses = uses
+        self.instances = [at for at, cls in enumerate(order.tolist()) if classes[cls].comm is not None]
+        self.classes: list[int] = order[self.instances].tolist()
+        happened = np.zeros((len(order) + 1, template.num_classes), np.int64)
+        happened[np.arange(1, len(order) + 1), order] = 1
+        self.before = np.cumsum(happened, axis=0)[self.instances]
+        """Instances of each class before each collective."""
+        self.varying: list[list[int]] = [self.before[:, column].tolist() for column in columns]
+        self.known: dict[int, Collectives] = {}
+
+
+class SharedStage:
+    """A stage whose collectives sends may meet.
+
+    Parameters
+    ----------
+    prices : StepPrices
+    programs : mapping
+        Kind of step → program.
+    comm : CommTable
+    devices, after : tuple of int
+        Of this stage and of the next one, which the last one has not.
+    """
+
+    def __init__(
+        self,
+        prices: StepPrices,
+        programs: Mapping[StepKind, StageProgram],
+        comm: CommTable,
+        devices: tuple[int, ...],
+        after: tuple[int, ...],
+    ) -> None:
+        self.prices = prices
+        self.uses = [Uses(programs[kind], comm, devices, after) for kind in STEP_KINDS]
+        self.kinds: dict[int, _Kind] = {}
+
+    def send(self, kind: int, counts: Counts, duration_ns: int) -> Use | None:
+        """Return what the sends after a pass put on links."""
+        uses = self.uses[kind]
+        return uses.of(uses.program.template.send_classes[0], counts, duration_ns)
+
+    def collectives(self, kind: int, number: int) -> Collectives:
+        """Return the collectives of passes with this row of durations; those of decode steps are remembered."""
+        found = self.kinds.get(kind)
+        if found is not None and number in found.known:
+            return found.known[number]
+        row, columns = self.prices.rows[STEP_KINDS[kind]][number]
+        if found is None:
+            found = self.kinds[kind] = _Kind(self.uses[kind], columns)
+        made = Collectives(found, row)
+        if STEP_KINDS[kind] == "decode":
+            found.known[number] = made
+        return made
+
+
+class SharedPass:
+    """A pass under way, and where its collectives are.
+
+    Parameters
+    ----------
+    stage : SharedStage
+    kind, number : int
+        Kind of step, and row of durations.
+    varying : sequence of int
+        Nanoseconds of the columns that vary.
+    counts : Counts
+    start, length : int
+
+    Attributes
+    ----------
+    at : int
+        The collective that is under way or comes next.
+    late : int
+        What the pass has lost so far, in ns.
+    stretches : list of int
+        Instance and what it lost, in turns.
+    """
+
+    __slots__ = ("_found", "at", "counts", "kind", "late", "length", "number", "stage", "start", "stretches", "varying")
+
+    def __init__(
+        self,
+        stage: SharedStage,
+        kind: int,
+        number: int,
+        varying: Sequence[int],
+        counts: Counts,
+        start: int,
+        length: int,
+    ) -> None:
+        self.stage = stage
+        self.kind = kind
+        self.number = number
+        self.varying = varying
+        self.counts = counts
+        self.start = start
+        self.length = length
+        self.at = 0
+        self.late = 0
+        self.stretches: list[int] = []
+        self._found: Collectives | None = None
+
+    @property
+    def end(self) -> int:
+        """When the pass ends, if nothing stretches it any more."""
+        return self.start + self.length + self.late
+
+    @property
+    def found(self) -> Collectives:
+        """Its collectives."""
+        found = self._found
+        if found is None:
+            found = self._found = self.stage.collectives(self.kind, self.number)
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.found.ends)
+
+    def leaves(self, at: int) -> int:
+        """Return when a collective ends, if nothing stretches the pass until then."""
+        found = self.found
+        ends = self.start + self.late + found.ends[at]
+        for counts, ns in zip(found.kind.varying, self.varying, strict=True):
+            ends += counts[at] * ns
+        return ends
+
+    def use(self, at: int) -> Use | None:
+        """Return what a collective puts on links."""
+        found = self.found
+        return found.kind.uses.of(found.kind.classes[at], self.counts, found.lengths[at])
+
+    def after(self, instant: int, lost: int = 0) -> int:
+        """Return the first collective, of those to come, that ends after an instant; ``lost`` is lost until then."""
+        found = self.found
+        ends, varying = found.ends, self.varying
+        instant -= self.start + self.late + lost
+        if len(varying) == 1:
+            (counts,), ns = found.kind.varying, varying[0]
+            return bisect_right(range(len(ends)), instant, self.at, key=lambda at: ends[at] + counts[at] * ns)
+        before = self.start + self.late
+        return bisect_right(range(len(ends)), instant, self.at, key=lambda at: self.leaves(at) - before)
+
+    def meets(self, enters: int, leaves: int, lost: int = 0) -> int:
+        """Return the instant from which something on the links in [enters, leaves) meets a collective, or ``leaves``.
+
+        ``lost`` is what the pass loses before.
+        """
+        for at in range(self.after(enters, lost), self.count):
+            ends = self.leaves(at) + lost
+            if ends - self.found.lengths[at] >= leaves:
+                break
+            use = self.use(at)
+            if use is not None:
+                return min(leaves, max(enters, ends - use.transfer_ns))
+        return leaves
+
+    def instance(self, at: int) -> int:
+        """Return the instance that a collective is."""
+        return self.found.kind.instances[at]
