@@ -11,6 +11,7 @@ import click
 
 from clustersim.cli.layouts import overview
 from clustersim.cli.status import ILLEGAL
+from clustersim.report.explain import explanation_lines, explanation_of
 from clustersim.report.metrics import kv_peak
 from clustersim.report.progress import ProgressBar
 from clustersim.report.run_directory import check_writable, step_columns, write_run
@@ -32,6 +33,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="For replicas that share nothing [cores].")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -42,6 +44,7 @@ def run(
     as_json: bool,
     quiet: bool,
     explain: bool,
+    processes: int | None,
 ) -> None:
     """Simulate SCENARIO (a path, or the name of one that ships)."""
     started = time.perf_counter()
@@ -55,17 +58,18 @@ def run(
         return
     check_writable(target)
     with ProgressBar() as progress:
-        result = simulate(loaded, None if as_json or quiet else progress)
+        result = simulate(loaded, None if as_json or quiet else progress, processes)
     summary = summary_of(result, legal=True)
     write_run(target, result, summary, verdict.as_json(), overview())
     timed = {**summary, "wall_s": {"total": time.perf_counter() - started, "simulate": result.simulate_s}}
     failures = failed_expectations(loaded.expect, timed)
+    explained = {"explain": explanation_of(result.replayed, result.scenario.plan)} if explain else {}
     if as_json:
-        click.echo(json.dumps({**timed, "run_dir": str(target)}))
+        click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
         _print(result, timed, target)
-    if explain:
-        _explain(result)
+    if explain and not as_json:
+        click.echo("\n".join(explanation_lines(explained["explain"])), err=True)
     for failure in failures:
         click.echo(f"expect: {failure}", err=True)
     if failures:
@@ -96,18 +100,3 @@ def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
         dashboard=target / "dashboard.html",
         kv_peak=kv_peak(steps),
     )
-
-
-def _explain(result: RunResult) -> None:
-    contention = result.replayed.contention
-    plan = result.scenario.plan
-    stages = plan.dp * plan.pp
-    folded = stages - len(contention.stages)
-    click.echo(
-        f"folded: {folded} of {stages} stages; {len(contention.boundaries)} boundaries go through the network",
-        err=True,
-    )
-    for sentence in contention.shared[:20]:
-        click.echo(f"  as events: {sentence}", err=True)
-    if len(contention.shared) > 20:
-        click.echo(f"  … and {len(contention.shared) - 20} more meetings", err=True)

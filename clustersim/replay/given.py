@@ -83,6 +83,10 @@ class ReplayResult:
     contention : Contention
     obstacle : str
         Why the replicas could not be replayed as lanes (``replay.by_lanes``); empty where they were.
+    processes : int
+        How many processes took part.
+    undivided : str
+        Why there were not more; empty where there was one per replica.
     """
 
     timeline: Timeline
@@ -92,6 +96,8 @@ class ReplayResult:
     preemptions: Int64Array
     contention: Contention
     obstacle: str
+    processes: int = 1
+    undivided: str = "the events of all replicas are in one queue"
 
 
 class Prepared:

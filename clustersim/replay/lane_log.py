@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.timeline.columns import Columns
-from clustersim.timeline.record import Recorder
+from clustersim.timeline.record import NOT_POOLED, Recorder
 
 STEP_ROW: Final = (
     "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
@@ -114,6 +114,17 @@ class LaneLog:
         """Append what the scheduler decided."""
         self._facts.extend((time, kind, request, value, used))
 
+    def arrivals(self, times: Int64Array, kinds: Int64Array, requests: Int64Array, prompts: Int64Array) -> None:
+        """Hand the recorder the arrivals here, with the prompt tokens of each."""
+        self.recorder.facts.extend_columns(
+            replica=np.full(len(times), self.replica),
+            time_ns=times,
+            kind=kinds,
+            request=requests,
+            value=prompts,
+            used=np.full(len(times), NOT_POOLED),
+        )
+
     def flush(self) -> None:
         """Hand everything to the recorder."""
         self._flush_steps()
@@ -180,11 +191,14 @@ class LaneLog:
             if not len(chosen):
                 continue
             template = self.templates[stage][kind]
-            distinct, inverse = np.unique(numbers[chosen], return_inverse=True)
-            listed = [self.rows[stage][kind][number] for number in distinct.tolist()]
-            rows[chosen] = np.array([self.recorder.row(template, *row) for row in listed], np.int64)[inverse]
+            distinct, first, inverse = np.unique(numbers[chosen], return_index=True, return_inverse=True)
+            known = self.rows[stage][kind]
+            found = np.empty(len(distinct), np.int64)
+            for at in np.argsort(first).tolist():  # in order of use, so that numbers tell nothing of other replicas
+                found[at] = self.recorder.row(template, *known[int(distinct[at])])
+            rows[chosen] = found[inverse]
             templates[chosen] = template
-            widths[chosen] = len(listed[0][1])
+            widths[chosen] = len(known[int(distinct[0])][1])
         return rows, templates, widths
 
 

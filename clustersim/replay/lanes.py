@@ -3,19 +3,23 @@
 What happens at one instant happens in the phases of :mod:`clustersim.replay.instant`: steps end, requests arrive,
 schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue of
 operators. Where the router asks nobody (one replica, or round robin) each lane runs on its own, from arrival to
-arrival; else a heap holds when each lane's step or run ends.
+arrival, and some of them may run elsewhere (:mod:`clustersim.replay.workers`); else a heap holds when each lane's
+step or run ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.replay.lane import NEVER, Lane
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.sequence import Sequence
 from clustersim.workload.requests import Requests
 
@@ -24,13 +28,23 @@ REPORTS: Final = 1000
 """About how often progress is reported in a run."""
 
 
+def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
+    """Whether where a request goes, and when, depends on no replica: then each can be replayed alone."""
+    return requests.concurrency is None and (router == "round_robin" or replicas == 1)
+
+
 class Lanes:
-    """All replicas of a run, each a lane.
+    """Replicas of a run, each a lane: all of them, or some where the router asks nobody.
 
     Parameters
     ----------
     lanes : list of Lane or PipeLane
+    replicas : range
+        Their numbers.
+    of : int
+        Replicas of the run.
     requests : Requests
+        All requests of the run.
     router : str
     horizon_ns : int or None
     progress : callable or None
@@ -38,8 +52,8 @@ class Lanes:
 
     Attributes
     ----------
-    replica_of, arrived : list of int
-        Per request where it went and when it arrived; ``UNREACHED`` where it did not.
+    replica_of, arrived : int64 array of shape (requests,)
+        Where each request went and when it arrived; ``UNREACHED`` where it did not.
     reasons : dict
         Request → why it was rejected.
     ended : int
@@ -49,43 +63,62 @@ class Lanes:
     def __init__(
         self,
         lanes: list[Lane | PipeLane],
+        replicas: range,
+        of: int,
         requests: Requests,
         router: str,
         horizon_ns: int | None,
         progress: Callable[[int, int, int], None] | None,
     ) -> None:
         self.lanes = lanes
-        self.balanced = router == "least_outstanding" and len(lanes) > 1
+        self.replicas = replicas
+        self.of = of
+        self.requests = requests
+        self.balanced = router == "least_outstanding" and of > 1
+        self.alone = ask_nobody(requests, router, of)
         self.horizon = NEVER - 1 if horizon_ns is None else horizon_ns
         self.progress = progress
         self.total = len(requests)
-        self.prompts = requests.prompt_tokens.tolist()
-        self.outputs = requests.output_tokens.tolist()
-        self.times = requests.arrived_at_ns.tolist()
-        self.concurrency = requests.concurrency
-        self.replica_of = [UNREACHED] * self.total
-        self.arrived = [UNREACHED] * self.total
+        self.replica_of = np.full(self.total, UNREACHED, np.int64)
+        self.arrived = np.full(self.total, UNREACHED, np.int64)
         self.reasons: dict[int, str] = {}
         self.ended = 0
         self.reported = 0
         self.refusal = lanes[0].scheduler.scheduler.refusal
         pool = lanes[0].scheduler.scheduler.pool
         needed = -(-(requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)) // pool.block_tokens)
-        self.refused = ((requests.prompt_tokens == 0) | (needed > pool.blocks)).tolist()
+        self.refused = (requests.prompt_tokens == 0) | (needed > pool.blocks)
 
     def run(self) -> None:
-        """Simulate until every request is accounted for, until nothing can happen, or until the horizon."""
-        if self.concurrency is None and not self.balanced:
-            for index, lane in enumerate(self.lanes):
-                self._alone(lane, index)
-        else:
-            _Together(self).run()
-        for lane in self.lanes:
-            lane.stop(self.horizon)
+        """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
+
+        What a lane recorded is handed on in order of replicas.
+        """
+        if self.alone:
+            for index, lane in zip(self.replicas, self.lanes, strict=True):
+                mine = self._alone(lane, index)
+                self.arrived[mine] = self.requests.arrived_at_ns[mine]
+                self.replica_of[mine] = index
+                self._record(lane, np.arange(mine.start, mine.stop, mine.step))
+            return
+        _Together(self).run()
+        came = np.flatnonzero(self.replica_of >= 0)
+        came = came[np.argsort(self.replica_of[came], kind="stable")]
+        bounds = np.searchsorted(self.replica_of[came], np.arange(self.of + 1)).tolist()
+        for lane, (first, last) in zip(self.lanes, pairwise(bounds), strict=True):
+            self._record(lane, came[first:last])
+
+    def _record(self, lane: Lane | PipeLane, came: Int64Array) -> None:
+        """Hand on what a lane did: the arrivals of its requests, then the rest."""
+        lane.stop(self.horizon)
+        kinds = np.where(self.refused[came], REJECTED, ARRIVED)
+        lane.log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
+        lane.log.flush()
 
     def reject(self, request: int, now: int) -> None:
         """Turn away a request that can never run."""
-        sequence = Sequence(request, self.prompts[request], self.outputs[request])
+        columns = self.requests
+        sequence = Sequence(request, int(columns.prompt_tokens[request]), int(columns.output_tokens[request]))
         self.reasons[request] = self.refusal(sequence) or ""
         self.end(1, now)
 
@@ -96,32 +129,35 @@ class Lanes:
             self.reported = self.ended
             self.progress(now, self.ended, self.total)
 
-    def _alone(self, lane: Lane | PipeLane, index: int) -> None:
-        """Run one lane from arrival to arrival; its requests are every n-th one."""
-        prompts, outputs, times, refused = self.prompts, self.outputs, self.times, self.refused
-        arrived, replica_of, horizon, stride = self.arrived, self.replica_of, self.horizon, len(self.lanes)
-        request, total = index, self.total
+    def _alone(self, lane: Lane | PipeLane, index: int) -> slice:
+        """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
+        mine = slice(index, None, self.of)
+        requests, horizon, stride = self.requests, self.horizon, self.of
+        prompts, outputs = requests.prompt_tokens[mine].tolist(), requests.output_tokens[mine].tolist()
+        times, refused = requests.arrived_at_ns[mine].tolist(), self.refused[mine].tolist()
+        times.append(NEVER)
         begin, land, arrive = lane.begin, lane.land, lane.arrive
-        coming = times[request] if request < total else NEVER
+        at, coming = 0, times[0]
         while True:
             now = lane.end
             now = min(now, coming)
             if now > horizon:
-                return
+                break
             if now == lane.end:
                 done = land()
                 if done:
                     self.end(done, now)
             while coming == now:
-                arrived[request], replica_of[request] = now, index
-                if refused[request]:
+                request = index + at * stride
+                if refused[at]:
                     self.reject(request, now)
                 else:
-                    arrive(now, Sequence(request, prompts[request], outputs[request]))
-                request += stride
-                coming = times[request] if request < total else NEVER
+                    arrive(now, Sequence(request, prompts[at], outputs[at]))
+                at += 1
+                coming = times[at]
             if lane.end == NEVER:
                 begin(now, coming)
+        return slice(index, index + at * stride, stride)
 
 
 class _Together:
@@ -130,6 +166,9 @@ class _Together:
     def __init__(self, run: Lanes) -> None:
         self.all = run
         self.lanes = run.lanes
+        requests = run.requests
+        self.prompts, self.outputs = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
+        self.times, self.refused = requests.arrived_at_ns.tolist(), run.refused.tolist()
         self.ends: list[tuple[int, int]] = []
         """A heap of (end, replica); an entry counts while it is the end of its lane."""
         self.loads = [(0, index) for index in range(len(run.lanes))]
@@ -140,8 +179,8 @@ class _Together:
 
     def run(self) -> None:
         run, ends, lanes = self.all, self.ends, self.lanes
-        closed = run.concurrency is not None
-        self.freed = run.concurrency or 0
+        closed = run.requests.concurrency is not None
+        self.freed = run.requests.concurrency or 0
         now = 0
         while True:
             self._arrive(now, closed)
@@ -156,7 +195,7 @@ class _Together:
                 heappop(ends)
             now = ends[0][0] if ends else NEVER
             if not closed and self.request < run.total:
-                now = min(now, run.times[self.request])
+                now = min(now, self.times[self.request])
             if now > run.horizon:
                 return
             while ends and ends[0][0] == now:
@@ -181,19 +220,19 @@ class _Together:
                 if not self.freed:
                     return
                 self.freed -= 1
-            elif run.times[self.request] != now:
+            elif self.times[self.request] != now:
                 return
             request = self.request
             self.request += 1
             index = self._route(request)
             run.arrived[request], run.replica_of[request] = now, index
-            if run.refused[request]:
+            if self.refused[request]:
                 run.reject(request, now)
                 self.freed += 1
                 continue
             lane = self.lanes[index]
             before = lane.end
-            lane.arrive(now, Sequence(request, run.prompts[request], run.outputs[request]))
+            lane.arrive(now, Sequence(request, self.prompts[request], self.outputs[request]))
             if run.balanced:
                 heappush(self.loads, (lane.outstanding, index))
             self.awake[index] = None

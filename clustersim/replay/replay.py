@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from clustersim.replay.by_events import EventReplay
-from clustersim.replay.by_lanes import LaneReplay, obstacle
+from clustersim.replay.by_lanes import obstacle
 from clustersim.replay.given import Mode, Prepared, Progress, ReplayInput, ReplayResult
+from clustersim.replay.workers import replay_lanes
 
 
-def replay(given: ReplayInput, progress: Progress | None = None) -> ReplayResult:
+def replay(given: ReplayInput, progress: Progress | None = None, processes: int | None = 1) -> ReplayResult:
     """Simulate until every request has finished or been rejected, or until the horizon.
 
     Parameters
@@ -15,6 +16,9 @@ def replay(given: ReplayInput, progress: Progress | None = None) -> ReplayResult
     given : ReplayInput
     progress : callable, optional
         Called when requests end.
+    processes : int or None
+        In how many processes replicas are replayed that nothing connects (``replay.workers``); None for as many as
+        are worth it. The result does not depend on it.
 
     Raises
     ------
@@ -25,7 +29,7 @@ def replay(given: ReplayInput, progress: Progress | None = None) -> ReplayResult
     reason = obstacle(prepared)
     if reason:
         return EventReplay(prepared, progress, reason).run()
-    return LaneReplay(prepared, progress).run()
+    return replay_lanes(prepared, progress, processes)
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

@@ -30,9 +30,9 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - whole)}f}" if abs(value) >= 1 else f"{value:.{digits}g}"
 
 
-def plural(count: int, noun: str) -> str:
-    """Write a count with its noun: ``1 request``, ``2,000 requests``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Write a count with its noun: ``1 request``, ``2,000 requests``; ``nouns`` where it takes more than an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
 def milliseconds(value: float | None) -> str:

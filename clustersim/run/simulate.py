@@ -64,7 +64,7 @@ class RunResult:
         return self.replayed.timeline
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
+def simulate(scenario: Scenario, progress: Progress | None = None, processes: int | None = 1) -> RunResult:
     """Simulate a scenario.
 
     Parameters
@@ -72,6 +72,9 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     scenario : Scenario
     progress : callable, optional
         Called with (now in ns, requests accounted for, requests).
+    processes : int or None
+        How many processes may replay replicas that nothing connects; None for as many as there are cores to use and
+        work to do. The result does not depend on it.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     given = replay_input(scenario, requests)
     started = time.perf_counter()
     try:
-        replayed = replay(given, progress)
+        replayed = replay(given, progress, processes)
     except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
         raise InputError(
             scenario.problem(found.path, found.message) if found.path else found for found in error.problems

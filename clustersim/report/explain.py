@@ -1,0 +1,62 @@
+"""How a run was replayed: what was folded and what was not, and why; and in how many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.replay import ReplayResult
+from clustersim.report.words import number, plural
+
+_MOST_PLACES: Final = 20
+
+
+def explanation_of(replayed: ReplayResult, plan: ParallelPlan) -> dict[str, Any]:
+    """Return the object ``explain`` of ``clustersim run --explain --json``.
+
+    ``by`` says whether replicas were lanes or events, and ``obstacle`` why they were not lanes. ``runs`` of equal
+    steps stand for all ``steps``. Of the ``passes`` of a stage in a step, ``stretched`` took longer than alone.
+    """
+    timeline, contention = replayed.timeline, replayed.contention
+    return {
+        "by": "events" if replayed.obstacle else "lanes",
+        "obstacle": replayed.obstacle,
+        "steps": timeline.num_steps,
+        "runs": len(timeline.steps["count"]),
+        "passes": int(timeline.passes["steps"].sum()),
+        "stretched": int(np.count_nonzero(timeline.passes["irregular"] >= 0)),
+        "stages": plan.dp * plan.pp,
+        "stages_that_can_be_disturbed": len(contention.stages),
+        "boundaries": plan.dp * (plan.pp - 1),
+        "boundaries_that_can_be_disturbed": len(contention.boundaries),
+        "meetings": list(contention.shared),
+        "processes": replayed.processes,
+        "undivided": replayed.undivided,
+    }
+
+
+def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
+    """Return the same in sentences."""
+    if explained["obstacle"]:
+        lines = [f"replayed by events: {explained['obstacle']}"]
+    else:
+        lines = ["replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"]
+    steps, runs = explained["steps"], explained["runs"]
+    each = f", {number(steps / runs, 3)} each" if runs else ""
+    lines.append(f"folded: {plural(steps, 'step')} in {plural(runs, 'run')} of equal steps{each}")
+    lines.append(f"stretched: {explained['stretched']:,} of {plural(explained['passes'], 'pass', 'passes')}")
+    meetings = explained["meetings"]
+    if meetings:
+        parts = [f"{explained['stages_that_can_be_disturbed']:,} of {plural(explained['stages'], 'stage')}"]
+        if explained["boundaries"]:
+            count = plural(explained["boundaries"], "boundary", "boundaries")
+            parts.append(f"{explained['boundaries_that_can_be_disturbed']:,} of {count}")
+        lines.append(f"can be disturbed: {' and '.join(parts)}")
+        lines.extend(f"  {meeting}" for meeting in meetings[:_MOST_PLACES])
+        if len(meetings) > _MOST_PLACES:
+            lines.append(f"  … and {plural(len(meetings) - _MOST_PLACES, 'more meeting')}")
+    lines.append(f"processes: {explained['processes']}, since {explained['undivided']}")
+    return lines

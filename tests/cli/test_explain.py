@@ -1,0 +1,95 @@
+"""``clustersim run --explain`` and ``--processes``: what was folded and why, in words and in JSON; Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+
+ROUND_ROBIN = ("--set", "serving.router=round_robin", "--set", "expect={legal: true}")
+LONG = ("--set", "workload.requests=1000000")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["run", *args, "--explain"], catch_exceptions=False)
+
+
+def test_lanes_are_explained_in_a_few_lines():
+    told = run("azure-hour-fleet", "--set", "workload.requests=400", "--set", "expect={legal: true}", "--quiet")
+    lines = told.stderr.splitlines()
+    assert lines[0] == "replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"
+    assert lines[1].startswith("folded: ")
+    assert lines[2].startswith("stretched: 0 of ")
+    assert lines[3:] == ["processes: 1, since router least_outstanding compares the loads of all replicas"]
+
+
+def test_what_can_meet_is_told_with_its_place():
+    told = run("oversubscribed-fabric", "--set", "workload.requests=20", "--set", "expect={legal: true}", "--quiet")
+    lines = told.stderr.splitlines()
+    assert lines[0].startswith("replayed by events: ")
+    assert lines[0].endswith(" can meet on a link")
+    assert any(line.startswith("can be disturbed: ") for line in lines)
+    assert any(" can meet on " in line for line in lines)
+    assert lines[-1] == "processes: 1, since the events of all replicas are in one queue"
+
+
+def test_json_has_the_key_only_when_it_is_asked_for():
+    short = ("azure-hour-fleet", "--set", "workload.requests=60", *ROUND_ROBIN, "--json")
+    told = json.loads(run(*short, "--processes", "3").stdout)["explain"]
+    assert (told["by"], told["obstacle"], told["meetings"]) == ("lanes", "", [])
+    assert (told["processes"], told["undivided"]) == (3, "no more were asked for")
+    assert (told["stages"], told["boundaries"], told["stretched"]) == (8, 0, 0)
+    assert told["steps"] == told["passes"] > told["runs"] > 0
+    plain = CliRunner().invoke(main, ["run", *short], catch_exceptions=False)
+    assert "explain" not in json.loads(plain.stdout)
+
+
+def test_files_are_the_same_for_any_number_of_processes(folder: Path):
+    for count in ("1", "2", "4"):
+        run("azure-hour-fleet", "--set", "workload.requests=300", *ROUND_ROBIN, "--processes", count, "--out", count)
+    names = sorted(str(path.relative_to(folder / "1")) for path in (folder / "1").rglob("*") if path.is_file())
+    assert "requests.parquet" in names
+    for name in names:
+        for count in ("2", "4"):
+            assert (folder / count / name).read_bytes() == (folder / "1" / name).read_bytes(), name
+
+
+def test_no_processes_are_refused():
+    told = CliRunner().invoke(main, ["run", "quickstart", "--processes", "0"])
+    assert told.exit_code == 2
+    assert "--processes" in told.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
+def test_an_interrupt_ends_all_processes_and_writes_nothing(folder: Path):
+    command = [sys.executable, "-m", "clustersim", "run", "azure-hour-fleet", *LONG, *ROUND_ROBIN]
+    process = subprocess.Popen(
+        [*command, "--processes", "2", "--out", "found"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until = time.monotonic() + 60
+    while not (workers := children.read_text().split()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(workers) == 1
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert told.splitlines()[-1] == "clustersim: interrupted"
+    assert not Path(f"/proc/{workers[0]}").exists()
+    assert not (folder / "found").exists()
