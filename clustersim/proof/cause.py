@@ -1,4 +1,8 @@
-"""The rule that a wrong value belongs to, from what arrived at the node that made it, and a sentence about it."""
+"""The rule that a wrong value belongs to, from what arrived at the node that made it, and a sentence about it.
+
+Where a stage, a layer or a step did not have what the one before it makes, that rule is PP-2, PP-6 or PH-3: level X
+finds it broken, though it is checked as such on the graph and the timeline.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from clustersim.graph.blueprint import StepKind
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.model.architecture import ModelSpec
+from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import Comparison, Expected, expected_of, same_cache, same_logits
 from clustersim.proof.execution import Event, Execution
@@ -163,7 +163,7 @@ def _found(
 
 
 def _looked_at(counts: Counter[str], plan: ParallelPlan, model: ModelSpec, vectors: int) -> tuple[LookedAt, ...]:
-    experts = any(hasattr(layer.ffn, "num_experts") for layer in model.layers)
+    experts = any(isinstance(layer.ffn, Moe) for layer in model.layers)
     found = {
         "PH-5": counts["pairs"],
         "KV-2": counts["written"],
