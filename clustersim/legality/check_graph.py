@@ -19,6 +19,7 @@ from clustersim.legality.graph_rules import (
     pipeline,
     run,
     sequence,
+    shares,
     structure,
     tensor,
 )
@@ -43,7 +44,7 @@ GRAPH_CHECKS: Final[Mapping[str, GraphCheck]] = {
     "TP-5": tensor.takes_turns,
     "TP-7": tensor.within_layer,
     "TP-8": structure.keeps_the_graph,
-    "TP-9": tensor.conserves,
+    "TP-9": shares.conserves,
     "SP-1": sequence.partitions,
     "SP-2": exposure.materialised,
     "SP-3": sequence.prefill_only,

@@ -273,6 +273,11 @@ def _(view: GraphView) -> GraphView:
     return changed(view, [one(view, "lm_head_all_gather", step=0)], op="all_reduce")
 
 
+@breaks("TP-2", "wide", "a sum carries half of the output")
+def _(view: GraphView) -> GraphView:
+    return valued(view, [one(view, "o_proj_all_reduce", step=0, layer=0)], "amount", lambda v: v / 2)
+
+
 @breaks("TP-3", "wide", "a collective is put before the activation")
 def _(view: GraphView) -> GraphView:
     return between(view, "ffn_up", "ffn_act", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
@@ -356,6 +361,11 @@ def _(view: GraphView) -> GraphView:
 @breaks("TP-9", "wide", "TP splits the batch")
 def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "ffn_up", step=2, layer=0), "amount", lambda v: v / 2)
+
+
+@breaks("TP-9", "wide", "a rank leaves out heads")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "attention_decode", step=2, layer=0, rank=1), heads=1)
 
 
 # --- SP -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
 from clustersim.legality.graph_rules.tokens import chunk_segments
-from clustersim.legality.graph_view import KV, BoolArray, GraphView, Step
+from clustersim.legality.graph_view import DATA, KV, BoolArray, GraphView, Step
 from clustersim.plan.parallel import ParallelPlan
 
 FIX: Final = "let every token attend to itself and to all tokens before it that its window holds, and to none behind it"
@@ -65,8 +65,10 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     seen: dict[tuple[object, ...], str | None] = {}
     faults = []
     looked_at = 0
+    leads = np.zeros(len(view), bool)
+    leads[view.source[(view.kind == DATA) & view.within_step]] = True
     parts = np.stack([
-        view.symbol[cores], view.s_of(rank), has_write[cores], has_read[cores],
+        view.symbol[cores], view.s_of(rank), has_write[cores], has_read[cores], leads[cores],
         np.nan_to_num(view.attended[cores], nan=-1).astype(np.int64),
     ])  # fmt: skip
     for group in np.split(order, starts):
@@ -83,7 +85,24 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         message = seen[key]
         if message is not None:
             faults.append(GraphFault(where=place(view, first), message=message, fix=FIX))
-    return GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+    return (
+        GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+        if faults
+        else _cached(view, cores, has_read, looked_at)
+    )
+
+
+def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: int) -> GraphFinding:
+    """Attention takes what its rank has cached, of whichever step; later parts of a ring work on other ranks' K/V."""
+    reads = np.flatnonzero(view.named("kv_read"))
+    width, layers = max(1, view.num_ranks), int(view.layer.max(initial=0)) + 2
+    key = (view.step * layers + view.layer + 1) * width + view.rank
+    own = view.mask(lambda node: _declared(node.variant)[1] in (None, 0))[cores]
+    lacks = np.flatnonzero(own & ~has_read[cores] & np.isin(key[cores], key[reads]))
+    return judged(
+        view, looked_at, lacks, lambda _: "attention has no K/V edge from its rank's cache, and sees nothing of it",
+        FIX, cores,
+    )  # fmt: skip
 
 
 def _matrix_fault(
@@ -96,7 +115,7 @@ def _matrix_fault(
 ) -> str | None:
     """Say how the matrices of a step's chunks differ from lower-triangular, prefix-complete ones."""
     matrices = [np.zeros((chunk.count, chunk.start + chunk.count), bool) for chunk in step.chunks]
-    for number, s, has_write, has_read, attended in rows:
+    for number, s, has_write, has_read, leads_on, attended in rows:
         node = symbols[number]
         by_heads = plan.sp.degree > 1 and node.heads * plan.tp * plan.sp.degree == num_heads
         blocks = [_block(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in step.chunks]
@@ -105,6 +124,8 @@ def _matrix_fault(
             more = "tokens behind it are among them" if attended > causal else "some are left out"
             return f"attention takes {attended} (query, key) pairs, where causal attention has {causal}: {more}"
         for chunk, block, matrix in zip(step.chunks, blocks, matrices, strict=True):
+            if not leads_on:
+                block[:] = False  # nobody takes what this node makes
             own = _positions(chunk, plan, s)
             if not has_write:
                 block[:, own] = False

@@ -27,8 +27,9 @@ def contracted(view: GraphView) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return (source, target, rank) of the dataflow between operators of one rank, stage and step.
 
     A collective (or a chain of them) is bridged: what entered it on a rank goes on to what it feeds on that rank.
-    What enters a TP collective from another layer or step is left out: rule TP-7 speaks of that. Phase boundaries and
-    the move of K/V before them are no part of the dataflow of tokens.
+    What enters a TP collective from another layer or step is left out (rule TP-7 speaks of that), and so is the K/V of
+    other ranks that SP ranks gather or pass on (rules SP-2 and SP-5). Phase boundaries and the move of K/V before them
+    are no part of the dataflow of tokens.
     """
     edge, rank = view.rows
     source, target = view.source[edge], view.target[edge]
@@ -36,6 +37,7 @@ def contracted(view: GraphView) -> tuple[Int64Array, Int64Array, Int64Array]:
     joins = view.mask(lambda node: node.axis in ("tp", "expert_tp"))
     apart = view.mask(lambda node: node.op == "boundary" or node.name == "kv_move")
     dropped = view.mask(lambda node: node.op in COLLECTIVE_OPS + TRANSFER_OPS and node.name not in LOGICAL)
+    exposes = view.mask(lambda node: node.axis == "sp" and node.op != "all_to_all")
     same_layer = layer[source] == layer[target]
     kept = (
         view.within_step[edge]
@@ -44,6 +46,7 @@ def contracted(view: GraphView) -> tuple[Int64Array, Int64Array, Int64Array]:
         & ~apart[source]
         & ~apart[target]
         & (same_layer | ~joins[target])
+        & ~((kind == KV) & exposes[source])
     )
     source, target, rank = source[kept], target[kept], rank[kept]
     width = max(1, view.num_ranks)

@@ -126,7 +126,31 @@ def materialised(view: GraphView) -> GraphFinding:
         return f"tokens attend to those of SP rank {s}, whose K/V nothing brings to this rank"
 
     fix = f"let the {plan.sp.scheme or 'exposure'} reach all {plan.sp.degree} SP ranks in every layer"
-    return judged(view, len(cells.core), bad, message, fix, cells.core)
+    found = judged(view, len(cells.core), bad, message, fix, cells.core)
+    return found if found.faults else merged(found, _cache_exposed(view, fix))
+
+
+def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
+    """What a rank has cached of tokens before the step is exposed with its segment."""
+    reads = np.flatnonzero(view.named("kv_read"))
+    first = sp_collectives(view) & prefills(view) & view.mask(lambda node: node.module == "attention") & _feeds(view)
+    passed = np.zeros(len(view), bool)
+    passed[view.target[first[view.source]]] = True  # behind another one: a later shift of a ring
+    node = np.flatnonzero((first & ~passed)[view.member_node])
+    collective, rank = view.member_node[node], view.member_rank[node]
+    given = np.unique(view.source[first[view.target]])
+    wanted = _numbers(view, collective, rank)
+    key = _numbers(view, reads, view.rank[reads])
+    order = np.argsort(key, kind="stable")
+    if not len(order):
+        return NOTHING
+    at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
+    read = reads[order[at]]
+    kept_back = np.flatnonzero((key[order[at]] == wanted) & ~np.isin(read, given))
+    return judged(
+        view, 0, kept_back, lambda _: "tokens before the step are cached on this rank, and no other one gets their K/V",
+        fix, read,
+    )  # fmt: skip
 
 
 def in_order(view: GraphView) -> GraphFinding:
@@ -262,6 +286,13 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         message = f"decode reads the segment of rank {where}, which is never moved"
         faults.append(GraphFault(where=place(view, at), message=message, fix=fix))
     told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
+    edge, seen = view.rows
+    into = moves[view.target[edge]]
+    given = np.unique(view.target[edge[into]] * width + seen[into])
+    out = np.flatnonzero(~np.isin(node * width + rank, given))
+    told = merged(
+        told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
+    )
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import TRANSFER_OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tokens import carried
@@ -27,6 +27,7 @@ def hands_on(view: GraphView) -> GraphFinding:
         view, len(entry), early, lambda _: "it starts before the output of the stage before it has arrived",
         "let the first operators of a stage wait for its receive", entry,
     )  # fmt: skip
+    arrived = merged(arrived, _sends_output(view))
     model, precision = view.model, view.precision
     if model is None or precision is None:
         return arrived
@@ -42,6 +43,21 @@ def hands_on(view: GraphView) -> GraphFinding:
         )
 
     return merged(arrived, judged(view, len(nodes), wrong, message, "send the hidden state of every token", nodes))
+
+
+def _sends_output(view: GraphView) -> GraphFinding:
+    """A send waits for the output of its stage on its rank."""
+    edge, rank = view.rows
+    made = np.array([name in ADDS or name == "embedding" for name in view.names], bool)[view.name]
+    joined = view.mask(lambda node: node.op in COLLECTIVE_OPS)  # behind an output that is put together
+    fed = np.zeros(len(view), bool)
+    into = view.within_step[edge] & (made | joined)[view.source[edge]] & view.takes_part(view.source[edge], rank)
+    fed[view.target[edge[into]]] = True
+    sends = np.flatnonzero(view.mask(lambda node: node.op == "send"))
+    return judged(
+        view, 0, np.flatnonzero(~fed[sends]), lambda _: "it sends before the output of its stage is there",
+        "let the send wait for the last operator of its stage", sends,
+    )  # fmt: skip
 
 
 def _received(view: GraphView) -> BoolArray:

@@ -7,7 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
-from clustersim.legality.graph_rules.tensor import TOKEN_WISE
+from clustersim.legality.graph_rules.shares import TOKEN_WISE
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import BoolArray, GraphView
 

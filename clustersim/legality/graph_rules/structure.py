@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.dataflow import contains, contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_view import GraphView, base_name
 from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
 
 MOE_ENTRY: Final = ("moe_norm",)
@@ -97,14 +97,26 @@ class _Cells:
     """Edges as integers: which (step, layer, rank) needs which operator for which."""
 
     def __init__(self, view: GraphView, expected: dict[tuple[int, str], Inputs]) -> None:
-        names = dict.fromkeys((*view.names, PREVIOUS, *HEAD))
+        self.full = [symbol.name for symbol in view.symbols]
+        names = dict.fromkeys((*view.names, *self.full, PREVIOUS, *HEAD))
         for inputs in expected.values():
             names |= dict.fromkeys(inputs)
             names |= dict.fromkeys(name for needed in inputs.values() for name in needed)
         self.names = list(names)
         self.number = {name: at for at, name in enumerate(self.names)}
+        self.base = {symbol.name: base_name(symbol) for symbol in view.symbols}
+        self.parts: dict[str, list[str]] = {}
+        for symbol in dict.fromkeys(view.symbols):
+            parts = self.parts.setdefault(base_name(symbol), [])
+            parts += [symbol.name] if symbol.name not in parts else []
         self.layers = int(view.layer.max(initial=-1)) + 2
         self.ranks = max(1, view.num_ranks)
+
+    def wanted(self, inputs: Inputs) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yield (base name, name, what it needs) of every operator, the parts of a ring one by one."""
+        for base, needs in inputs.items():
+            for name in self.parts.get(base, [base]):
+                yield base, name, needs
 
     def cell(self, step: Int64Array, layer: Int64Array, rank: Int64Array) -> Int64Array:
         return (step * self.layers + layer + 1) * self.ranks + rank
@@ -140,7 +152,8 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
         if len(keys):
             step, layer, rank, needed, name = cells.edge(int(keys[0]))
             others = f" (and {len(keys) - 1:,} more such edges)" if len(keys) > 1 else ""
-            at = np.flatnonzero((view.step == step) & (view.layer == layer) & view.named(name))
+            here = (view.step == step) & (view.layer == layer) & view.mask(lambda node, name=name: node.name == name)  # type: ignore[misc]
+            at = np.flatnonzero(here)
             own = at[view.takes_part(at, np.full(len(at), rank))]
             lacks = "" if keys is missing else ", which the model does not have"
             where = place(view, int(own[0])) if len(own) else f"step {step}, layer {layer}, rank {rank}, {name}"
@@ -156,12 +169,14 @@ def _found_keys(view: GraphView, cells: _Cells, looked_at: About) -> Int64Array:
     exits = view.named(*EXITS)
     same = view.layer[source] == view.layer[target]
     needed = np.where(~same & exits[source], cells.number[PREVIOUS], numbers[view.name[source]])
-    name = numbers[view.name[target]]
-    apart = (name == needed) & same  # parts of one ring
+    full = np.array([cells.number[name] for name in cells.full], np.int64)[view.symbol]
+    name = full[target]
+    apart = same & (numbers[view.name[target]] == needed)  # parts of one ring
     wide = len(cells.names)
     table = np.zeros(wide * wide, bool)
     for pair in np.unique(needed * wide + name).tolist():
-        table[pair] = looked_at(cells.names[pair // wide], cells.names[pair % wide])
+        name_of = cells.names[pair % wide]
+        table[pair] = looked_at(cells.names[pair // wide], cells.base[name_of])
     kept = table[needed * wide + name] & ~apart
     cell = cells.cell(view.step[target[kept]], view.layer[target[kept]], rank[kept])
     return np.unique(cells.key(cell, needed[kept], name[kept]))
@@ -174,7 +189,9 @@ def _wanted_keys(
     node, rank = view.member_node, view.member_rank
     cell = cells.cell(view.step[node], view.layer[node], rank)
     numbers = np.array([cells.number[name] for name in view.names], np.int64)
-    present = np.unique(cell * len(cells.names) + numbers[view.name[node]])
+    full = np.array([cells.number[name] for name in cells.full], np.int64)[view.symbol]
+    wide = len(cells.names)
+    present = np.unique(np.concatenate((cell * wide + numbers[view.name[node]], cell * wide + full[node])))
     step_of, layer_of = np.arange(len(view.steps)), np.arange(-1, cells.layers - 1)
     found = []
     first = _first_layers(view, cells)
@@ -187,10 +204,10 @@ def _wanted_keys(
             np.full(len(steps) * cells.ranks, layer),
             np.tile(np.arange(cells.ranks), len(steps)),
         )
-        for name, needs in inputs.items():
+        for base, name, needs in cells.wanted(inputs):
             has = contains(present, grid * len(cells.names) + cells.number[name])
             for needed in needs:
-                if not looked_at(needed, name):
+                if not looked_at(needed, base):
                     continue
                 if needed == PREVIOUS:
                     both = has & ~contains(first, grid)

@@ -1,4 +1,4 @@
-"""TP-2 to TP-5 and TP-7 to TP-9 on the step graph: what is split is put together, inside a layer and a step."""
+"""TP-2 to TP-5 and TP-7 on the step graph: what is split is put together, inside a layer and a step."""
 
 from __future__ import annotations
 
@@ -28,21 +28,14 @@ from clustersim.legality.graph_rules.layouts import (
     UNKNOWN,
     WORDS,
     layouts,
-    qkv_width,
 )
-from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_rules.shares import passes_on_all
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
-from clustersim.legality.reference import shapes_of
 
 HEAD_LOCAL: Final = (
     "qkv_proj", "q_b_proj", "q_absorb", "kv_b_proj", "rope", "qk_norm_rope", "kv_write", "attention_prefill",
     "attention_decode", "v_absorb",
 )  # fmt: skip
-TOKEN_WISE: Final = (
-    "qkv_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "o_proj", "ffn_up", "ffn_down", "gate", "shared_up",
-    "shared_gate", "shared_down",
-)  # fmt: skip
-"""Products with one row per token that a rank has."""
 
 
 def is_split(view: GraphView) -> bool:
@@ -83,7 +76,7 @@ def recombines(view: GraphView) -> GraphFinding:
         )
 
     fix = "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole"
-    return judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target)
+    return merged(judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target), passes_on_all(view))
 
 
 def _filled(made: Int64Array, source: Int64Array, target: Int64Array) -> tuple[Int64Array, BoolArray]:
@@ -206,50 +199,3 @@ def within_layer(view: GraphView) -> GraphFinding:
     fix = "join partial results of one layer and one step only"
     node = np.where(into, view.target, view.source)
     return judged(view, int(into.sum()), bad, message, fix, node)
-
-
-def conserves(view: GraphView) -> GraphFinding:
-    """TP-9: all ranks together do each product once, for every token of the batch, under any tp."""
-    plan, model = view.plan, view.model
-    if plan is None or model is None:
-        return NOTHING
-    tokens = carried(view, plan).tokens
-    products = np.flatnonzero(view.mask(lambda node: node.op in ("gemm", "grouped_gemm")))
-    width = len(model.layers) + 1
-    pairs, which = np.unique(view.symbol[products] * width + view.layer[products] + 1, return_inverse=True)
-    wrong = [_wrong_share(view, pair // width, pair % width - 1) for pair in pairs.tolist()]
-    bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
-    shares = judged(
-        view, len(products), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
-        "split the matrix evenly, or declare how many ranks repeat it", products,
-    )  # fmt: skip
-    if plan.sp.degree > 1:
-        return shares
-    rows = np.flatnonzero(view.named(*TOKEN_WISE) & ~np.isnan(view.amount))
-    expected = tokens[view.step[rows], 0]
-    off = np.flatnonzero(np.abs(view.amount[rows] - expected) > 0.5)
-
-    def message(at: int) -> str:
-        return f"it works on {view.amount[rows][at]:g} tokens, and the batch has {expected[at]}"
-
-    return merged(shares, judged(view, len(rows), off, message, "let TP split features, and no tokens", rows))
-
-
-def _wrong_share(view: GraphView, symbol: int, layer: int) -> str | None:
-    """Say how the ranks' shares of one product miss the whole."""
-    plan, model, node = view.plan, view.model, view.symbols[symbol]
-    assert plan is not None
-    assert model is not None
-    spec = model.layers[layer] if 0 <= layer < len(model.layers) else None
-    whole = shapes_of(spec, model).get(node.name)
-    if whole is None:
-        return None
-    n, k = whole
-    parts = plan.expert_tp if node.op == "grouped_gemm" else plan.tp
-    width = qkv_width(node.name, spec, plan.tp)
-    if (width is not None and (node.n, node.k) == (width, k)) or node.n * node.k * parts == n * k * node.copies:
-        return None
-    return (
-        f"{parts} ranks with {node.n} × {node.k} each don't make {node.name} of {n} × {k} "
-        f"({node.copies} of them repeat the same)"
-    )

@@ -1,0 +1,42 @@
+"""Every kind of edge of a legal graph is needed: drop one, and some rule of level G finds it."""
+
+from __future__ import annotations
+
+import pytest
+from graph_cases_small import CASES, cut, view_of
+
+from clustersim.graph.blueprint import EDGE_KINDS
+from clustersim.legality.check_graph import check_graph
+from clustersim.legality.graph_view import GraphView
+
+Kind = tuple[str, str, str, str, bool]
+
+
+def kinds_of_edges(view: GraphView) -> dict[Kind, int]:
+    """Return of each kind (names of both ends, kind, kind of step, across steps) one edge, from the middle."""
+    found: dict[Kind, list[int]] = {}
+    rows = zip(view.source.tolist(), view.target.tolist(), view.kind.tolist(), strict=True)
+    for edge, (source, target, kind) in enumerate(rows):
+        names = (view.symbols[view.symbol[node]].name for node in (source, target))
+        step = view.steps[view.step[source]].kind
+        found.setdefault((*names, EDGE_KINDS[kind], step, bool(view.step[source] != view.step[target])), []).append(
+            edge
+        )  # type: ignore[arg-type]
+    return {kind: edges[len(edges) // 2] for kind, edges in found.items()}
+
+
+def is_redundant(kind: Kind) -> bool:
+    """Later parts of a ring work on K/V of other ranks, and have edges from the own rank's cache all the same."""
+    source, target, *_ = kind
+    later = target.startswith("attention_prefill_") and not target.endswith("_0")
+    return source in ("kv_write", "kv_read") and later
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_edge_can_be_dropped(case: str) -> None:
+    view = view_of(case)
+    found = kinds_of_edges(view)
+    assert len(found) > 60
+    unseen = [kind for kind, edge in found.items() if check_graph(cut(view, [edge])).verdict == "legal"]
+    assert [kind for kind in unseen if not is_redundant(kind)] == []
+    assert len(unseen) <= 12
