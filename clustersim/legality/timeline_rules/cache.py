@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.timeline_rules.phases import place
+from clustersim.legality.timeline_rules.phases import gaps, place
 from clustersim.legality.timeline_rules.reading import Reading
 
 
@@ -62,15 +62,15 @@ def one_entry(reading: Reading) -> Finding:
         )
     if known is not None:
         after = pieces.computed + pieces.count
-        tokens = known + pieces.gave - ~pieces.is_chunk
-        excess = np.where(pieces.is_chunk, after > known, after > tokens) & reading.plain
-        excess &= ~(pieces.is_chunk & (pieces.start != pieces.computed))
+        most = known + np.where(pieces.is_chunk, 0, pieces.gave - 1)
+        excess = (after > most) & reading.plain
+        excess &= ~gaps(reading)
         findings.append(
             judged(
                 len(pieces),
                 excess,
                 lambda i: place(reading, i),
-                lambda i: f"holds {after[i]:,} entries then, for {tokens[i]:,} tokens whose entries there can be",
+                lambda i: f"holds {after[i]:,} entries after it, and only {most[i]:,} tokens could be computed",
                 fix,
             )
         )

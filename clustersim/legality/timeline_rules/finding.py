@@ -56,7 +56,8 @@ def judged(
     if not len(places):
         return Finding(looked_at=int(looked_at))
     first = int(places[0])
-    others = f" (and so at {len(places) - 1:,} more places)" if len(places) > 1 else ""
+    more = len(places) - 1
+    others = f" (and so at {more:,} more {'place' if more == 1 else 'places'})" if more else ""
     return Finding(
         looked_at=int(looked_at), faults=(Fault(where=where(first), message=message(first) + others, fix=fix),)
     )

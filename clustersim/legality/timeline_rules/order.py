@@ -14,6 +14,8 @@ from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 
 MOE_ORDER: Final = (("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",))
 
+NEEDED: Final = {"dispatch": "a dispatch of its layer and step", "expert_": "the experts of its layer and step"}
+
 
 def _before(sheet: Sheet, earlier: BoolArray, later: BoolArray, fix: str, *, needed: str = "") -> Finding:
     """Judge, site by site, whether all of ``earlier`` ends before any of ``later`` starts.

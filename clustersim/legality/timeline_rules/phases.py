@@ -45,7 +45,7 @@ def boundary(reading: Reading) -> Finding:
         lacking &= gone <= pieces.turn[decodes]
     whole = judged(
         len(decodes),
-        lacking & ~_gaps(reading)[decodes],
+        lacking & ~gaps(reading)[decodes],
         lambda i: place(reading, int(decodes[i])),
         lambda i: (
             f"decodes when {pieces.computed[decodes[i]]:,} of the {least[i]:,} tokens before the new one are computed"
@@ -55,7 +55,7 @@ def boundary(reading: Reading) -> Finding:
     return merged(timely, whole)
 
 
-def _gaps(reading: Reading) -> BoolArray:
+def gaps(reading: Reading) -> BoolArray:
     """Return whether a chunk of the request starts elsewhere than where the one before it ended (KV-1)."""
     pieces = reading.pieces
     assert pieces is not None
@@ -197,13 +197,14 @@ def own_steps(reading: Reading) -> Finding:
     )
     if known is None:
         return merged(counted, absent)
-    chunk = np.flatnonzero(pieces.is_chunk & reading.plain & ~_gaps(reading))
-    reached = pieces.start[chunk] + pieces.count[chunk] == known[chunk]
+    chunk = np.flatnonzero(pieces.is_chunk & reading.plain & ~gaps(reading))
+    after = pieces.start[chunk] + pieces.count[chunk]
+    reached = after == known[chunk]
     sampled = pieces.gave[chunk] > 0
     needs = outputs[pieces.request[chunk]] > pieces.tokens[chunk]
     wrong = judged(
         len(chunk),
-        np.where(reached, needs & ~sampled, sampled),
+        np.where(reached, needs & ~sampled, sampled & (after < known[chunk])),
         lambda i: place(reading, int(chunk[i])),
         lambda i: "sampled no token after the last prompt chunk" if reached[i] else "sampled a token in mid-prompt",
         "sample a token when all that is known is computed",

@@ -117,7 +117,7 @@ def _counted(reading: Reading) -> Finding:
         rows = use.ends
         replica = facts["replica"][rows].astype(np.int64)
         inside = (replica >= 0) & (replica < len(reading.sound))
-        looked = use.certain & inside & reading.sound[np.where(inside, replica, 0)]
+        looked = (facts["used"][rows] >= 0) & use.certain & inside & reading.sound[np.where(inside, replica, 0)]
         used = facts["used"][rows].astype(np.int64)
         findings.append(
             judged(
