@@ -11,19 +11,26 @@ from clustersim.replay.lane_log import LaneLog
 from clustersim.replay.lanes import Lanes
 from clustersim.replay.part import Part
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.shared_flows import SharedFlows
+from clustersim.replay.shared_lane import SharedLane
+from clustersim.replay.shared_links import find_shared_links
+from clustersim.replay.shared_pipe import SharedPipe
+from clustersim.replay.shared_stage import SharedStage
+from clustersim.serving.scheduler import Scheduler
 
 
 def obstacle(prepared: Prepared) -> str:
     """Return why a run cannot be replayed by lanes, or an empty text.
 
-    A lane needs passes and sends that nothing stretches, passes that are chains (one operator after the other, on
-    ranks that do the same), and a token budget that every decoding sequence has its share of.
+    A lane needs passes and sends that nothing stretches, or that only stretch one another (``replay.shared_links``),
+    passes that are chains (one operator after the other, on ranks that do the same), and a token budget that every
+    decoding sequence has its share of.
     """
     given, contention = prepared.given, prepared.contention
     if given.mode == "full":
         return "every operator is an event"
-    if contention.stages or contention.boundaries:
-        return "communications can meet on a link"
+    if contention.crowded:
+        return "collectives can meet on a link"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
     if given.serving.max_batch_tokens < given.serving.max_batch_requests:
@@ -31,7 +38,7 @@ def obstacle(prepared: Prepared) -> str:
     programs = [program for kinds in prepared.programs.values() for program in kinds.values()]
     if not all(program.even and program.template.is_chain for program in programs):
         return "operators of a pass overlap, or ranks of one group differ"
-    return ""
+    return find_shared_links(prepared).obstacle if contention.boundaries else ""
 
 
 class LaneReplay:
@@ -50,6 +57,7 @@ class LaneReplay:
         self.prepared = prepared
         self.given = given = prepared.given
         prices: dict[tuple[int, int, str], StepPrices] = {}
+        self.shared = find_shared_links(prepared) if prepared.contention.boundaries else None
         mine = range(given.plan.dp) if replicas is None else replicas
         self.lanes = [self._lane(replica, prices) for replica in mine]
         self.run_of = Lanes(
@@ -69,7 +77,21 @@ class LaneReplay:
         scheduler = prepared.schedulers[replica]
         rows = [one.rows for one in found]
         log = LaneLog(replica, templates, rows, scheduler.pool.total, plan.tp, prepared.recorder)
+        if self.shared is not None:
+            return self._shared_lane(replica, scheduler, found, log)
         return Lane(scheduler, found[0], log) if plan.pp == 1 else PipeLane(scheduler, found, log)
+
+    def _shared_lane(self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog) -> SharedLane:
+        prepared, given = self.prepared, self.given
+        assert self.shared is not None
+        devices = [prepared.mesh.stage_devices(replica, stage) for stage in range(given.plan.pp)]
+        stages = [
+            SharedStage(prices[stage], prepared.programs[replica, stage], given.comm, mine, after)
+            for stage, (mine, after) in enumerate(zip(devices, [*devices[1:], ()], strict=True))
+        ]
+        flows = SharedFlows(given.topology.link_capacity)
+        pipe = SharedPipe(stages, given.plan.tp, self.shared.meets[replica], flows)
+        return SharedLane(scheduler, prices, log, pipe)
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""

@@ -12,6 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
+from clustersim.timeline.stretch import Stretch
 
 STEP_ROW: Final = (
     "start_ns", "kind", "slot", "batch_requests", "prefill_tokens", "decode_tokens", "context_tokens", "waiting",
@@ -64,6 +65,8 @@ class LaneLog:
         self._passes = array("q")
         self._varying = array("q")
         self._sends = array("q")
+        self._stretches: list[tuple[int, Stretch]] = []
+        """Passes not handed on that were stretched: their position among those, and where."""
         self._chunks = array("q")
         self._decodes = array("q")
         self._facts = array("q")
@@ -101,6 +104,11 @@ class LaneLog:
         self._sends.extend(sends)
         if len(self._steps) >= self._full:
             self._flush_steps()
+
+    def stretch(self, stage: int, pairs: Sequence[int]) -> None:
+        """Say of the step that is appended next where its pass lost time: instance and ns, in turns."""
+        step = len(self._steps) // self._width
+        self._stretches.append((step * self.stages + stage, Stretch.of(pairs)))
 
     def chunk(self, step: int, request: int, start: int, count: int, sampled: int) -> None:
         """Append a prompt chunk that a step computed."""
@@ -166,9 +174,18 @@ class LaneLog:
             row=rows.ravel(),
             starts_at=np.full(flat, -1),
             varying_at=varying_at.ravel(),
-            irregular=np.full(flat, -1),
+            irregular=self._irregular(flat),
         )
         self._hand_sends(first)
+
+    def _irregular(self, passes: int) -> Int64Array:
+        """Hand on what was stretched, and return which of it each pass is, −1 for most."""
+        found = np.full(passes, -1, np.int64)
+        known = self.recorder.irregular
+        found[[at for at, _ in self._stretches]] = np.arange(len(known), len(known) + len(self._stretches))
+        known.extend(stretch for _, stretch in self._stretches)
+        self._stretches = []
+        return found
 
     def _hand_sends(self, steps: Int64Array) -> None:
         boundaries, width = self.stages - 1, 2 * self.ranks

@@ -3,73 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping
 
 import numpy as np
 
-from clustersim.clock import Int64Array, to_ns
+from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
-from clustersim.graph.pricing import payload_bytes
 from clustersim.graph.program import StageProgram
-from clustersim.graph.step_parts import count_features
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.comm import CommTable
 from clustersim.replay.shared_flows import Use
-from clustersim.replay.shared_links import PAYLOAD_COUNTS
-
-MOST_USES: Final = 10_000
-"""Communications that are remembered; they are cheap to make again."""
-
-Counts = tuple[int, int, int, int]
-"""Tokens, sequences with a token sampled or chunk, prefill tokens and decodes of a step: what payloads depend on."""
-
-
-class Uses:
-    """What the communications of one program put on links.
-
-    Parameters
-    ----------
-    program : StageProgram
-    comm : CommTable
-    devices : tuple of int
-        Of the stage.
-    after : tuple of int
-        Of the next stage; empty on the last one.
-    """
-
-    def __init__(
-        self, program: StageProgram, comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...]
-    ) -> None:
-        self.program = program
-        self.comm = comm
-        self.devices = devices
-        self.after = after
-        self.known: dict[tuple[int, Counts], Use | None] = {}
-
-    def of(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
-        """Return what a class of communication puts on links; None when nothing, or for no time."""
-        key = (cls, counts)
-        if key not in self.known:
-            if len(self.known) >= MOST_USES:
-                self.known.clear()
-            self.known[key] = self._made(cls, counts, duration_ns)
-        return self.known[key]
-
-    def _made(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
-        features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
-        payload = payload_bytes(self.program, features, cls)
-        op = self.program.classes[cls].node.op
-        groups = zip(self.devices, self.after, strict=True) if op == "send" else (self.devices,)
-        plans = [self.comm.chosen(op, tuple(group), payload) for group in groups]
-        if plans[0] is None:
-            return None
-        transfer_ns = min(duration_ns, to_ns(payload * plans[0].seconds_per_byte))
-        if transfer_ns == 0:
-            return None
-        loads = tuple([(plan.links, plan.load_per_byte * payload) for plan in plans if plan is not None])
-        links = frozenset(link for of, _ in loads for link in of.tolist())
-        return Use(transfer_ns=transfer_ns, links=links, loads=loads)
+from clustersim.replay.shared_micro import SharedMicro
+from clustersim.replay.shared_uses import Counts, Uses
 
 
 class Collectives:
@@ -158,11 +103,11 @@ class SharedPass:
     Parameters
     ----------
     stage : SharedStage
-    kind, number : int
-        Kind of step, and row of durations.
-    varying : sequence of int
+    micro : SharedMicro
+    number : int
+        Row of durations.
+    varying : tuple of int
         Nanoseconds of the columns that vary.
-    counts : Counts
     start, length : int
 
     Attributes
@@ -175,23 +120,21 @@ class SharedPass:
         Instance and what it lost, in turns.
     """
 
-    __slots__ = ("_found", "at", "counts", "kind", "late", "length", "number", "stage", "start", "stretches", "varying")
+    __slots__ = ("_found", "at", "late", "length", "micro", "number", "stage", "start", "stretches", "varying")
 
     def __init__(
         self,
         stage: SharedStage,
-        kind: int,
+        micro: SharedMicro,
         number: int,
-        varying: Sequence[int],
-        counts: Counts,
+        varying: tuple[int, ...],
         start: int,
         length: int,
     ) -> None:
         self.stage = stage
-        self.kind = kind
+        self.micro = micro
         self.number = number
         self.varying = varying
-        self.counts = counts
         self.start = start
         self.length = length
         self.at = 0
@@ -209,7 +152,7 @@ class SharedPass:
         """Its collectives."""
         found = self._found
         if found is None:
-            found = self._found = self.stage.collectives(self.kind, self.number)
+            found = self._found = self.stage.collectives(self.micro.kind, self.number)
         return found
 
     @property
@@ -228,7 +171,7 @@ class SharedPass:
     def use(self, at: int) -> Use | None:
         """Return what a collective puts on links."""
         found = self.found
-        return found.kind.uses.of(found.kind.classes[at], self.counts, found.lengths[at])
+        return found.kind.uses.of(found.kind.classes[at], self.micro.counts, found.lengths[at])
 
     def after(self, instant: int, lost: int = 0) -> int:
         """Return the first collective, of those to come, that ends after an instant; ``lost`` is lost until then."""
@@ -255,6 +198,8 @@ class SharedPass:
                 return min(leaves, max(enters, ends - use.transfer_ns))
         return leaves
 
-    def instance(self, at: int) -> int:
-        """Return the instance that a collective is."""
-        return self.found.kind.instances[at]
+    def lose(self, at: int, lost: int) -> None:
+        """Account for what a collective that ended took longer."""
+        if lost:
+            self.late += lost
+            self.stretches += (self.found.kind.instances[at], lost)

@@ -43,7 +43,9 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
     if explained["obstacle"]:
         lines = [f"replayed by events: {explained['obstacle']}"]
     else:
-        lines = ["replayed by lanes: nothing disturbs a replica, so steps are sums of prices and need no events"]
+        disturbed = "only its own sends and collectives disturb a replica, so passes that meet none"
+        who = disturbed if explained["meetings"] else "nothing disturbs a replica, so steps"
+        lines = [f"replayed by lanes: {who} are sums of prices and need no events"]
     steps, runs = explained["steps"], explained["runs"]
     each = f", {number(steps / runs, 3)} each" if runs else ""
     lines.append(f"folded: {plural(steps, 'step')} in {plural(runs, 'run')} of equal steps{each}")

@@ -1,0 +1,65 @@
+"""A micro-batch on its way through stages that share links, and what is recorded of it."""
+
+from __future__ import annotations
+
+from clustersim.replay.shared_flows import Use
+from clustersim.replay.shared_uses import Counts
+from clustersim.serving.grouped import Batch
+
+Priced = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""Nanoseconds of a pass, its row of durations, what varies, and nanoseconds of each rank's send after it."""
+
+
+class SharedMicro:
+    """One step, from its launch until it has left the last stage.
+
+    Parameters
+    ----------
+    batch : Batch
+    row : tuple of int
+        ``lane_log.STEP_ROW``.
+    kind : int
+        Position in ``STEP_KINDS``.
+    counts : Counts
+        What payloads depend on.
+    priced : list of Priced
+        Stage by stage.
+
+    Attributes
+    ----------
+    passes, sent : list of int
+        Starts and rows of passes, and starts and ends of sends by rank, as :meth:`LaneLog.step` has them.
+    stretched : list of (stage, list of int)
+        Which passes lost time: instance and ns, in turns.
+    """
+
+    __slots__ = ("batch", "counts", "kind", "passes", "priced", "row", "sent", "stretched")
+
+    def __init__(self, batch: Batch, row: tuple[int, ...], kind: int, counts: Counts, priced: list[Priced]) -> None:
+        self.batch = batch
+        self.row = row
+        self.kind = kind
+        self.counts = counts
+        self.priced = priced
+        self.passes: list[int] = []
+        self.sent: list[int] = []
+        self.stretched: list[tuple[int, list[int]]] = []
+
+
+class SharedSend:
+    """The sends of all ranks over one boundary, under way.
+
+    Attributes
+    ----------
+    enters, end : int
+        When they get on their links and when they end, if they are alone.
+    use : Use or None
+        What they put on links; None when nothing, or for no time.
+    """
+
+    __slots__ = ("end", "enters", "use")
+
+    def __init__(self, enters: int, end: int, use: Use | None) -> None:
+        self.enters = enters
+        self.end = end
+        self.use = use
