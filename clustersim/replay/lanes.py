@@ -4,14 +4,12 @@ What happens at one instant happens in the phases of :mod:`clustersim.replay.ins
 schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue of
 operators. Where the router asks nobody (one replica, or round robin) each lane runs on its own, from arrival to
 arrival, and some of them may run elsewhere (:mod:`clustersim.replay.workers`); else a heap holds when each lane's
-step or run ends.
+step or run ends (:mod:`clustersim.replay.together`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -19,6 +17,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.replay.lane import NEVER, Lane
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.together import Together
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.sequence import Sequence
 from clustersim.workload.requests import Requests
@@ -26,6 +25,11 @@ from clustersim.workload.requests import Requests
 UNREACHED: Final = -1
 REPORTS: Final = 1000
 """About how often progress is reported in a run."""
+BLOCK: Final = 1 << 15
+"""Requests that are taken from their columns at once."""
+
+Coming = tuple[int, int, int, bool]
+"""(arrival in ns, prompt tokens, output tokens, whether the request can never run)"""
 
 
 def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
@@ -99,18 +103,13 @@ class Lanes:
                 mine = self._alone(lane, index)
                 self.arrived[mine] = self.requests.arrived_at_ns[mine]
                 self.replica_of[mine] = index
-                self._record(lane, np.arange(mine.start, mine.stop, mine.step))
+                lane.stop(self.horizon)
+                self.record(lane, np.arange(mine.start, mine.stop, mine.step))
             return
-        _Together(self).run()
-        came = np.flatnonzero(self.replica_of >= 0)
-        came = came[np.argsort(self.replica_of[came], kind="stable")]
-        bounds = np.searchsorted(self.replica_of[came], np.arange(self.of + 1)).tolist()
-        for lane, (first, last) in zip(self.lanes, pairwise(bounds), strict=True):
-            self._record(lane, came[first:last])
+        Together(self).run()
 
-    def _record(self, lane: Lane | PipeLane, came: Int64Array) -> None:
-        """Hand on what a lane did: the arrivals of its requests, then the rest."""
-        lane.stop(self.horizon)
+    def record(self, lane: Lane | PipeLane, came: Int64Array) -> None:
+        """Hand on what a lane did: the arrivals of these requests, then the rest."""
         kinds = np.where(self.refused[came], REJECTED, ARRIVED)
         lane.log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
         lane.log.flush()
@@ -129,122 +128,37 @@ class Lanes:
             self.reported = self.ended
             self.progress(now, self.ended, self.total)
 
+    def coming(self, mine: slice) -> Iterator[Coming]:
+        """Yield (arrival, prompt tokens, output tokens, refused) of some requests, and at last one that never comes."""
+        requests = self.requests
+        columns = (requests.arrived_at_ns, requests.prompt_tokens, requests.output_tokens, self.refused)
+        chosen = [column[mine] for column in columns]
+        for first in range(0, len(chosen[0]), BLOCK):
+            yield from zip(*(column[first : first + BLOCK].tolist() for column in chosen), strict=True)
+        yield NEVER, 0, 0, False
+
     def _alone(self, lane: Lane | PipeLane, index: int) -> slice:
         """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
-        mine = slice(index, None, self.of)
-        requests, horizon, stride = self.requests, self.horizon, self.of
-        prompts, outputs = requests.prompt_tokens[mine].tolist(), requests.output_tokens[mine].tolist()
-        times, refused = requests.arrived_at_ns[mine].tolist(), self.refused[mine].tolist()
-        times.append(NEVER)
+        stream = self.coming(slice(index, None, self.of))
+        horizon, stride, request = self.horizon, self.of, index
         begin, land, arrive = lane.begin, lane.land, lane.arrive
-        at, coming = 0, times[0]
+        time, prompt, output, refused = next(stream)
         while True:
             now = lane.end
-            now = min(now, coming)
+            now = min(now, time)
             if now > horizon:
                 break
             if now == lane.end:
                 done = land()
                 if done:
                     self.end(done, now)
-            while coming == now:
-                request = index + at * stride
-                if refused[at]:
+            while time == now:
+                if refused:
                     self.reject(request, now)
                 else:
-                    arrive(now, Sequence(request, prompts[at], outputs[at]))
-                at += 1
-                coming = times[at]
+                    arrive(now, Sequence(request, prompt, output))
+                request += stride
+                time, prompt, output, refused = next(stream)
             if lane.end == NEVER:
-                begin(now, coming)
-        return slice(index, index + at * stride, stride)
-
-
-class _Together:
-    """Lanes whose arrivals depend on one another: a closed loop, or a router that looks at loads."""
-
-    def __init__(self, run: Lanes) -> None:
-        self.all = run
-        self.lanes = run.lanes
-        requests = run.requests
-        self.prompts, self.outputs = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
-        self.times, self.refused = requests.arrived_at_ns.tolist(), run.refused.tolist()
-        self.ends: list[tuple[int, int]] = []
-        """A heap of (end, replica); an entry counts while it is the end of its lane."""
-        self.loads = [(0, index) for index in range(len(run.lanes))]
-        """A heap of (outstanding tokens, replica); an entry counts while it is the load of its lane."""
-        self.request = 0
-        self.freed = 0
-        self.awake: dict[int, None] = {}
-
-    def run(self) -> None:
-        run, ends, lanes = self.all, self.ends, self.lanes
-        closed = run.requests.concurrency is not None
-        self.freed = run.requests.concurrency or 0
-        now = 0
-        while True:
-            self._arrive(now, closed)
-            for index in self.awake:
-                lane = lanes[index]
-                if lane.end == NEVER:
-                    lane.begin(now, NEVER)
-                    if lane.end != NEVER:
-                        heappush(ends, (lane.end, index))
-            self.awake = {}
-            while ends and lanes[ends[0][1]].end != ends[0][0]:
-                heappop(ends)
-            now = ends[0][0] if ends else NEVER
-            if not closed and self.request < run.total:
-                now = min(now, self.times[self.request])
-            if now > run.horizon:
-                return
-            while ends and ends[0][0] == now:
-                index = heappop(ends)[1]
-                if lanes[index].end == now:
-                    self._land(index, now)
-
-    def _land(self, index: int, now: int) -> None:
-        lane = self.lanes[index]
-        done = lane.land()
-        self.awake[index] = None
-        if done:
-            self.freed += done
-            self.all.end(done, now)
-            if self.all.balanced:
-                heappush(self.loads, (lane.outstanding, index))
-
-    def _arrive(self, now: int, closed: bool) -> None:
-        run = self.all
-        while self.request < run.total:
-            if closed:
-                if not self.freed:
-                    return
-                self.freed -= 1
-            elif self.times[self.request] != now:
-                return
-            request = self.request
-            self.request += 1
-            index = self._route(request)
-            run.arrived[request], run.replica_of[request] = now, index
-            if self.refused[request]:
-                run.reject(request, now)
-                self.freed += 1
-                continue
-            lane = self.lanes[index]
-            before = lane.end
-            lane.arrive(now, Sequence(request, self.prompts[request], self.outputs[request]))
-            if run.balanced:
-                heappush(self.loads, (lane.outstanding, index))
-            self.awake[index] = None
-            if lane.end == now:  # the arrival fell on the end of a step inside a run, which ends it
-                self._land(index, now)
-            elif lane.end not in (before, NEVER):
-                heappush(self.ends, (lane.end, index))
-
-    def _route(self, request: int) -> int:
-        if not self.all.balanced:
-            return request % len(self.lanes)
-        loads = self.loads
-        while self.lanes[loads[0][1]].outstanding != loads[0][0]:
-            heappop(loads)
-        return loads[0][1]
+                begin(now, time)
+        return slice(index, request, stride)
