@@ -81,6 +81,7 @@ def assemble(
         link_tier=(*(link[4] for link in node.links),) * nodes + tuple(link[4] for link in outer),
         in_switch_reduction=in_switch_reduction,
         source=source,
+        copied=(node.num_devices, len(node.links)),
         router=NodesRouter(node=node, inside=_inside(node), network=network, num_nodes=nodes),
     )
 

@@ -54,6 +54,8 @@ class Topology:
         Chooses the links between two devices.
     source : str
         Where the figures come from.
+    copied : tuple of (int, int) or None
+        Devices and links of a node where nodes are copies, numbered node by node, and routes inside them alike.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Topology:
     in_switch_reduction: bool
     router: Router = field(repr=False)
     source: str = ""
+    copied: tuple[int, int] | None = None
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
 
@@ -112,6 +115,20 @@ class Topology:
             route = () if source == target else self.router.path(source, target)
             self._routes[source, target] = route
         return route
+
+    def in_first_copy(self, devices: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Return the devices of node 0 that stand where these stand in theirs, and how much higher these links are.
+
+        Routes among the one are routes among the other, link by link, where nodes are copies and all devices are in
+        one; else the devices themselves and 0 are returned.
+        """
+        if self.copied is None or not devices or not 0 <= min(devices) <= max(devices) < len(self.devices):
+            return devices, 0
+        size, links = self.copied
+        node = devices[0] // size
+        if not node or any(device // size != node for device in devices):
+            return devices, 0
+        return tuple(device - node * size for device in devices), node * links
 
     def transit(self, source: int, target: int) -> tuple[float, float]:
         """Return the latency in seconds (sum) and the bandwidth in bytes/s (minimum) of a route.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from clustersim.cluster.topology import Topology
@@ -42,11 +43,16 @@ class CommTable:
         self._by_number: list[tuple[CommPlan, ...]] = []
 
     def plans(self, op: str, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
-        """Return the candidate plans of ``op`` among ``devices``."""
+        """Return the candidate plans of ``op`` among ``devices``; those in a copy of a node are made once."""
         key = (op, devices)
         if key not in self._plans:
-            algorithm = self.algorithms.get(op, "auto")
-            self._plans[key] = self.candidates(self.topology, op, devices, algorithm)
+            alike, higher = self.topology.in_first_copy(devices)
+            if higher:
+                made = self.plans(op, alike)
+                self._plans[key] = tuple(replace(plan, group=devices, links=plan.links + higher) for plan in made)
+            else:
+                algorithm = self.algorithms.get(op, "auto")
+                self._plans[key] = self.candidates(self.topology, op, devices, algorithm)
         return self._plans[key]
 
     def number(self, op: str, devices: tuple[int, ...]) -> int:

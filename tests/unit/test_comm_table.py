@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import pytest
 
-from clustersim.collective import plan_collective
+from clustersim.collective import ALGORITHMS, CommPlan, plan_collective
 from clustersim.replay.comm import CommTable
+from clustersim.scenario.parts import load_topology
 from tests.round_numbers import crossbar, two_leaves
 
 
@@ -52,3 +56,25 @@ def test_links_are_those_of_every_candidate():
     topology = two_leaves(2)
     names = {topology.link_ends[link] for link in table(topology).links("send", (0, 2))}
     assert names == {("g0", "leaf0"), ("leaf0", "leaf1"), ("leaf1", "g2")}
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "l40s-node", "mi300x-node", "gb200-nvl72", "fat-tree"])
+@pytest.mark.parametrize("op", list(ALGORITHMS))
+def test_plans_of_a_node_are_those_of_its_copies_moved(name, op):
+    topology = load_topology(name, ("nodes=4",))
+    size = len(topology.devices) // 4
+    comm = table(topology)
+    for group in ((2 * size, 2 * size + 1), (3 * size + 1, 3 * size + 3, 3 * size, 3 * size + 2), (0, 1)):
+        members = group[:2] if op == "send" else group
+        moved, made = comm.plans(op, members), plan_collective(topology, op, members)
+        for one, other in zip(moved, made, strict=True):
+            for field in fields(CommPlan):
+                assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
+
+
+def test_a_group_over_several_nodes_is_not_moved():
+    topology = load_topology("dgx-h100", ("nodes=3",))
+    assert topology.in_first_copy((8, 9)) == ((0, 1), topology.copied[1])
+    assert topology.in_first_copy((8, 16)) == ((8, 16), 0)
+    assert topology.in_first_copy((16, 24)) == ((16, 24), 0)
+    assert crossbar(4).in_first_copy((2, 3)) == ((2, 3), 0)
