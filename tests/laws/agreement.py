@@ -24,7 +24,7 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``lane``, ``pipe lane`` or ``events``.
+        ``lane``, ``pipe lane``, ``shared lane`` (one whose sends meet its collectives) or ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -60,7 +60,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     assert np.array_equal(table(folded.timeline.unfold(begin, end)), expected), "spans of a window"
     audit(replace(given, mode="folded"), folded)
     came = folded.arrived_ns >= 0
-    kind = "lane" if given.plan.pp == 1 else "pipe lane"
+    kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.plan.pp > 1 else "lane"
     return Seen(
         how="events" if folded.obstacle else kind,
         preempted=bool(folded.preemptions.sum()),
