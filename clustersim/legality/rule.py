@@ -110,6 +110,13 @@ class Verdict:
         looked = any((entry.id, entry.level) == (rule, level) and entry.looked_at for entry in self.rules)
         return "legal" if looked else "not_checkable"
 
+    def of_level(self, level: Level) -> Verdict:
+        """Return what the rules found at one level."""
+        return Verdict(
+            violations=tuple(found for found in self.violations if found.level == level),
+            rules=tuple(entry for entry in self.rules if entry.level == level),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return ``{verdict, violations, rules}``, the contract of ``check --json``."""
         return {
