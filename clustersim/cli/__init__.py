@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
+    "audit": ("audit:audit", "Check that what a run recorded was legal."),
     "graph": ("graph:graph", "Show the step graph of a scenario."),
     "trace": ("trace:trace", "Write the timeline of a run for Perfetto."),
     "dashboard": ("dashboard:dashboard", "Write the HTML dashboard of a run."),

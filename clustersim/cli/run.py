@@ -11,6 +11,7 @@ import click
 
 from clustersim.cli.layouts import overview
 from clustersim.cli.status import ILLEGAL
+from clustersim.legality.rule import Verdict, together
 from clustersim.report.explain import explanation_lines, explanation_of
 from clustersim.report.metrics import kv_peak
 from clustersim.report.progress import ProgressBar
@@ -18,6 +19,7 @@ from clustersim.report.run_directory import check_writable, step_columns, write_
 from clustersim.report.summary import plain_columns, summary_of
 from clustersim.report.terminal import print_summary
 from clustersim.report.words import remarks
+from clustersim.run.audit import audit_run, violation_line
 from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.expect import failed_expectations
@@ -34,6 +36,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -45,6 +48,7 @@ def run(
     quiet: bool,
     explain: bool,
     processes: int | None,
+    audit: bool,
 ) -> None:
     """Simulate SCENARIO (a path, or the name of one that ships)."""
     started = time.perf_counter()
@@ -59,8 +63,9 @@ def run(
     check_writable(target)
     with ProgressBar() as progress:
         result = simulate(loaded, None if as_json or quiet else progress, processes)
-    summary = summary_of(result, legal=True)
-    write_run(target, result, summary, verdict.as_json(), overview())
+    audited = audit_run(result) if audit else Verdict(violations=(), rules=())
+    summary = summary_of(result, legal=not audited.violations)
+    write_run(target, result, summary, together((verdict, audited)).as_json(), overview())
     timed = {**summary, "wall_s": {"total": time.perf_counter() - started, "simulate": result.simulate_s}}
     failures = failed_expectations(loaded.expect, timed)
     explained = {"explain": explanation_of(result.replayed, result.scenario.plan)} if explain else {}
@@ -72,7 +77,9 @@ def run(
         click.echo("\n".join(explanation_lines(explained["explain"])), err=True)
     for failure in failures:
         click.echo(f"expect: {failure}", err=True)
-    if failures:
+    for violation in audited.violations:
+        click.echo(violation_line(violation), err=True)
+    if failures or audited.violations:
         ctx.exit(ILLEGAL)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import Given, History, Outcome
-from clustersim.legality.rule import Verdict
+from clustersim.legality.rule import Verdict, Violation
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.tensor import outcome_of
 from clustersim.model.architecture import Moe
-from clustersim.run.simulate import RunResult, kv_blocks
+from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 
@@ -90,6 +90,11 @@ def audit_run(result: RunResult) -> Verdict:
     return check_history(history_of_run(result))
 
 
+def violation_line(violation: Violation) -> str:
+    """Return a violation as a line of text."""
+    return f"{violation.rule}: {violation.where}: {violation.message}; {violation.fix}"
+
+
 def outcome(history: History) -> Outcome | None:
     """Return what the requests of a history came to, to compare another plan with; None where that is not recorded."""
     found = outcome_of(Reading(history))
@@ -101,4 +106,4 @@ def against(history: History, other: History) -> History:
     return replace(history, other=outcome(other))
 
 
-__all__ = ["against", "audit_run", "given_of", "history_of", "history_of_run", "kv_blocks", "outcome"]
+__all__ = ["against", "audit_run", "given_of", "history_of", "history_of_run", "outcome", "violation_line"]

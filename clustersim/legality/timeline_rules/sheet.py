@@ -140,7 +140,7 @@ def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], 
     start, end, rank, stream, symbol, layer, step, replica, stage, group = (
         np.asarray(table.columns[name], np.int64) for name in names
     )
-    _, pass_of = np.unique(np.stack((replica, stage, step)), axis=1, return_inverse=True)
+    _, pass_of = np.unique((replica << 48) | (stage << 36) | step, return_inverse=True)
     kind = np.array([kinds.get(at, -1) for at in zip(replica.tolist(), step.tolist(), strict=True)], np.int64)
     nothing = np.empty(0, np.int64)
     sources, targets = table.after if table.after is not None else (nothing, nothing)

@@ -1,0 +1,248 @@
+"""``clustersim audit``, the audit after a run, and tables from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from clustersim.legality.audit import TIMELINE_RULES
+from clustersim.serving.scheduler import Scheduler
+from clustersim.timeline.files import load_timeline, read_table, write_table
+
+SMALL = ("--set", "workload.trace.requests=12", "--set", "expect={}", "--quiet")
+ONE_NODE = ("--set", "topology.nodes=1")
+
+
+def called(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def ran(folder: Path, *words: str) -> Path:
+    result = called("run", "quickstart", *SMALL, *words, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with two stages."""
+    return ran(tmp_path_factory.mktemp("runs") / "two-stages")
+
+
+def verdict_of(*words: str | Path) -> tuple[int, dict[str, Any]]:
+    result = called("audit", *words, "--json")
+    return result.exit_code, json.loads(result.stdout)
+
+
+def broken(verdict: dict[str, Any]) -> set[str]:
+    return {violation["rule"] for violation in verdict["violations"]}
+
+
+def test_audit_finds_a_run_legal_and_says_what_it_looked_at(run_dir: Path) -> None:
+    status, verdict = verdict_of(run_dir)
+    assert (status, verdict["verdict"], verdict["violations"]) == (0, "legal", [])
+    assert [rule["id"] for rule in verdict["rules"]] == list(TIMELINE_RULES)
+    assert {rule["level"] for rule in verdict["rules"]} == {"T"}
+    silent = [rule["id"] for rule in verdict["rules"] if not rule["looked_at"]]
+    assert silent == ["TP-9", "SP-2", "SP-3", "SP-5", "SP-8", "EP-2", "EP-3", "EP-4", "EP-5", "DP-4"]
+
+
+def test_audit_names_what_is_not_checkable_in_words(run_dir: Path) -> None:
+    lines = called("audit", run_dir).output.splitlines()
+    assert lines[0] == f"legal: 23 rules found nothing wrong with {run_dir}"
+    assert lines[1].startswith("not checkable: TP-9, SP-2")
+
+
+def test_audit_of_a_changed_record_names_rule_place_witness_and_fix(run_dir: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run_dir, tmp_path / "changed")
+    steps = dict(read_table(copy / "timeline" / "steps.parquet"))
+    used = steps["kv_blocks_used"].copy()
+    used[3] += 1
+    write_table(copy / "timeline" / "steps.parquet", steps | {"kv_blocks_used": used})
+    status, verdict = verdict_of(copy)
+    assert (status, verdict["verdict"]) == (1, "illegal")
+    assert broken(verdict) == {"KV-7"}
+    (found,) = verdict["violations"]
+    assert (found["where"], found["level"]) == ("replica 0, step 3", "T")
+    assert found["message"].startswith(f"{used[3]} blocks are in use where {used[3] - 1} follow from the tokens")
+    assert found["fix"]
+
+
+def test_audit_of_a_changed_span_finds_that_the_digest_is_another(run_dir: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run_dir, tmp_path / "changed")
+    values = read_table(copy / "timeline" / "row_values.parquet")["row_values"].copy()
+    values[0] += 1
+    write_table(copy / "timeline" / "row_values.parquet", {"row_values": values})
+    status, verdict = verdict_of(copy)
+    assert status == 1
+    assert {"RUN-2", "RUN-5"} <= broken(verdict)
+
+
+def test_audit_simulates_again_and_compares(run_dir: Path) -> None:
+    status, verdict = verdict_of(run_dir, "--again", "folded")
+    assert status == 0
+    assert {"id": "RUN-5", "level": "T", "looked_at": 3} in verdict["rules"]
+
+
+def test_audit_compares_with_another_plan(run_dir: Path, tmp_path: Path) -> None:
+    other = ran(tmp_path / "other", "--set", "plan={tp: 4, dp: 2, pp: 2}")
+    status, verdict = verdict_of(run_dir, "--against", other)
+    looked = {rule["id"]: rule["looked_at"] for rule in verdict["rules"]}
+    assert (status, looked["TP-9"], looked["DP-4"]) == (0, 12, 12)
+
+
+def test_run_keeps_the_audit_in_its_verdict_unless_switched_off(run_dir: Path, tmp_path: Path) -> None:
+    def levels(folder: Path) -> set[str]:
+        verdict = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
+        return {rule["level"] for rule in verdict["rules"]}
+
+    assert levels(run_dir) == {"P", "T"}
+    assert levels(ran(tmp_path / "silent", "--no-audit")) == {"P"}
+
+
+def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Scheduler, now: int, kind: int, sequence: Any, tokens: int) -> None:
+        if sequence.request != 3:
+            note(self, now, kind, sequence, tokens)
+
+    note = Scheduler._note
+    monkeypatch.setattr(Scheduler, "_note", forgetful)
+    changes = ("workload.trace.requests=4", "model=llama-3.1-8b", "plan={tp: 1}", "run.horizon=null")
+    words = ("--replay", "full", *ONE_NODE, *(word for change in changes for word in ("--set", change)))
+    result = called("run", "quickstart", *SMALL[2:], *words, "--out", tmp_path / "lost")
+    assert result.exit_code == 1
+    assert (
+        "RUN-4: request 3: arrives and never ends: it is lost; finish it, or reject it with a reason" in result.stderr
+    )
+    assert json.loads((tmp_path / "lost" / "summary.json").read_text(encoding="utf-8"))["legal"] is False
+
+
+def exported(run: Path, folder: Path) -> list[Path]:
+    """Write a run as another simulator might: plain spans, facts, steps and what each step carried."""
+    timeline, spans = load_timeline(run), load_timeline(run).unfold()
+    names = np.array(spans.names, object)
+    tables: dict[str, dict[str, Any]] = {
+        "spans": {name: getattr(spans, name) for name in ("start_ns", "end_ns", "rank", "stream", "layer", "step")}
+        | {"name": names[spans.name]},
+        "facts": {name: timeline.facts[name] for name in ("time_ns", "kind", "request", "replica", "used")},
+        "chunks": dict(timeline.chunks),
+        "requests": {
+            name: read_table(run / "requests.parquet")[name] for name in ("request", "prompt_tokens", "output_tokens")
+        },
+    }
+    rows = timeline.steps
+    tables["steps"] = {name: np.repeat(values, rows["count"]) for name, values in rows.items() if name != "count"}
+    assert (rows["count"] == 1).all()
+    carried: list[tuple[int, int, int]] = []
+    for slot, request, first, last in zip(
+        *(timeline.decodes[name].tolist() for name in ("slot", "request", "first_step", "last_step")), strict=True
+    ):
+        steps = rows["step"][(rows["slot"] == slot) & (rows["step"] >= first) & (rows["step"] <= last)]
+        carried += [(slot, request, step) for step in steps.tolist()]
+    tables["decodes"] = dict(zip(("slot", "request", "step"), np.array(carried, np.int64).T, strict=True))
+    for name, columns in tables.items():
+        write_table(folder / f"{name}.parquet", columns)
+    return [folder / f"{name}.parquet" for name in tables]
+
+
+GIVEN = ("--given", "tp=2", "--given", "pp=2", "--given", "block_tokens=16", "--given", "pool_blocks=200000")
+
+
+def test_audit_of_our_own_run_as_plain_tables_is_legal(tmp_path: Path) -> None:
+    changes = ("workload.trace.requests=3", "run.horizon=300 ms", "model=llama-3.1-8b", "plan={tp: 2, pp: 2}")
+    run = ran(tmp_path / "tiny", *(word for change in changes for word in ("--set", change)))
+    (tmp_path / "tables").mkdir()
+    paths = exported(run, tmp_path / "tables")
+    status, verdict = verdict_of(*paths, *GIVEN, "--given", "horizon_ns=300000000")
+    assert (status, verdict["violations"]) == (0, [])
+    looked = {rule["id"] for rule in verdict["rules"] if rule["looked_at"]}
+    assert {"PH-1", "PH-2", "PH-3", "PH-4", "KV-1", "KV-2", "KV-3", "KV-5", "KV-6", "KV-7", "PP-2", "PP-3", "PP-6",
+            "DP-2", "RUN-3", "RUN-4"} <= looked  # fmt: skip
+    assert not {"TP-5", "TP-6", "RUN-2"} & looked, "plain spans do not say which of them are one collective"
+
+
+def csv_file(folder: Path, name: str, *lines: str) -> Path:
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+SPANS = ("start_ns,end_ns,rank,stream,name,module,step,layer,group,id,after",)
+
+
+def test_audit_of_spans_from_elsewhere_finds_an_overlap(tmp_path: Path) -> None:
+    spans = csv_file(tmp_path, "spans", "start_ns,end_ns,rank", "0,10,0", "9,20,0", "0,10,1")
+    status, verdict = verdict_of(spans)
+    assert (status, broken(verdict)) == (1, {"RUN-3"})
+    assert [rule["id"] for rule in verdict["rules"] if rule["looked_at"]] == ["RUN-3"]
+
+
+def test_audit_of_spans_with_groups_and_needs_finds_an_early_dependent(tmp_path: Path) -> None:
+    rows = (
+        "0,10,0,comm,o_proj_all_reduce,attention,0,0,1,a,",
+        "0,10,1,comm,o_proj_all_reduce,attention,0,0,1,b,",
+        "8,20,1,compute,ffn_up,ffn,0,0,-1,c,b",
+    )
+    status, verdict = verdict_of(csv_file(tmp_path, "spans", *SPANS, *rows), "--given", "tp=2")
+    assert (status, broken(verdict)) == (1, {"TP-6"})
+
+
+def test_audit_of_facts_from_elsewhere_finds_a_lost_request(tmp_path: Path) -> None:
+    facts = csv_file(
+        tmp_path, "facts", "time_ns,kind,request", "0,arrived,0", "0,arrived,1", "1,admitted,0", "9,finished,0"
+    )
+    status, verdict = verdict_of(facts)
+    assert (status, broken(verdict)) == (1, {"RUN-4"})
+
+
+def test_audit_of_tables_that_no_rule_can_use_is_not_checkable(tmp_path: Path) -> None:
+    requests = csv_file(tmp_path, "requests", "request,prompt_tokens,output_tokens", "0,10,2")
+    result = called("audit", requests)
+    assert result.exit_code == 1
+    assert result.output.startswith(f"not checkable: no rule had anything to look at in {requests}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("when,who", "0,1"), "columns when, who are those of no table"),
+        (("start_ns,end_ns,rank", "0,ten,0"), "end_ns: expected whole numbers"),
+        (("time_ns,kind,request", "0,vanished,0"), "kind: expected a whole number or one of arrived, rejected"),
+        (("start_ns,end_ns,rank", "0,10"), ":2: expected 3 cells"),
+    ],
+)
+def test_audit_refuses_a_table_that_makes_no_sense(tmp_path: Path, lines: Sequence[str], message: str) -> None:
+    result = called("audit", csv_file(tmp_path, "table", *lines))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--given", "tq=2"), "did you mean 'tp'?"),
+        (("--given", "tp=two"), "tp must be a whole number"),
+        (("--given", "tp=0"), "tp must be at least 1"),
+        (("--again", "full"), "need a run directory"),
+    ],
+)
+def test_audit_refuses_options_that_make_no_sense(tmp_path: Path, words: Sequence[str], message: str) -> None:
+    result = called("audit", csv_file(tmp_path, "spans", "start_ns,end_ns,rank", "0,10,0"), *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_audit_refuses_two_tables_of_one_kind_and_what_is_not_there(tmp_path: Path) -> None:
+    spans = csv_file(tmp_path, "spans", "start_ns,end_ns,rank", "0,10,0")
+    result = called("audit", spans, spans, tmp_path / "nowhere.csv")
+    assert result.exit_code == 2
+    assert "is a second table of spans" in result.stderr
+    assert "nowhere.csv: cannot be read" in result.stderr
