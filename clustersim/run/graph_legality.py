@@ -27,12 +27,16 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.graph_reading import view_of_chain, view_of_foreign, windows
 from clustersim.legality.graph_view import GraphView
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
+from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
+
+MOST_NUMBERED: Final = 2**20
+"""More layers, stages or ranks are a slip of the pen."""
 
 NOT_CHECKABLE: Final = Verdict(
     violations=(), rules=tuple(LookedAt(id=rule, level="G", looked_at=0) for rule in GRAPH_CHECKS)
@@ -142,7 +146,10 @@ def check_foreign(path: Path) -> Verdict:
     InputError
         When the file can't be read, is no graph of format 1, or contradicts itself.
     """
-    found = read_graph(_document(path), str(path))
+    try:
+        found = read_graph(_document(path), str(path))
+    except OverflowError:
+        raise InputError(Problem(file=str(path), path="nodes", message="a number is too large")) from None
     problems = [replace(problem, file=str(path)) for problem in contradictions(found)]
     if problems:
         raise InputError(problems)
@@ -159,6 +166,10 @@ def check_foreign(path: Path) -> Verdict:
 def contradictions(found: ForeignGraph) -> Iterator[Problem]:
     """Yield what of a graph from outside does not go together with its own plan, step or model."""
     plan, batch, model, graph = found.plan, found.batch, found.model, found.graph
+    ranks = max(max(group) for group in graph.groups)
+    for name, largest in (("layer", int(graph.layer.max())), ("stage", int(graph.stage.max())), ("rank", ranks)):
+        if largest >= MOST_NUMBERED:
+            yield Problem(path="nodes", message=f"{name} {largest} is too large; number them from 0")
     if model is not None and int(graph.layer.max()) >= len(model.layers):
         yield Problem(path="nodes", message=f"layer {graph.layer.max()}, but the model has {len(model.layers)} layers")
     if plan is None:
@@ -166,6 +177,8 @@ def contradictions(found: ForeignGraph) -> Iterator[Problem]:
     degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
     zeros = [name for name, degree in degrees.items() if degree < 1]
     yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
+    if plan.sp.degree > MOST_SEGMENTS:
+        yield Problem(path="plan.sp.degree", message=f"{plan.sp.degree} is too large; use at most {MOST_SEGMENTS}")
     ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
     if not zeros and ranks % plan.ep.degree:
         yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
@@ -186,6 +199,8 @@ def _document(path: Path) -> Mapping[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(Problem(file=str(path), message=f"can't be read: {error}")) from None
+    except RecursionError:
+        raise InputError(Problem(file=str(path), message="nested too deeply for a graph")) from None
     except json.JSONDecodeError as error:
         raise InputError(
             Problem(file=str(path), line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}")
