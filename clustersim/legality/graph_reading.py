@@ -128,7 +128,7 @@ def _figures(
     graph: StepGraph, batch: StepBatch | None, plan: ParallelPlan | None, sizes: tuple[int, ...]
 ) -> tuple[FloatArray, FloatArray]:
     """Return amounts and attended pairs or keys for a batch, NaN where they can't be told."""
-    if batch is None:
+    if batch is None or (plan is None and len(batch.decode_sequences) > 1):
         return np.full(len(graph), np.nan), np.full(len(graph), np.nan)
     sp = plan.sp if plan is not None else SequencePlan()
     features = features_of(batch, sp, sizes)

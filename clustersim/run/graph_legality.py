@@ -172,6 +172,8 @@ def contradictions(found: ForeignGraph) -> Iterator[Problem]:
             yield Problem(path="nodes", message=f"{name} {largest} is too large; number them from 0")
     if model is not None and int(graph.layer.max()) >= len(model.layers):
         yield Problem(path="nodes", message=f"layer {graph.layer.max()}, but the model has {len(model.layers)} layers")
+    if batch is not None and not len(batch.decode_sequences) == len(batch.decode_keys) > 0:
+        yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
     if plan is None:
         return
     degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
