@@ -1,0 +1,143 @@
+"""Ways to break the lanes: each replaces a piece of one function, for as long as a test runs."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from clustersim.replay import lane
+from clustersim.replay.lane import Lane
+from clustersim.replay.lanes import Lanes
+from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.shared_lane import SharedLane
+from clustersim.replay.shared_pipe import SharedPipe
+from clustersim.replay.together import Together
+from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.window_sum import WindowSum
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One function of ``owner``, a class or a module, in which ``old`` becomes ``new``."""
+
+    owner: Any
+    function: str
+    old: str
+    new: str
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    """Break something; raise AssertionError where ``old`` is not in the function exactly once."""
+    function = getattr(mutation.owner, mutation.function)
+    source = textwrap.dedent(inspect.getsource(function))
+    count = source.count(mutation.old)
+    assert count == 1, f"{mutation.function} has {count} times {mutation.old!r}: adapt this mutation"
+    replaced = source.replace(mutation.old, mutation.new)
+    code = compile(replaced, "mutated", "exec", flags=annotations.compiler_flag, dont_inherit=True)
+    names: dict[str, Any] = {}
+    exec(code, function.__globals__, names)
+    with mock.patch.object(mutation.owner, mutation.function, names[mutation.function]):
+        yield
+
+
+MUTATIONS: Final[dict[str, Mutation]] = {
+    # lane.py
+    "a run is cut one step late": Mutation(
+        Lane, "arrive", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
+    ),
+    "an arrival at the end of a step falls into the next": Mutation(Lane, "arrive", "bisect_left(", "bisect_right("),
+    "a run is not cut": Mutation(Lane, "arrive", "self.steps > 1", "False"),
+    "a run goes on when the next request arrives": Mutation(
+        Lane, "begin", "now, self.until, limit", "now, NEVER, limit"
+    ),
+    "a run jumps over a finish": Mutation(Lane, "begin", "- group.clock, MAX_RUN)", "- group.clock + 1, MAX_RUN)"),
+    "a run takes blocks that are not there": Mutation(
+        Lane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
+    ),
+    "a run has a block more than there is": Mutation(Lane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"),
+    "a run attends to the keys of its first step": Mutation(Lane, "_run", "attention(keys)", "attention(first)"),
+    "a run goes on when a window is full": Mutation(Lane, "_run", "min(limit, group.unchanged_windows)", "limit"),
+    "windows do not grow": Mutation(Lane, "_run", "step * growth", "0 * growth"),
+    "a step that ends at the horizon has not happened": Mutation(Lane, "stop", "bisect_right(", "bisect_left("),
+    "a horizon forgets the steps of a run": Mutation(Lane, "stop", "if steps:", "if False:"),
+    "outstanding tokens of finished requests stay": Mutation(
+        Lane, "land", "-= sequence.prompt", "-= 0 * sequence.prompt"
+    ),
+    "a chunk attends to itself only": Mutation(lane, "price_prompts", "count * start + ", ""),
+    # pipe_lane.py
+    "sends do not queue": Mutation(PipeLane, "_launch", "at = max(at, before[0])", "pass"),
+    "micro-batches do not queue": Mutation(PipeLane, "_launch", "max(at, free_at[stage])", "at"),
+    "sends take no time": Mutation(PipeLane, "_launch", "at += sends[0]", "pass"),
+    "an idle first stage ignores arrivals": Mutation(PipeLane, "arrive", "self.end = NEVER", "pass"),
+    "the first stage is not looked at when it is free": Mutation(PipeLane, "begin", "end = free", "pass"),
+    "the first stage takes two at a time": Mutation(PipeLane, "begin", "self.free_at[0] <= now and", ""),
+    # shared_lane.py, shared_pipe.py
+    "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "arrive", "self.end = NEVER", "pass"),
+    "a scheduler is not asked again after an arrival": Mutation(SharedLane, "arrive", "self.asked = False", "pass"),
+    "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
+    "sends meet nothing": Mutation(SharedPipe, "_foresee", "if send.use is not None", "if False"),
+    # lanes.py
+    "the router goes by old loads": Mutation(Together, "_route", "!= loads[0][0]", "is None"),
+    "what ends at the horizon has not happened": Mutation(Lanes, "_alone", "now > horizon", "now >= horizon"),
+    "the horizon cuts a closed loop short": Mutation(Together, "run", "now > run.horizon", "now >= run.horizon"),
+    "a rejected request holds its place in a closed loop": Mutation(Together, "_arrive", "self.freed += 1", "pass"),
+    # decode_group.py
+    "who joins enters blocks one step late": Mutation(
+        DecodeGroup, "join", "clock - computed)", "clock - computed + 1)"
+    ),
+    "who finishes still enters blocks": Mutation(DecodeGroup, "advance", "% size] -= 1", "% size] -= 0"),
+    "a run counts the growth of its first step": Mutation(DecodeGroup, "growth_after_first", "clock + 1", "clock"),
+    "who finishes is still attended to": Mutation(DecodeGroup, "advance", "-= sequence.computed", "-= 0"),
+    "a refresh forgets blocks": Mutation(DecodeGroup, "refresh", "sequence.blocks = ", "size = "),
+    # window_sum.py
+    "who leaves still fills a window": Mutation(WindowSum, "leave", "self.total -=", "_ ="),
+    "windows are full one step late": Mutation(WindowSum, "advance", "<= clock", "< clock"),
+    # grouped.py
+    "decodes take no blocks": Mutation(GroupedScheduler, "next", "group.phases[group.clock % self.size]", "0"),
+    "blocks are taken twice": Mutation(GroupedScheduler, "next", "self.free[0] = free", "self.free[0] = free - growth"),
+    "runs take no blocks": Mutation(GroupedScheduler, "repeat", "self.free[0] -=", "_ ="),
+    "blocks are not given back": Mutation(GroupedScheduler, "_finish", "self.free[0] += sequence.blocks", "pass"),
+    "prompts beside decodes see the blocks that those take": Mutation(
+        GroupedScheduler, "next", "_prompts(now, budget, free)", "_prompts(now, budget, self.free[0])"
+    ),
+    "decodes cost no tokens of the budget": Mutation(GroupedScheduler, "next", "- group.count", "- 0"),
+    "max_batch_requests is ignored": Mutation(GroupedScheduler, "_prompts", "len(running) < self.max_requests", "True"),
+    "prompts are cut that wait for a step of their own": Mutation(
+        GroupedScheduler, "_prompts", "and (chunks or need <= self.max_tokens)", "and False"
+    ),
+    "prompts are admitted without blocks": Mutation(
+        GroupedScheduler, "_prompts", "if missing > free:\n            break", "pass"
+    ),
+    "a step is steady though somebody gave way": Mutation(
+        GroupedScheduler, "_careful", "steady = False", "steady = True"
+    ),
+    "micro-batches take all decodes": Mutation(GroupedScheduler, "_decodes", "// self.stages)", "// 1)"),
+    "decode steps overlap though they may not": Mutation(GroupedScheduler, "_decodes", "not self.overlap", "False"),
+    "a late sequence overtakes those that wait": Mutation(
+        GroupedScheduler, "_decodes", "s.place > group.latest", "True"
+    ),
+    "who waits is sorted by chance": Mutation(GroupedScheduler, "_dissolve", "ready.sort(key=by_place)", "pass"),
+    "decodes go to the wrong slot": Mutation(GroupedScheduler, "_open", "slot = first.slot", "slot = 0"),
+    "an episode goes on though a step left it out": Mutation(
+        GroupedScheduler, "_open", "or slots[slot] != sequence.last_step)", ")"
+    ),
+    "one token left is a prompt": Mutation(
+        GroupedScheduler, "complete", "elif left == 1 and sequence.generated:", "elif False:"
+    ),
+    "prompts go on in another order": Mutation(
+        GroupedScheduler, "complete", "self.prefilling.sort(key=by_place)", "pass"
+    ),
+    "tokens computed anew leave their episode open": Mutation(
+        GroupedScheduler, "complete", "self.close(sequence, sequence.last_step)", "pass"
+    ),
+    "a step at the horizon ends what it goes on with": Mutation(
+        GroupedScheduler, "_carry", "= slots[slot]", "= group.last_step"
+    ),
+}

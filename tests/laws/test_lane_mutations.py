@@ -1,0 +1,32 @@
+"""The named scenarios of the lanes catch what they are for: each mutation of the lanes changes the outcome of one."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from clustersim.replay.replay import replay
+from tests.laws.lane_cases import by_events, case_input
+from tests.laws.lane_corpus import CORPUS
+from tests.laws.lane_mutations import MUTATIONS, mutated
+
+
+@cache
+def expected() -> dict[str, str]:
+    """Digest of each scenario, by events alone."""
+    return {name: by_events(case_input(case)).timeline.digest for name, case in CORPUS.items()}
+
+
+def outcome(name: str) -> str:
+    """The digest of a scenario, or what a replay broke with."""
+    try:
+        return replay(case_input(CORPUS[name])).timeline.digest
+    except Exception as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_corpus_catches(mutation: str) -> None:
+    with mutated(MUTATIONS[mutation]):
+        assert any(outcome(name) != digest for name, digest in expected().items())
