@@ -92,4 +92,4 @@ class CommTable:
 
     def links(self, op: str, devices: tuple[int, ...]) -> frozenset[int]:
         """Return every link that any candidate uses."""
-        return frozenset(int(link) for plan in self.plans(op, devices) for link in plan.links)
+        return frozenset(link for plan in self.plans(op, devices) for link in plan.links.tolist())

@@ -21,7 +21,7 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.report.dashboard import dashboard_html, write_dashboard
-from clustersim.report.lanes import busy_window
+from clustersim.report.lanes import busy_ranks, busy_window
 from clustersim.report.layout import read_layout
 from clustersim.report.metrics import Columns
 from clustersim.report.summary import plain_columns
@@ -147,7 +147,8 @@ def dashboard_of(
     lanes = read_layout(layout).first("device_lanes")
     spans = None
     if lanes is not None and len(steps["start_ns"]):
-        spans = timeline.unfold(*busy_window(steps, lanes.options["steps"]))
+        ranks = busy_ranks(steps, len(summary["devices"]), lanes.options["max_ranks"])
+        spans = timeline.unfold(*busy_window(steps, lanes.options["steps"]), ranks)
     return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS
@@ -87,13 +88,15 @@ class Timeline(Tables):
         wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
         parts: list[Int64Array] = []
         first, bound = self._passes.bounds
-        for run in np.flatnonzero((first < until) & (bound > start_ns)).tolist():
+        passes = self.passes
+        shown = (first < until) & (bound > start_ns) & self._holds(passes["replica"], passes["stage"], wanted)
+        for run in np.flatnonzero(shown).tolist():
             starts = self.starts_of(run)
             begin = max(0, int(np.searchsorted(starts, start_ns, side="right")) - 1)
             end = int(np.searchsorted(starts, until, side="left"))
             durations = self.durations(run)
             parts.extend(self._unfold_pass(run, i, int(starts[i]), durations[i]) for i in range(begin, end))
-        parts.extend(self._unfold_transfers(start_ns, until))
+        parts.extend(self._unfold_transfers(start_ns, until, wanted))
         clipped = []
         for part in parts:
             keep = (part[0] < until) & (part[1] > start_ns)
@@ -102,6 +105,13 @@ class Timeline(Tables):
             clipped.append(part[:, keep])
         names, ops = self._words
         return sorted_spans(clipped, tuple(names), tuple(ops))
+
+    def _holds(self, replica: Int64Array, stage: Int64Array, ranks: Int64Array | None) -> npt.NDArray[np.bool_]:
+        """Tell which of these stages hold any of the ranks, which are in order."""
+        if ranks is None:
+            return np.ones(len(stage), np.bool_)
+        first = (replica.astype(np.int64) * self.stages + stage) * self.stage_ranks
+        return np.searchsorted(ranks, first) < np.searchsorted(ranks, first + self.stage_ranks)
 
     @cached_property
     def _node_columns(self) -> list[tuple[Int64Array, Int64Array]]:
@@ -142,14 +152,16 @@ class Timeline(Tables):
         part[7], part[8], part[9] = step, replica, stage
         return part
 
-    def _unfold_transfers(self, start_ns: int, end_ns: int) -> list[Int64Array]:
+    def _unfold_transfers(self, start_ns: int, end_ns: int, wanted: Int64Array | None) -> list[Int64Array]:
         names, ops = self._words
         ranks = self.stage_ranks
         count = len(self.transfers["at"])
         if not count:
             return []
         times = self.transfer_times.reshape(count, 2, ranks)
-        chosen = np.flatnonzero((times[:, 0].min(axis=1) < end_ns) & (times[:, 1].max(axis=1) > start_ns))
+        replicas, stages = self.transfers["replica"], self.transfers["stage"]
+        shown = self._holds(replicas, stages, wanted) | self._holds(replicas, stages + 1, wanted)
+        chosen = np.flatnonzero(shown & (times[:, 0].min(axis=1) < end_ns) & (times[:, 1].max(axis=1) > start_ns))
         parts = []
         for row in chosen.tolist():
             replica, stage = int(self.transfers["replica"][row]), int(self.transfers["stage"][row])
