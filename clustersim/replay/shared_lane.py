@@ -7,12 +7,14 @@ nothing, so changes are handled up to the next pass that ends on the first or la
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as Sequence_
 
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_prompts
 from clustersim.replay.lane_log import LaneLog
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.shared_forecast import Flight, SharedForecast
 from clustersim.replay.shared_micro import Priced, SharedMicro
 from clustersim.replay.shared_pipe import SharedPipe
 from clustersim.serving.grouped import Batch
@@ -44,29 +46,53 @@ class SharedLane(PipeLane):
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog, pipe: SharedPipe) -> None:
         super().__init__(scheduler, prices, log)
         self.pipe = pipe
+        self.forecast = SharedForecast(pipe.shared, log.ranks)
+        self.forecasts: Flight = deque()
+        self.local = all(set(stages) <= {at, at + 1} for at, stages in enumerate(pipe.meets))
+        """Whether sends may meet no stages but those that they connect, which is what a forecast looks at."""
+        self.calm = self.local
+        """Whether everything in flight is forecast; else it is in the pipe."""
         self.flying = 0
         self.asked = False
         """Whether the scheduler has said what can be launched as things are."""
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a decision is due where the first stage could take it."""
-        del now
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
         self.scheduler.waiting.append(sequence)
         self.asked = False
-        if self.pipe.passes[0] is None and self.flying < self.stages:
+        if self._is_free(now):
             self.end = NEVER
+
+    def _is_free(self, now: int) -> bool:
+        """Whether a micro-batch can be launched."""
+        free = self.forecast.free_at[0] <= now if self.calm else self.pipe.passes[0] is None
+        return free and self.flying < self.stages
 
     def begin(self, now: int, until: int) -> None:
         """Launch a micro-batch if the first stage is free and there is something to run."""
         del until
-        pipe = self.pipe
-        changes, passes, last = pipe.changes, pipe.passes, self.stages - 1
-        if not self.asked and passes[0] is None and self.flying < self.stages:
+        if not self.asked and self._is_free(now):
             batch = self.scheduler.next(now)
             self.asked = True
             if batch is not None:
                 self._launch(now, batch)
+        if not self.calm:
+            self.calm = self.local and self.forecast.take(self.forecasts, self.pipe)
+        if not self.calm:
+            self._go_on()
+            return
+        end = self.forecasts[0][0] if self.forecasts else NEVER
+        if self.flying < self.stages:
+            free = self.forecast.free_at[0]
+            if now < free < end:
+                end = free
+        self.end = end
+
+    def _go_on(self) -> None:
+        """Handle what changes until a decision may be taken."""
+        pipe = self.pipe
+        changes, passes, last = pipe.changes, pipe.passes, self.stages - 1
         while True:
             self.end = end = min(changes)
             if self.flying < self.stages and (passes[0] is None or pipe.ends_at(0, end)):
@@ -78,6 +104,11 @@ class SharedLane(PipeLane):
     def land(self) -> int:
         """Account for all that changes now; return how many requests finished."""
         now, self.end = self.end, NEVER
+        if self.calm:
+            self.asked = False
+            if self.forecasts and self.forecasts[0][0] == now:
+                return self._land(self.forecasts.popleft()[1], now)
+            return 0  # the first stage is free
         pipe = self.pipe
         changes, busy = pipe.changes, pipe.passes[0]
         while min(changes) == now:
@@ -110,7 +141,12 @@ class SharedLane(PipeLane):
             scheduler.total - scheduler.free[0],
         )  # fmt: skip
         self.flying += 1
-        self.pipe.start(0, SharedMicro(batch, row, kind, (new + decodes, width, new, decodes), priced), now)
+        micro = SharedMicro(batch, row, kind, (new + decodes, width, new, decodes), priced)
+        if self.calm and not self.forecast.add(self.forecasts, micro, 0, now):
+            self.forecast.release(self.forecasts, self.pipe, now)
+            self.calm = False
+        if not self.calm:
+            self.pipe.start(0, micro, now)
 
     def _land(self, micro: SharedMicro, now: int) -> int:
         log = self.log

@@ -29,11 +29,13 @@ class SharedMicro:
     ----------
     passes, sent : list of int
         Starts and rows of passes, and starts and ends of sends by rank, as :meth:`LaneLog.step` has them.
+    sends : list of SharedSend or None
+        Per boundary what is forecast.
     stretched : list of (stage, list of int)
         Which passes lost time: instance and ns, in turns.
     """
 
-    __slots__ = ("batch", "counts", "kind", "passes", "priced", "row", "sent", "stretched")
+    __slots__ = ("batch", "counts", "kind", "passes", "priced", "row", "sends", "sent", "stretched")
 
     def __init__(self, batch: Batch, row: tuple[int, ...], kind: int, counts: Counts, priced: list[Priced]) -> None:
         self.batch = batch
@@ -43,6 +45,7 @@ class SharedMicro:
         self.priced = priced
         self.passes: list[int] = []
         self.sent: list[int] = []
+        self.sends: list[SharedSend | None] = [None] * (len(priced) - 1)
         self.stretched: list[tuple[int, list[int]]] = []
 
 

@@ -52,10 +52,8 @@ class SharedPipe:
         self, stages: Sequence[SharedStage], ranks: int, meets: tuple[tuple[int, ...], ...], flows: SharedFlows
     ) -> None:
         count = len(stages)
-        self.shared, self.stages, self.ranks = stages, count, ranks
-        self.meets = meets
-        self.flows = flows
-        self.last = count - 1
+        self.shared, self.stages, self.last, self.ranks = stages, count, count - 1, ranks
+        self.meets, self.flows = meets, flows
         self.changes = [NEVER] * (count + count - 1)
         self.landed: list[SharedMicro] = []
         self.passes: list[SharedPass | None] = [None] * count
@@ -87,6 +85,11 @@ class SharedPipe:
         if self.flows.touched:
             for flow in self.flows.solve(now):
                 changes[flow.number] = flow.end
+
+    def clear(self) -> None:
+        """Forget passes that somebody else goes on with."""
+        self.passes[:] = [None] * self.stages
+        self.changes[:] = [NEVER] * len(self.changes)
 
     def start(self, stage: int, micro: SharedMicro, now: int) -> None:
         """Start the pass of a micro-batch on a stage that is free."""
@@ -124,8 +127,7 @@ class SharedPipe:
         """Let a collective enter its links, or leave them."""
         run = self.passes[stage]
         assert run is not None
-        at = run.at
-        use = run.use(at)
+        at, use = run.at, run.use(run.at)
         if self.phases[stage] == NEXT and use is not None:
             self._enter(stage, use, now, now + use.transfer_ns)
             return
@@ -141,14 +143,13 @@ class SharedPipe:
         """End a pass: its output is sent or has landed, and the stage takes the next one."""
         run = self.passes[stage]
         assert run is not None
-        micro = run.micro
         if run.stretches:
-            micro.stretched.append((stage, run.stretches))
+            run.micro.stretched.append((stage, run.stretches))
         self.passes[stage], self.changes[stage] = None, NEVER
         if stage == self.last:
-            self.landed.append(micro)
+            self.landed.append(run.micro)
         else:
-            self.outputs[stage].append(micro)
+            self.outputs[stage].append(run.micro)
             if self.sends[stage] is None:
                 self._send(stage, now)
         if self.queues[stage]:
@@ -166,9 +167,9 @@ class SharedPipe:
         if use is not None and (any(self.near) or self.flows.touched):
             self.states[boundary], self.changes[place] = READY, send.enters
         else:
-            self._foresee(boundary, send, now)
+            self.foresee(boundary, send, now)
 
-    def _foresee(self, boundary: int, send: SharedSend, now: int) -> None:
+    def foresee(self, boundary: int, send: SharedSend, now: int) -> None:
         """Take a send for one that meets nothing until it meets a collective, if it does."""
         meeting = send.end
         if send.use is not None:
@@ -198,7 +199,7 @@ class SharedPipe:
             if any(self.near) or self.flows.touched:
                 self._share(boundary, send, now)
             else:
-                self._foresee(boundary, send, now)
+                self.foresee(boundary, send, now)
         elif now == send.end:
             self._sent(boundary, now)
         else:

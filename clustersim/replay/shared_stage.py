@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -12,9 +13,13 @@ from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.graph.program import StageProgram
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.comm import CommTable
+from clustersim.replay.lane import NEVER
 from clustersim.replay.shared_flows import Use
 from clustersim.replay.shared_micro import SharedMicro
 from clustersim.replay.shared_uses import Counts, Uses
+
+MOST_ROWS: Final = 1000
+"""Rows of durations whose collectives are remembered; they can be found again."""
 
 
 class Collectives:
@@ -25,15 +30,18 @@ class Collectives:
     kind : _Kind
     ends, lengths : list of int
         When each ends, in ns from the start of the pass and but for what varies; how long it takes.
+    lead : int
+        None starts before that.
     """
 
-    __slots__ = ("ends", "kind", "lengths")
+    __slots__ = ("ends", "kind", "lead", "lengths")
 
     def __init__(self, kind: _Kind, row: Int64Array) -> None:
         lengths = row[kind.classes]
         self.kind = kind
         self.ends: list[int] = (kind.before @ row + lengths).tolist()
         self.lengths: list[int] = lengths.tolist()
+        self.lead = self.ends[0] - self.lengths[0] if self.ends else NEVER
 
 
 class _Kind:
@@ -84,16 +92,16 @@ class SharedStage:
         return uses.of(uses.program.template.send_classes[0], counts, duration_ns)
 
     def collectives(self, kind: int, number: int) -> Collectives:
-        """Return the collectives of passes with this row of durations; those of decode steps are remembered."""
+        """Return the collectives of passes with this row of durations."""
         found = self.kinds.get(kind)
         if found is not None and number in found.known:
             return found.known[number]
         row, columns = self.prices.rows[STEP_KINDS[kind]][number]
         if found is None:
             found = self.kinds[kind] = _Kind(self.uses[kind], columns)
-        made = Collectives(found, row)
-        if STEP_KINDS[kind] == "decode":
-            found.known[number] = made
+        if len(found.known) >= MOST_ROWS:
+            found.known.clear()
+        made = found.known[number] = Collectives(found, row)
         return made
 
 
