@@ -159,7 +159,7 @@ def test_as_many_as_are_worth_it(monkeypatch):
 def test_a_worker_ends_when_its_input_does():
     job = worker.job_of(given("workload.trace.repeat=true", "workload.trace.requests=300000"))
     assert job is not None
-    code = "from clustersim.replay.worker import serve; serve()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from clustersim.replay.worker import serve; serve()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
