@@ -7,8 +7,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan
+from clustersim.replay.replay import replay
 from clustersim.run.simulate import RunResult, simulate
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, scenario_of
+from tests.round_numbers import DENSE, SPARSE, deployment
 
 NODES = (
     {"name": "dgx-h100", "nodes": 1},
@@ -71,7 +74,7 @@ def crowded_documents(draw: st.DrawFn) -> dict[str, Any]:
             "arrivals": arrivals,
             "prompt_tokens": {"uniform": {"low": 1, "high": longest}},
             "output_tokens": {"uniform": {"low": 1, "high": 12}},
-            "requests": draw(st.integers(1, 10)),
+            "requests": draw(st.sampled_from((1, 3, 6, 10, 25))),
         },
         "run": {"horizon": draw(st.sampled_from((None, None, None, "5 ms")))},
     }
@@ -88,3 +91,41 @@ def test_full_and_folded_agree_where_sends_meet_collectives(document: dict[str, 
     folded, full = both(document)
     assert folded.timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
+
+
+@st.composite
+def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a deployment of round numbers, where much falls on one instant: what ``deployment`` takes."""
+    pp = draw(st.sampled_from((2, 2, 3, 4)))
+    instants = st.integers(0, 60).map(lambda at: at * draw(st.sampled_from((100, 1_000, 2_300))))
+    arrivals = draw(st.lists(st.tuples(instants, st.integers(1, 24), st.integers(1, 5)), min_size=2, max_size=14))
+    batch = draw(st.sampled_from((1, 2, 8)))
+    tp = draw(st.sampled_from((2, 2, 4)))
+    sparse = draw(st.booleans())
+    return {
+        "arrivals": sorted(arrivals),
+        "plan": ParallelPlan(
+            dp=draw(st.sampled_from((1, 1, 2))),
+            tp=tp,
+            pp=pp,
+            ep=ExpertPlan(degree=draw(st.sampled_from((1, tp)))) if sparse else ExpertPlan(),
+            decode_overlap=draw(st.sampled_from(("per_sequence", "none"))),
+        ),
+        "layers": draw(st.integers(pp, 5)),
+        "layer": SPARSE if sparse else DENSE,
+        "max_batch_requests": batch,
+        "max_batch_tokens": draw(st.sampled_from((8, 24, 64))),
+        "kv_blocks": draw(st.sampled_from((8, 16, 1000))),
+        "concurrency": draw(st.sampled_from((None, None, 3))),
+        "horizon_ns": draw(st.sampled_from((None, None, 100_000))),
+        "scheduler": draw(st.sampled_from(("continuous", "chunked_prefill"))),
+        "router": draw(st.sampled_from(("round_robin", "least_outstanding"))),
+    }
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(round_deployments())
+def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
+    folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))
+    assert folded.timeline.digest == full.timeline.digest
+    assert folded.obstacle == ""
