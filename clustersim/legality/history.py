@@ -112,8 +112,8 @@ class History:
     ----------
     given : Given
     requests : Table or None
-        ``prompt_tokens`` and ``output_tokens`` by number of the request, and ``explained`` (1 where a rejection has
-        its reason).
+        ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``, and
+        ``explained`` (1 where a rejection has its reason).
     steps, chunks, decodes, facts : Table or None
         As in ``timeline.tables``; columns that may lack are named by the rules that need them.
     folded : Tables or None

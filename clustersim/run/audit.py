@@ -65,6 +65,8 @@ def history_of(
     """
     requests = scenario.requests()
     told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
+    if requests.concurrency is None:
+        told["arrives_ns"] = requests.arrived_at_ns
     if explained is not None:
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1

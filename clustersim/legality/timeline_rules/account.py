@@ -24,7 +24,7 @@ def none_lost(reading: Reading) -> Finding:
     )
     cut = reading.given.horizon_ns is not None
     present = arrived + rejected
-    expected = present > 0 if requests is None or cut else np.ones(count, bool)
+    expected = _expected(reading, present > 0)
     held = admitted - preempted
 
     def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:
@@ -51,6 +51,20 @@ def none_lost(reading: Reading) -> Finding:
     return merged(*findings)
 
 
+def _expected(reading: Reading, present: BoolArray) -> BoolArray:
+    """Return which requests must arrive: all, or those before the horizon; where it is not known, those that do."""
+    requests, horizon = reading.history.requests, reading.given.horizon_ns
+    found = present.copy()
+    if requests is None:
+        return found
+    known = len(requests["prompt_tokens"])
+    if horizon is None:
+        found[:known] = True
+    elif "arrives_ns" in requests:
+        found[:known] |= requests["arrives_ns"] < horizon
+    return found
+
+
 def _after_arrival(reading: Reading, count: int) -> Finding:
     """Nothing is decided for a request before it arrives."""
     facts = reading.history.facts
@@ -62,12 +76,26 @@ def _after_arrival(reading: Reading, count: int) -> Finding:
     rows = np.flatnonzero(~first)
     since = came[facts["request"][rows]]
     early = (facts["time_ns"][rows] < since) & (since < never)
-    return judged(
-        0,
-        early,
-        lambda i: f"request {facts['request'][rows[i]]}",
-        lambda i: f"something is decided for it at {facts['time_ns'][rows[i]]:,} ns, before it arrives",
-        "decide about a request once it has arrived",
+    due = reading.history.requests
+    late = NOTHING
+    if due is not None and "arrives_ns" in due:
+        wanted = due["arrives_ns"]
+        late = judged(
+            len(wanted),
+            (came[: len(wanted)] != wanted) & (came[: len(wanted)] < never),
+            lambda i: f"request {i}",
+            lambda i: f"arrives at {came[i]:,} ns, and in the workload at {wanted[i]:,} ns",
+            "let requests arrive when the workload says",
+        )
+    return merged(
+        late,
+        judged(
+            0,
+            early,
+            lambda i: f"request {facts['request'][rows[i]]}",
+            lambda i: f"something is decided for it at {facts['time_ns'][rows[i]]:,} ns, before it arrives",
+            "decide about a request once it has arrived",
+        ),
     )
 
 

@@ -163,14 +163,15 @@ def _bounds(reading: Reading, passes: Occupation) -> Finding:
     begins = first & known & (passes.step == runs.step[run])
     final = last & known & (passes.step + passes.count == (runs.step + runs.count)[run])
     late = begins & (passes.start != runs.start[run])
-    short = final & (passes.end != runs.end[run])
+    recorded = runs.recorded_end
+    short = final & (passes.end != recorded[run])
     bounds = judged(
         int(begins.sum() + final.sum()),
         late | short,
         lambda i: _where(passes, i),
         lambda i: (
             f"its operators run from {passes.start[i]:,} to {passes.end[i]:,} ns, the step is recorded from "
-            f"{runs.start[run[i]]:,} to {runs.end[run[i]]:,} ns"
+            f"{runs.start[run[i]]:,} to {recorded[run[i]]:,} ns"
         ),
         "let a step last from its first operator to its last",
     )

@@ -35,8 +35,16 @@ class Reading:
 
     @cached_property
     def runs(self) -> Runs | None:
-        """The steps; None where none were recorded."""
-        return Runs(self.history.steps) if self.history.steps is not None else None
+        """The steps; None where none were recorded. A step has not ended before its last pass, whatever it says."""
+        if self.history.steps is None:
+            return None
+        runs = Runs(self.history.steps)
+        passes = self.passes
+        if passes is not None and len(runs):
+            at = runs.at(passes.replica, passes.step)
+            known = at >= 0
+            np.maximum.at(runs.end, at[known], passes.end[known])
+        return runs
 
     @cached_property
     def pieces(self) -> Pieces | None:

@@ -28,7 +28,8 @@ class Runs:
 
     Attributes
     ----------
-    replica, step, count, slot, start, end : int64 arrays of shape (runs,)
+    replica, step, count, slot, start, end, recorded_end : int64 arrays of shape (runs,)
+        ``end`` is that of the last pass, where passes are known and one of them ends later.
     """
 
     def __init__(self, table: Table) -> None:
@@ -40,6 +41,7 @@ class Runs:
             table[name].astype(np.int64)[self.order]
             for name in ("replica", "step", "count", "slot", "start_ns", "end_ns")
         )
+        self.recorded_end = self.end.copy()
 
     def __len__(self) -> int:
         return len(self.step)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.history import KINDS, STREAMS, Given, SpanTable
 from clustersim.legality.timeline_rules.pieces import BoolArray
@@ -175,7 +176,8 @@ class TemplateRows:
         sizes = np.array([len(members) for members in template.members], np.int64)
         self.node = np.repeat(np.arange(len(sizes)), sizes)
         self.rank = np.array([rank for members in template.members for rank in members], np.int64)
-        self.group = np.where(sizes > 1, np.arange(len(sizes)), -1)[self.node]
+        joins = np.array([op in COLLECTIVE_OPS for _, op, _ in template.symbols], bool)[template.node_symbol]
+        self.group = np.where((sizes > 1) | joins, np.arange(len(sizes)), -1)[self.node]
         self.instance = template.node_instance[self.node]
         self.row_of = np.full((len(template.instance_class), template.ranks), -1, np.int64)
         self.row_of[self.instance, self.rank] = np.arange(len(self.node))

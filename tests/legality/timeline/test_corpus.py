@@ -12,6 +12,7 @@ import pytest
 
 from clustersim.legality.audit import TIMELINE_RULES, check_history
 from clustersim.legality.rulebook import RULES
+from tests.legality.timeline.golden import compare
 from tests.legality.timeline.notation import history_in
 
 ROOT = Path(__file__).parent.parent / "histories"
@@ -57,8 +58,4 @@ def test_matrix_of_histories_and_rules_is_as_it_was(request: pytest.FixtureReque
         + " ".join(dict.fromkeys(found.rule for found in check_history(history_in(path)).violations))
         for path in ILLEGAL
     ]
-    text = "\n".join(line.rstrip() for line in lines) + "\n"
-    if request.config.getoption("--update-golden"):
-        MATRIX.write_text(text, encoding="utf-8")
-        pytest.fail(f"{MATRIX.name} rewritten; look at what moved")
-    assert text == MATRIX.read_text(encoding="utf-8")
+    compare(request, MATRIX, "\n".join(lines) + "\n")

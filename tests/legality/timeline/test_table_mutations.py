@@ -1,0 +1,196 @@
+"""What a replay recorded, folded, with one value changed: exactly the rule for it notices, or those listed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import History
+from clustersim.run.audit import against, history_of_run
+from clustersim.run.simulate import simulate
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document
+
+Change = Callable[[History], History]
+PLANS: dict[str, dict[str, Any]] = {
+    "tensor": {"plan": {"tp": 2}},
+    "stages": {"plan": PIPE},
+    "ring": {"plan": RING},
+    "experts": {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS},
+    "replicas": {"plan": {"dp": 2}},
+}
+
+
+@cache
+def recorded(plan: str) -> History:
+    """Return what a run under a plan recorded."""
+    return history_of_run(simulate(scenario_of(document(**PLANS[plan]))))
+
+
+def table(name: str, column: str, row: int, by: int) -> Change:
+    """Add to one value of a table."""
+
+    def change(history: History) -> History:
+        found = dict(getattr(history, name))
+        found[column] = found[column].copy()
+        found[column][row] += by
+        return replace(history, **{name: found})
+
+    return change
+
+
+def folded(name: str, row: int, by: int, column: str = "") -> Change:
+    """Add to one value of the passes, transfers or durations."""
+
+    def change(history: History) -> History:
+        tables = history.folded
+        assert tables is not None
+        if not column:
+            vector = getattr(tables, name).copy()
+            vector[row] += by
+            return replace(history, folded=replace(tables, **{name: vector}))
+        columns = dict(getattr(tables, name))
+        columns[column] = columns[column].copy()
+        columns[column][row] += by
+        return replace(history, folded=replace(tables, **{name: columns}))
+
+    return change
+
+
+def shape(change_of: Callable[[PassTemplate], PassTemplate]) -> Change:
+    """Change every template."""
+
+    def change(history: History) -> History:
+        tables = history.folded
+        assert tables is not None
+        templates = tuple(change_of(template) for template in tables.templates)
+        return replace(history, folded=replace(tables, templates=templates))
+
+    return change
+
+
+def renamed(prefix: str) -> Change:
+    """Let an operator be something else."""
+    return shape(
+        lambda template: replace(
+            template,
+            symbols=tuple(
+                ("other", op, module) if name.startswith(prefix) else (name, op, module)
+                for name, op, module in template.symbols
+            ),
+        )
+    )
+
+
+def rank_missing(template: PassTemplate) -> PassTemplate:
+    """Leave rank 1 out of the all-reduce after the attention of layer 1."""
+    members = tuple(
+        ranks[:1] if template.symbols[symbol][0] == "o_proj_all_reduce" and layer == 1 else ranks
+        for ranks, symbol, layer in zip(
+            template.members, template.node_symbol.tolist(), template.node_layer.tolist(), strict=True
+        )
+    )
+    return replace(template, members=members)
+
+
+def written_twice(template: PassTemplate) -> PassTemplate:
+    """Let the rotary embedding of each layer write the cache as well."""
+    kv_write = next(symbol for symbol in template.symbols if symbol[0] == "kv_write")
+    return replace(template, symbols=tuple(kv_write if s[0] == "rope" else s for s in template.symbols))
+
+
+def swapped_layers(template: PassTemplate) -> PassTemplate:
+    """Exchange layers 0 and 1."""
+    layer = template.node_layer
+    return replace(template, node_layer=np.where(layer == 0, 1, np.where(layer == 1, 0, layer)))
+
+
+def in_another_slot(history: History) -> History:
+    """Let the other micro-batch carry a sequence as well."""
+    assert history.decodes is not None
+    decodes = {name: values.copy() for name, values in history.decodes.items()}
+    row = int(np.argmax(decodes["last_step"] - decodes["first_step"]))
+    slot, first, last = (int(decodes[name][row]) for name in ("slot", "first_step", "last_step"))
+    steps = history.steps
+    assert steps is not None
+    inside = (steps["slot"] == 1 - slot) & (steps["step"] > first) & (steps["step"] < last)
+    inside &= steps["prefill_tokens"] == 0
+    step = int(steps["step"][np.flatnonzero(inside)[0]])
+    more = {"replica": 0, "slot": 1 - slot, "request": decodes["request"][row], "first_step": step, "last_step": step}
+    tokens = steps["decode_tokens"].copy()
+    tokens[steps["step"] == step] += 1
+    return replace(
+        history,
+        decodes={name: np.append(values, more[name]) for name, values in decodes.items()},
+        steps=dict(steps) | {"decode_tokens": tokens},
+    )
+
+
+def with_other(degree: str, tokens: int) -> Change:
+    """Compare with a run under another degree that gave request 0 other tokens."""
+
+    def change(history: History) -> History:
+        whole = against(history, replace(history, given=replace(history.given, **{degree: 8})))
+        assert whole.other is not None
+        got = whole.other.tokens.copy()
+        got[0] += tokens
+        return replace(whole, other=replace(whole.other, tokens=got))
+
+    return change
+
+
+def smaller_pool(history: History) -> History:
+    """Give the pool a block less than was in use."""
+    assert history.steps is not None
+    return replace(history, given=replace(history.given, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1))
+
+
+MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
+    ("a decode step has a token more", "tensor", table("steps", "decode_tokens", 12, 1), {"PH-2"}),
+    ("a step starts before its sequences' last", "tensor", table("steps", "start_ns", 10, -5), {"PH-3", "RUN-2"}),
+    ("a request asked for a token more", "tensor", table("requests", "output_tokens", 0, 1), {"PH-4"}),
+    ("a chunk starts one token later", "tensor", table("chunks", "start", 1, 1), {"KV-1"}),
+    ("a step prefills a token more than its chunks", "tensor", table("steps", "prefill_tokens", 0, -1), {"KV-3"}),
+    ("a layer is written twice", "tensor", shape(written_twice), {"KV-3"}),
+    ("a step attends to another's entry", "tensor", table("steps", "context_tokens", 9, 1), {"KV-5"}),
+    ("the pool is smaller", "tensor", smaller_pool, {"KV-6"}),
+    ("a step has a block more in use", "tensor", table("steps", "kv_blocks_used", 5, 1), {"KV-7"}),
+    ("a rank is missing", "tensor", shape(rank_missing), {"TP-5"}),
+    ("layers are swapped", "tensor", shape(swapped_layers), {"PP-6"}),
+    ("under tp 8 a request got other tokens", "tensor", with_other("tp", 1), {"TP-9"}),
+    ("under dp 8 a request got other tokens", "tensor", with_other("dp", 1), {"DP-4"}),
+    ("a step lasts longer than its operators", "tensor", table("steps", "end_ns", -1, 7), {"RUN-2", "KV-7"}),
+    ("an operator takes less than no time", "tensor", folded("row_values", 0, -(1 << 40)), {"RUN-2"}),
+    ("a request never came", "tensor", table("facts", "kind", 0, 9), {"RUN-4"}),
+    ("segments are not exchanged", "ring", renamed("kv_ring"), {"SP-2"}),
+    ("segments are not moved", "ring", renamed("kv_move"), {"SP-8"}),
+    ("a prefill is called a decode", "ring", shape(lambda t: replace(t, kind="decode")), {"SP-3"}),
+    ("experts are not combined", "experts", renamed("combine"), {"EP-4"}),
+    ("a stage starts before its input arrives", "stages", folded("transfer_times", 1, 1), {"PP-2"}),
+    ("a send takes less than its cost", "stages", folded("transfer_times", 1, -1), {"RUN-2"}),
+    ("a stage runs ahead of the one before", "stages", folded("passes", 1, -(10**9), "start_ns"), {"PP-3", "RUN-2"}),
+    ("a sequence is in two micro-batches", "stages", in_another_slot, {"PP-4"}),
+    ("a chunk runs on another replica", "replicas", table("chunks", "replica", -1, -1), {"DP-2", "KV-3"}),
+    (
+        "the digest is another", "tensor",
+        lambda history: replace(history, digests=(("as recorded", "a"), ("simulated again", "b"))), {"RUN-5"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_was_recorded_is_legal(plan: str) -> None:
+    assert check_history(recorded(plan)).violations == ()
+
+
+@pytest.mark.parametrize(("name", "plan", "change", "rules"), MUTATIONS, ids=[one[0] for one in MUTATIONS])
+def test_audit_catches_a_changed_record_by_its_rule(name: str, plan: str, change: Change, rules: set[str]) -> None:
+    del name
+    assert {found.rule for found in check_history(change(recorded(plan))).violations} == rules
