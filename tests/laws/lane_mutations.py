@@ -82,7 +82,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "arrive", "self.end = NEVER", "pass"),
     "a scheduler is not asked again after an arrival": Mutation(SharedLane, "arrive", "self.asked = False", "pass"),
     "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
-    "sends meet nothing": Mutation(SharedPipe, "_foresee", "if send.use is not None", "if False"),
     # lanes.py
     "the router goes by old loads": Mutation(Together, "_route", "!= loads[0][0]", "is None"),
     "what ends at the horizon has not happened": Mutation(Lanes, "_alone", "now > horizon", "now >= horizon"),
