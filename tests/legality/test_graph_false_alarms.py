@@ -13,6 +13,7 @@ import pytest
 from graph_cases_small import PRECISION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_plan_corpus import CORPUS
 
 from clustersim import catalog
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
@@ -21,6 +22,7 @@ from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan, Ten
 from clustersim.run.graph_legality import check_scenario_steps, check_steps, graph_view, story
 from clustersim.run.legality import check_scenario
 from clustersim.scenario.load import load
+from clustersim.scenario.parts import load_model
 from tests.laws.graph_cases import model_of, plan_of
 from tests.laws.random_scenarios import documents, scenario_of
 
@@ -48,6 +50,12 @@ def test_a_random_plan_has_one_verdict_on_its_template_and_in_full(random: Any, 
 @pytest.mark.parametrize("name", [name for name in catalog.names("scenarios") if not name.startswith("illegal")])
 def test_a_shipped_scenario_expands_to_legal_graphs(name: str) -> None:
     assert check_scenario_steps(load(name)).violations == ()
+
+
+@pytest.mark.parametrize(("name", "memory", "plan"), CORPUS)
+def test_plans_that_people_run_expand_to_legal_graphs(name: str, memory: float, plan: ParallelPlan) -> None:
+    del memory
+    assert check_steps(load_model(name), plan, PRECISION).violations == ()
 
 
 def splits() -> Iterator[TensorSplit]:

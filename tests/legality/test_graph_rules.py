@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from graph_cases_small import CASES, view_of
+from graph_cases_small import CASES, one, view_of
 from graph_mutations import MUTATIONS, Mutation
 
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.graph_rules import data
 from clustersim.legality.rulebook import RULES
 
 LEVEL_G = [rule.id for rule in RULES if "G" in rule.levels]
@@ -74,3 +78,23 @@ def test_a_violation_names_place_witness_and_what_would_be_legal() -> None:
         "message": "attention_add reads a partial sum of o_proj as if it were whole (and so at 1 more places)",
         "fix": "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole",
     }
+
+
+@pytest.mark.parametrize(("name", "scope", "legal"), [
+    ("dispatch", "global", True), ("dispatch", "replica", False), ("expert_up", "global", False),
+])  # fmt: skip
+def test_only_dispatch_and_combine_may_join_replicas_and_only_if_the_plan_says_so(
+    name: str, scope: str, legal: bool
+) -> None:
+    view = view_of("spread")
+    assert view.plan is not None
+    plan = replace(view.plan, dp=2, ep=replace(view.plan.ep, scope=scope))
+    node = one(view, name, step=0, layer=0)
+    joined = replace(
+        view,
+        plan=plan,
+        member_node=np.append(view.member_node, node),
+        member_rank=np.append(view.member_rank, plan.replica_ranks),
+        member_position=np.append(view.member_position, node),
+    )
+    assert (data.keeps_apart(joined).faults == ()) == legal
