@@ -1,72 +1,109 @@
-"""``clustersim check``: whether a plan and the step graphs that it expands to are legal, before anything runs."""
+"""``clustersim check``: whether a plan and its step graphs are legal, before anything runs; the nearest legal plan."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from clustersim.cli.graph_check import GRAPH_SUFFIX, check_graph_file, print_step_graphs, with_step_graphs
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_json
-from clustersim.errors import InputError, Problem
-from clustersim.legality.rule import Verdict, together
-from clustersim.run.graph_legality import check_foreign, check_scenario_steps, graph_headline, violation_line
+from clustersim.legality.deployment import counted
+from clustersim.legality.rule import Verdict
+from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
 from clustersim.run.legality import check_scenario, headline, problem
+from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
 
 
 @click.command()
 @click.argument("scenario")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--fix", is_flag=True, help="Write the nearest legal scenario.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where to [NAME.legal.yaml beside SCENARIO].")
 @click.pass_context
-def check(ctx: click.Context, scenario: str, overrides: tuple[str, ...], as_json: bool) -> None:
+def check(
+    ctx: click.Context, scenario: str, overrides: tuple[str, ...], as_json: bool, fix: bool, out: Path | None
+) -> None:
     """Check that the plan of SCENARIO (a path, or the name of one that ships) is legal, and what it expands to.
 
     A legal plan is expanded: to a prefill, a mixed and several decode steps, one after the other, whose graphs are
     checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it.
 
-    Prints every violation with the rule that it breaks and what would be legal. Exit status 0: legal, 1: illegal,
-    2: the scenario can't be read.
+    Prints every violation with the rule that it breaks and what would be legal. --fix writes the nearest legal
+    scenario: fewest changed fields, each with the rule that asks for it; a file that is there already is
+    overwritten only when --out names it. Exit status 0: legal, or a legal one was written, 1: illegal, 2: the
+    scenario can't be read.
     """
-    verdict = (
-        _graph_file(scenario, overrides, as_json)
-        if scenario.endswith(".json")
-        else _scenario(scenario, overrides, as_json)
-    )
+    if out is not None and not fix:
+        raise click.UsageError("--out says where --fix writes; add --fix")
+    if scenario.endswith(GRAPH_SUFFIX):
+        if fix:
+            raise click.UsageError("--fix changes a scenario, and a step graph is none")
+        if check_graph_file(scenario, overrides, as_json=as_json).verdict != "legal":
+            ctx.exit(ILLEGAL)
+        return
+    loaded = load(scenario, overrides)
+    verdict = with_step_graphs(loaded, check_scenario(loaded))
+    found, target = (_fixed(scenario, loaded, overrides, verdict, out)) if fix else (None, None)
     if as_json:
-        print_json(verdict.as_json())
-    elif verdict.violations:
-        click.echo("What a rule says, and why: clustersim rules ID")
-    if verdict.verdict != "legal":
+        print_json(verdict.as_json() | ({} if found is None else {"fix": _fix_json(found, target)}))
+    else:
+        _print_verdict(loaded, verdict)
+        if found is not None:
+            _print_fix(loaded, found, target)
+    if verdict.verdict != "legal" and target is None:
         ctx.exit(ILLEGAL)
 
 
-def _scenario(name: str, overrides: tuple[str, ...], quiet: bool) -> Verdict:
-    loaded = load(name, overrides)
-    plan = check_scenario(loaded)
-    if not quiet:
-        click.echo(headline(loaded, plan))
-        for violation in plan.violations:
-            click.echo(problems_text([problem(loaded, violation)]))
-    if plan.violations:
-        return plan
-    graphs = check_scenario_steps(loaded)
-    if not quiet:
-        _show(f"the step graphs of {loaded.name}", graphs)
-    return together([plan, graphs])
+def _fixed(
+    name: str, scenario: Scenario, overrides: tuple[str, ...], verdict: Verdict, out: Path | None
+) -> tuple[Fix, Path | None]:
+    """Return the nearest legal scenario, and the file that it was written to if it is another one."""
+    if verdict.verdict == "legal":
+        return Fix(changes=()), None
+    if not verdict.of_level("P").violations:
+        reason = "the plan is legal, and no change of it is known to mend what is wrong with its step graphs"
+        return Fix(changes=None, reason=reason), None
+    target = out if out is not None else default_target(name)
+    refuse_target(target, overwrite=out is not None)
+    found = fix_scenario(scenario)
+    if found.changes is None:
+        return found, None
+    write_whole(fixed_text(name, overrides, found, target), target)
+    return found, target
 
 
-def _graph_file(name: str, overrides: tuple[str, ...], quiet: bool) -> Verdict:
-    if overrides:
-        raise InputError(Problem(path="--set", message=f"{name} is a step graph, which has no values to change"))
-    verdict = check_foreign(Path(name))
-    if not quiet:
-        _show(name, verdict)
-    return verdict
+def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
+    return {
+        "legal": fix.changes is not None,
+        "file": None if target is None else str(target),
+        "changes": [change.as_json() for change in fix.changes or ()],
+        "reason": fix.reason,
+    }
 
 
-def _show(name: str, verdict: Verdict) -> None:
-    click.echo(graph_headline(name, verdict))
-    for violation in verdict.violations:
-        click.echo(violation_line(violation))
+def _print_verdict(scenario: Scenario, verdict: Verdict) -> None:
+    plan = verdict.of_level("P")
+    click.echo(headline(scenario, plan))
+    for violation in plan.violations:
+        click.echo(problems_text([problem(scenario, violation)]))
+    print_step_graphs(scenario.name, verdict)
+    if verdict.violations:
+        click.echo("What a rule says, and why: clustersim rules ID")
+
+
+def _print_fix(scenario: Scenario, fix: Fix, target: Path | None) -> None:
+    if target is None:
+        click.echo("nothing was written: it is legal as it is" if fix.reason is None else f"no fix: {fix.reason}")
+        return
+    changes = fix.changes or ()
+    click.echo(f"fixed: {counted(len(changes), 'change')}, written to {shown(target)}")
+    for change in changes:
+        click.echo(f"  {change}\n    {change.rule}: {change.statement}\n    without it: {change.message}")
+    if any(expectation.key == "legal" and expectation.check({"legal": True}) for expectation in scenario.expect):
+        click.echo("Its expect still says legal: false, which is no rule's matter: change it before you run it.")

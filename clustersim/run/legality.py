@@ -29,7 +29,7 @@ def check_scenario(scenario: Scenario) -> Verdict:
     if verdict.verdict != "legal" or (scenario.plan.ep.scope == "global" and scenario.plan.dp > 1):
         return verdict  # the latter is refused by the simulator, which has no memory for it
     memory = scenario_memory(scenario)
-    layout = _simulated_layout(scenario, layout_of(Deployment(**numbers)), memory)
+    layout = _simulated_layout(scenario, layout_of(deployment_of(scenario)), memory)
     limits = replace(numbers["limits"], kv_blocks=max(1, pool_blocks(scenario, memory)))
     return check_plan(**numbers | {"limits": limits}, layout=layout)
 
@@ -78,6 +78,11 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
         ),
         "cluster": scenario.topology.name,
     }
+
+
+def deployment_of(scenario: Scenario) -> Deployment:
+    """Return what the rules of level P look at of a scenario."""
+    return Deployment(**_numbers(scenario))
 
 
 def _simulated_layout(scenario: Scenario, own: Layout, memory: tuple[RankMemory, ...]) -> Layout:

@@ -101,6 +101,7 @@ def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iter
         if _would_fit(deployment, change):
             yield Repair(text=f"{change[0][1]} weights", change=change, distance=4, kind="weights")
     yield from _joint_repairs(deployment, formats)
+    yield from _batch_and_pool_repairs(deployment)
 
 
 def _joint_repairs(deployment: Deployment, formats: Sequence[Change]) -> Iterator[Repair]:
@@ -109,11 +110,32 @@ def _joint_repairs(deployment: Deployment, formats: Sequence[Change]) -> Iterato
     replicas = [plan.dp] if plan.dp == 1 else [plan.dp, 1]
     for weights, dp, tp in product(((), *formats), replicas, reversed(head_divisors(deployment))):
         room = deployment.num_devices // (dp * tp * plan.sp.degree)
+        least = _fewest_stages(changed(deployment, (*degree_change(deployment, tp=tp, pp=1), *weights)))
         for pp in divisors(max(1, min(room, len(deployment.model.layers)))):
+            if pp < least:
+                continue
             degrees = {"tp": tp, "pp": pp} if dp == plan.dp else {"dp": dp, "tp": tp, "pp": pp}
             change = (*degree_change(deployment, **degrees), *weights)
             if _would_fit(deployment, change):
                 yield Repair(text=degree_words(change), change=change, kind="joint", last_resort=True)
+
+
+def _batch_and_pool_repairs(deployment: Deployment) -> Iterator[Repair]:
+    """Yield the largest batch beside which one block fits, and the largest pool beside that."""
+    one_block = changed(deployment, (("serving.kv_blocks", 1),))
+    for batch in _limit_repairs(one_block, ()):
+        smaller = changed(deployment, batch.change)
+        for pool in _limit_repairs(smaller, memory_stages(smaller, None)):
+            if deployment.limits.kv_blocks is not None and pool.change[0][0] == "serving.kv_blocks":
+                change = (*batch.change, *pool.change)
+                yield Repair(text=f"{batch.text} with {pool.text}", change=change, kind="limits", last_resort=True)
+
+
+def _fewest_stages(whole: Deployment) -> float:
+    """Return how many stages weights and K/V of a deployment of one stage need at least: the fullest has the mean."""
+    (stage,) = memory_stages(whole, None)
+    needed = needed_bytes(whole, replace(stage, buffers=0.0), whole.limits.kv_blocks or 1)
+    return needed / budget_bytes(whole)
 
 
 def _would_fit(deployment: Deployment, change: Change) -> bool:
@@ -124,7 +146,7 @@ def _would_fit(deployment: Deployment, change: Change) -> bool:
 def _limit_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iterator[Repair]:
     """Yield a smaller pool, or a smaller batch, where that alone is enough."""
     limits, budget = deployment.limits, budget_bytes(deployment)
-    if limits.kv_blocks is not None:
+    if limits.kv_blocks is not None and stages:
         room = [
             (budget - stage.weights - stage.buffers) / (limits.kv_block_tokens * stage.kv_per_token)
             for stage in stages
@@ -134,6 +156,8 @@ def _limit_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Itera
         if 1 <= most < limits.kv_blocks:
             yield Repair(text=f"at most {most} blocks", change=(("serving.kv_blocks", most),))
     tokens = limits.max_batch_tokens // 2
+    if not fits_memory(changed(deployment, (("serving.max_batch_tokens", 1),))):
+        return
     while tokens >= 1:
         change = (("serving.max_batch_tokens", tokens),)
         if fits_memory(changed(deployment, change)):

@@ -1,0 +1,236 @@
+"""``clustersim check --fix`` and the stable JSON of ``check``: files, exit statuses, what is never overwritten."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from clustersim.legality.check import PLAN_CHECKS
+from clustersim.legality.rule import LookedAt, Verdict, Violation, together
+from clustersim.run.legality import check_scenario
+from clustersim.scenario.load import load
+from tests.architecture.documents import ROOT
+
+SCENARIO = """\
+# a study of ours
+topology: dgx-h100
+model: llama-3.1-70b       # 64 heads
+plan:
+  tp: 6                    # too clever
+workload:
+  trace: {path: data/own.csv, format: csv}
+"""
+TRACE = "arrival_s,prompt_tokens,output_tokens\n0.0,10,2\n"
+TYPES = {"text": str, "number": int, "list": list, "true or false": bool, "text or null": (str, type(None))}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "s.yaml").write_text(SCENARIO)
+    (tmp_path / "study" / "data").mkdir()
+    (tmp_path / "study" / "data" / "own.csv").write_text(TRACE)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_the_fixed_scenario_lies_beside_the_first_one_and_keeps_its_text() -> None:
+    result = invoke("check", "study/s.yaml", "--fix")
+    assert result.exit_code == 0, result.output
+    assert Path("study/s.legal.yaml").read_text() == SCENARIO.replace("tp: 6 ", "tp: 4 ")
+    assert Path("study/s.yaml").read_text() == SCENARIO
+    assert check_scenario(load("study/s.legal.yaml")).verdict == "legal"
+    lines = result.stdout.splitlines()
+    assert lines[0] == "illegal: the plan of s breaks 1 rule at 1 place"
+    assert lines[-4:-2] == ["fixed: 1 change, written to study/s.legal.yaml", "  plan.tp: 6 → 4"]
+    assert lines[-2].startswith("    TP-1: Only decomposable dimensions are split, and they divide")
+    assert lines[-1] == "    without it: 6 does not divide 64 attention heads (llama-3.1-70b)"
+
+
+def test_nothing_that_is_there_is_overwritten_unless_out_names_it() -> None:
+    Path("study/s.legal.yaml").write_text("precious\n")
+    result = invoke("check", "study/s.yaml", "--fix")
+    assert result.exit_code == 2
+    assert "study/s.legal.yaml: is there already and is not overwritten" in result.stderr
+    assert Path("study/s.legal.yaml").read_text() == "precious\n"
+    assert invoke("check", "study/s.yaml", "--fix", "--out", "study/s.yaml").exit_code == 0
+    assert "tp: 4 " in Path("study/s.yaml").read_text()
+    assert sorted(path.name for path in Path("study").iterdir()) == ["data", "s.legal.yaml", "s.yaml"]
+
+
+def test_a_legal_scenario_is_left_as_it_is() -> None:
+    result = invoke("check", "study/s.yaml", "--set", "plan.tp=8", "--fix")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "nothing was written: it is legal as it is"
+    assert not Path("study/s.legal.yaml").exists()
+
+
+def test_what_has_no_legal_neighbour_is_rejected_with_the_reason() -> None:
+    arguments = ("check", "study/s.yaml", "--set", "topology={name: rtx-4090-node, nodes: 1}", "--set",
+                 "model=deepseek-v3", "--fix")  # fmt: skip
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("no fix: no change of plan or limits makes it legal: a rank of ")
+    assert not Path("study/s.legal.yaml").exists()
+    found = json.loads(invoke(*arguments, "--json").stdout)["fix"]
+    assert (found["legal"], found["file"], found["changes"]) == (False, None, [])
+    assert "[KV-6]" in found["reason"]
+
+
+def test_overrides_are_part_of_what_is_written() -> None:
+    assert invoke("check", "study/s.yaml", "--set", "plan.tp=5", "--set", "seed=9", "--fix").exit_code == 0
+    text = Path("study/s.legal.yaml").read_text()
+    assert "  tp: 4                    # too clever\n" in text
+    assert "seed: 9\n" in text
+
+
+def test_references_to_files_hold_in_another_folder() -> None:
+    Path("elsewhere").mkdir()
+    assert invoke("check", "study/s.yaml", "--fix", "--out", "elsewhere/new.yaml").exit_code == 0
+    assert "path: ../study/data/own.csv" in Path("elsewhere/new.yaml").read_text()
+    assert len(load("elsewhere/new.yaml").requests()) == 1
+
+
+def test_a_scenario_that_ships_is_fixed_into_the_working_directory() -> None:
+    result = invoke("check", "illegal-five-ways", "--fix")
+    assert result.exit_code == 0, result.output
+    shipped = (ROOT / "scenarios" / "illegal-five-ways.yaml").read_text(encoding="utf-8").splitlines()
+    written = Path("illegal-five-ways.legal.yaml").read_text(encoding="utf-8").splitlines()
+    assert len(shipped) == len(written)
+    assert sum(one != other for one, other in zip(shipped, written, strict=True)) == 5
+    assert "Its expect still says legal: false" in result.stdout
+    assert not (ROOT / "scenarios" / "illegal-five-ways.legal.yaml").exists()
+    assert invoke("check", "quickstart", "--set", "plan.tp=3", "--fix").exit_code == 0
+    assert "scenarios/traces/azure-conv-sample.csv" in Path("quickstart.legal.yaml").read_text()
+    assert load("quickstart.legal.yaml").requests().prompt_tokens.any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("study/s.yaml", "--out", "x.yaml"), "add --fix"),
+        (("study/missing.yaml", "--fix"), "study/missing.yaml: no such file"),
+        (
+            ("study/s.yaml", "--fix", "--out", "nowhere/x.yaml"),
+            "nowhere/x.yaml: can't be written: its folder is not there",
+        ),
+        (("study/s.yaml", "--fix", "--out", "study"), "study: can't be written: it is a folder"),
+    ],
+)
+def test_unusable_input_exits_with_2_and_leaves_nothing(arguments: tuple[str, ...], words: str) -> None:
+    before = sorted(Path().rglob("*"))
+    result = invoke("check", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_step_graphs_that_are_wrong_though_the_plan_is_legal_have_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
+    graphs = Verdict(violations=(wrong,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
+    monkeypatch.setattr("clustersim.cli.check.with_step_graphs", lambda _, plan: together([plan, graphs]))
+    result = invoke("check", "study/s.yaml", "--set", "plan.tp=8", "--fix")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("no fix: the plan is legal")
+    assert not Path("study/s.legal.yaml").exists()
+
+
+def test_json_says_what_was_changed_and_why() -> None:
+    found = json.loads(invoke("check", "study/s.yaml", "--fix", "--json").stdout)
+    assert found["verdict"] == "illegal"
+    assert found["fix"] == {
+        "legal": True,
+        "file": "study/s.legal.yaml",
+        "changes": [
+            {
+                "path": "plan.tp.degree",
+                "old": 6,
+                "new": 4,
+                "rule": "TP-1",
+                "message": "6 does not divide 64 attention heads (llama-3.1-70b)",
+                "statement": found["fix"]["changes"][0]["statement"],
+            }
+        ],
+        "reason": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("study/s.yaml",),
+        ("study/s.yaml", "--fix"),
+        ("illegal-five-ways", "--fix"),
+        ("quickstart",),
+        ("quickstart", "--fix"),
+        ("study/s.yaml", "--set", "model=deepseek-v3", "--set", "topology={name: l40s-node, nodes: 1}", "--fix"),
+    ],
+    ids=" ".join,
+)
+def test_json_has_the_keys_and_types_that_are_promised(arguments: tuple[str, ...]) -> None:
+    found = json.loads(invoke("check", *arguments, "--json").stdout)
+    assert shape(found, "") == {path: kind for path, kind in PROMISED.items() if present(path, found)}
+    assert [rule["id"] for rule in found["rules"] if rule["level"] == "P"] == list(PLAN_CHECKS)
+    assert ("fix" in found) == ("--fix" in arguments)
+    assert (found["verdict"] == "illegal") == bool(found["violations"])
+
+
+PROMISED = {
+    "verdict": "text", "violations": "list", "rules": "list",
+    "violations[].rule": "text", "violations[].level": "text", "violations[].where": "text",
+    "violations[].message": "text", "violations[].fix": "text",
+    "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
+    "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
+    "fix.changes[].path": "text", "fix.changes[].old": "any", "fix.changes[].new": "any",
+    "fix.changes[].rule": "text", "fix.changes[].message": "text", "fix.changes[].statement": "text",
+}  # fmt: skip
+"""Key of ``check --json`` → its type. Other programs rely on these: keys may be added, none is renamed or removed."""
+
+
+def present(path: str, found: dict[str, Any]) -> bool:
+    """Whether the list or mapping that holds a key has anything in it."""
+    holder: Any = found
+    for part in path.split(".")[:-1]:
+        name = part.removesuffix("[]")
+        if name not in holder:
+            return False
+        holder = holder[name]
+        if part.endswith("[]"):
+            if not holder:
+                return False
+            holder = holder[0]
+    return True
+
+
+def shape(value: Any, path: str) -> dict[str, str]:
+    """Return the type of every key, by its path; items of one list must be alike."""
+    if isinstance(value, dict) and not re.search(r"\.(old|new)$", path):
+        inner = {}
+        for key, item in value.items():
+            inner |= shape(item, f"{path}.{key}" if path else key)
+        return inner
+    known = PROMISED.get(path, "unknown")
+    if known != "any":
+        assert isinstance(value, TYPES[known]), (path, value)
+    found = {path: known}
+    if known == "list":
+        items = [shape(item, f"{path}[]") for item in value]
+        assert all(item == items[0] for item in items)
+        found |= items[0] if items else {}
+    return found
+
+
+def test_the_promised_keys_are_those_that_contributing_lists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `((?:verdict|violations|rules|fix)[^`]*)` \| ([a-z ]+?) \|", text, re.MULTILINE))
+    assert listed == PROMISED

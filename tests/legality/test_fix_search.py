@@ -1,0 +1,192 @@
+"""The search for the nearest legal plan: fewest fields, the order of the documents, a reason for every change."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clustersim.legality import nearest
+from clustersim.run.fix import fix_scenario
+from clustersim.run.legality import check_scenario, deployment_of
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario, load
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.schema import SHORTHANDS
+from tests.laws.random_scenarios import documents
+
+Document = dict[str, Any]
+
+MUTATIONS = {
+    "plan.tp": (3, 5, 6, 7, 8, 16, 32),
+    "plan.pp": (5, 6, 9, 16),
+    "plan.dp": (4, 7, 100),
+    "plan.sp": (2, {"degree": 3, "scheme": "all_to_all", "partition": "zigzag", "decode": "dp"},
+                {"degree": 2, "scheme": "ring", "partition": "zigzag"}),
+    "plan.ep": (2, 3, 16, {"degree": 2, "placement": [0, 1, 0]}),
+    "plan.stages": ({"cuts": [99]}, {"cuts": [1, 1]}, {"cuts": ["1.ffn"]}, {"cuts": [0]}),
+    "plan.placement": ([0, 0], [1], list(range(8))),
+    "serving.kv_blocks": (10**9,),
+    "serving.max_batch_tokens": (10**8,),
+}  # fmt: skip
+"""Path → values that may make a small scenario illegal."""
+
+
+def scenario_of(document: Document, changes: dict[str, Any] | None = None) -> Scenario:
+    """Build a scenario with values changed."""
+    base = parse_yaml(yaml.safe_dump(document | {"run": {}}), "random.yaml")
+    texts = [f"{path}={yaml.safe_dump(value, default_flow_style=True).strip().removesuffix('...')}"
+             for path, value in (changes or {}).items()]  # fmt: skip
+    return build_scenario(apply_overrides(base, texts, SHORTHANDS))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Document:
+    """Draw a legal scenario, and change one to four of its fields."""
+    document = draw(documents())
+    for path in draw(st.lists(st.sampled_from(sorted(MUTATIONS)), min_size=1, max_size=4, unique=True)):
+        part, key = path.split(".")
+        document[part] = document[part] | {key: draw(st.sampled_from(MUTATIONS[path]))}
+    return document
+
+
+def law(examples: int) -> settings:
+    """Return the settings of a law."""
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@law(40)
+@given(mutated())
+def test_the_fixed_scenario_is_legal_and_no_part_of_its_changes_is(document):
+    broken = scenario_of(document)
+    fix = fix_scenario(broken)
+    before = check_scenario(broken)
+    assert fix.changes is not None, fix.reason
+    assert bool(fix.changes) == (before.verdict == "illegal")
+    changes = {change.path: change.new for change in fix.changes}
+    assert len(changes) == len(fix.changes)
+    assert check_scenario(scenario_of(document, changes)).verdict == "legal"
+    for size in range(1, len(changes)):
+        for part in combinations(changes, size):
+            some = {path: changes[path] for path in part}
+            assert check_scenario(scenario_of(document, some)).verdict == "illegal", f"{some} is enough"
+
+
+@law(40)
+@given(mutated())
+def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document):
+    fix = fix_scenario(scenario_of(document))
+    changes = {change.path: change.new for change in fix.changes}
+    for change in fix.changes:
+        others = {path: value for path, value in changes.items() if path != change.path}
+        left = check_scenario(scenario_of(document, others)).violations
+        assert (change.rule, change.message) in [(found.rule, found.message) for found in left]
+
+
+def single_changes(document: Document) -> list[dict[str, Any]]:
+    """Return every change of one field that comes to mind, found without the rules."""
+    numbers = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+    return [
+        *({f"plan.{name}": value} for name in ("tp.degree", "pp", "dp", "sp.degree", "ep.degree") for value in numbers),
+        *({"plan.sp.scheme": name} for name in ("ring", "all_gather", "all_to_all")),
+        *({"plan.sp.partition": name} for name in ("zigzag", "contiguous")),
+        {"plan.sp.decode": "idle"},
+        {"plan.stages": "balanced"},
+        {"plan.placement": "packed"},
+        {"plan.ep.placement": "contiguous"},
+        *({"serving.kv_blocks": 16**power} for power in range(8)),
+        *({"serving.max_batch_tokens": 16**power} for power in range(6)),
+    ]
+
+
+@law(15)
+@given(mutated())
+def test_where_one_change_is_enough_one_change_is_made(document):
+    fix = fix_scenario(scenario_of(document))
+    if len(fix.changes) < 2:
+        return
+    for change in single_changes(document):
+        assert check_scenario(scenario_of(document, change)).verdict == "illegal", change
+
+
+def changes_of(*overrides: str, name: str = "quickstart") -> list[tuple[str, Any, Any, str]]:
+    """Return (path, old, new, rule) of the changes that mend a scenario that ships."""
+    fix = fix_scenario(load(name, overrides))
+    assert fix.changes is not None, fix.reason
+    return [(change.path, change.old, change.new, change.rule) for change in fix.changes]
+
+
+def test_a_degree_is_lowered_before_it_is_raised():
+    assert changes_of("plan.tp=6", "plan.pp=1") == [("plan.tp.degree", 6, 4, "TP-1")]
+
+
+def test_a_missing_declaration_is_added_before_a_degree_is_lowered():
+    sp = "plan={tp: 8, sp: {degree: 2, scheme: ring, partition: zigzag}}"
+    assert changes_of(sp) == [("plan.sp.decode", None, "idle", "SP-3")]
+
+
+def test_a_boundary_is_moved_before_a_degree_is_lowered():
+    assert changes_of("plan.stages={cuts: [80]}") == [("plan.stages", {"cuts": [80]}, "balanced", "PP-1")]
+
+
+def test_another_scheme_comes_before_less_parallelism_only_where_no_degree_can_be_lowered():
+    sp = "plan={tp: 1, sp: {degree: 3, scheme: all_to_all, partition: zigzag, decode: idle}}"
+    (change,) = changes_of(sp, "model=llama-3.1-8b")
+    assert change == ("plan.sp.degree", 3, 2, "SP-1")
+
+
+def test_a_higher_degree_comes_before_a_smaller_batch():
+    assert changes_of("plan={tp: 1}", "serving.max_batch_tokens=2000") == [("plan.tp.degree", 1, 2, "KV-6")]
+
+
+def test_the_pool_shrinks_to_what_fits_and_no_further():
+    ((path, _, blocks, rule),) = changes_of("serving.kv_blocks=100000000")
+    assert (path, rule) == ("serving.kv_blocks", "KV-6")
+    assert check_scenario(load("quickstart", [f"serving.kv_blocks={blocks}"])).verdict == "legal"
+    assert check_scenario(load("quickstart", [f"serving.kv_blocks={blocks + 1}"])).verdict == "illegal"
+
+
+def test_what_must_follow_a_change_is_explained_by_its_own_rule():
+    found = changes_of("plan={tp: 3, ep: 3}", name="mixtral-ep")
+    assert found == [("plan.ep.degree", 3, 2, "EP-1"), ("plan.tp.degree", 3, 2, "TP-1")]
+
+
+def test_the_shipped_illegal_scenario_takes_its_five_changes():
+    assert [(path, rule) for path, _, _, rule in changes_of(name="illegal-five-ways")] == [
+        ("plan.sp.decode", "SP-3"),
+        ("plan.stages", "PP-1"),
+        ("plan.ep.degree", "EP-1"),
+        ("plan.tp.degree", "TP-1"),
+        ("serving.kv_blocks", "KV-6"),
+    ]
+
+
+def test_a_legal_scenario_needs_nothing():
+    assert changes_of() == []
+
+
+def test_a_model_that_fits_nowhere_is_rejected_with_the_reason():
+    fix = fix_scenario(load("quickstart", ["topology={name: rtx-4090-node, nodes: 1}", "model=deepseek-v3", "plan={}"]))
+    assert fix.changes is None
+    assert "[KV-6]" in fix.reason
+    assert "GiB of weights" in fix.reason
+
+
+def test_a_search_that_gives_up_says_so(monkeypatch):
+    monkeypatch.setattr(nearest, "MOST_EXAMINED", 3)
+    monkeypatch.setattr("clustersim.run.fix.MOST_EXAMINED", 3)
+    fix = fix_scenario(load("illegal-five-ways"))
+    assert fix.changes is None
+    assert "3 candidates" in fix.reason
+
+
+def test_what_only_the_simulator_finds_is_mended_too():
+    scenario = load("quickstart", ["plan.tp=6"])
+    found = nearest.nearest_legal(
+        deployment_of(scenario), lambda made: check_scenario(scenario).violations if made.plan.tp == 4 else ()
+    )
+    assert [(asked.path, asked.value) for asked in found.changes] == [("plan.tp.degree", 2)]
