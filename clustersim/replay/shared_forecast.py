@@ -49,7 +49,7 @@ class SharedForecast:
             Whether nothing meets; else nothing is added, and what comes is for :class:`SharedPipe`.
         """
         free_at, sent_at, last, ranks = self.free_at, self.sent_at, self.last, self.ranks
-        passes, sent, sends = micro.passes, micro.sent, micro.sends
+        passes, sent, sends, counts = micro.passes, micro.sent, micro.sends, micro.counts
         begun = len(passes), len(sent)
         while True:
             length, number, varying, durations = micro.priced[stage]
@@ -70,11 +70,13 @@ class SharedForecast:
                 return True
             at = max(at, sent_at[stage])
             sent += [at] * ranks
-            use = self.shared[stage].send(micro.kind, micro.counts, durations[0])
-            end = at + durations[0]
-            enters = end if use is None else end - use.transfer_ns
-            if use is not None and self._meets(flight, stage + 1, enters, end):
-                return self._drop(micro, *begun)
+            here, took = self.shared[stage], durations[0]
+            use = here.sends[counts] if counts in here.sends else here.send(micro, took)
+            end = enters = at + took
+            if use is not None:
+                enters -= use.transfer_ns
+                if flight and self._meets(flight, stage + 1, enters, end):
+                    return self._drop(micro, *begun)
             sends[stage] = SharedSend(enters, end, use)
             at = sent_at[stage] = end
             sent += [at] * ranks

@@ -159,7 +159,7 @@ class SharedPipe:
         """Begin to send what waits longest."""
         micro = self.outputs[boundary][0]
         duration = micro.priced[boundary][3][0]
-        use = self.shared[boundary].send(micro.kind, micro.counts, duration)
+        use = self.shared[boundary].send(micro, duration)
         end = now + duration
         self.sends[boundary] = send = SharedSend(end if use is None else end - use.transfer_ns, end, use)
         micro.sent += [now] * self.ranks

@@ -16,7 +16,7 @@ from clustersim.replay.comm import CommTable
 from clustersim.replay.lane import NEVER
 from clustersim.replay.shared_flows import Use
 from clustersim.replay.shared_micro import SharedMicro
-from clustersim.replay.shared_uses import Counts, Uses
+from clustersim.replay.shared_uses import MOST_USES, Counts, Uses
 
 MOST_ROWS: Final = 1000
 """Rows of durations whose collectives are remembered; they can be found again."""
@@ -72,6 +72,11 @@ class SharedStage:
     comm : CommTable
     devices, after : tuple of int
         Of this stage and of the next one, which the last one has not.
+
+    Attributes
+    ----------
+    sends : dict
+        Counts of a step → what its sends put on links; None when nothing, or for no time.
     """
 
     def __init__(
@@ -85,11 +90,16 @@ class SharedStage:
         self.prices = prices
         self.uses = [Uses(programs[kind], comm, devices, after) for kind in STEP_KINDS]
         self.kinds: dict[int, _Kind] = {}
+        self.sends: dict[Counts, Use | None] = {}
 
-    def send(self, kind: int, counts: Counts, duration_ns: int) -> Use | None:
-        """Return what the sends after a pass put on links."""
-        uses = self.uses[kind]
-        return uses.of(uses.program.template.send_classes[0], counts, duration_ns)
+    def send(self, micro: SharedMicro, duration_ns: int) -> Use | None:
+        """Return what the sends after a pass put on links, and remember it."""
+        uses = self.uses[micro.kind]
+        if len(self.sends) >= MOST_USES:
+            self.sends.clear()
+        cls = uses.program.template.send_classes[0]
+        found = self.sends[micro.counts] = uses.of(cls, micro.counts, duration_ns)
+        return found
 
     def collectives(self, kind: int, number: int) -> Collectives:
         """Return the collectives of passes with this row of durations."""
