@@ -85,12 +85,13 @@ def test_a_request_of_another_plan_over_one_of_tp_8(benchmark, plan):
     report(benchmark, took.cpu_s / base.cpu_s, f"{plan}: {took}", f"TP 8: {base}")
 
 
-def test_full_over_folded_on_fifty_requests_of_tp_8(benchmark):
-    """CPU seconds of ``full`` over those of ``folded``."""
+@pytest.mark.parametrize("requests", [50, 400])
+def test_full_over_folded_on_the_same_requests_of_tp_8(benchmark, requests):
+    """CPU seconds of ``full`` over those of ``folded``; of few requests ``folded`` mostly compiles programs."""
     full = benchmark.pedantic(
-        lambda: in_child("tp-on-one-node", azure(50, RATE), "run.replay=full"), rounds=1, iterations=1
+        lambda: in_child("tp-on-one-node", azure(requests, RATE), "run.replay=full"), rounds=1, iterations=1
     )
-    folded = one_node(50)
+    folded = one_node(requests)
     report(benchmark, full.cpu_s / folded.cpu_s, f"full: {full}", f"folded: {folded}")
 
 
@@ -130,16 +131,14 @@ def test_growth_with_twice_the_layers(benchmark):
     layers = config["num_hidden_layers"]
     twice = f"model.config.num_hidden_layers={2 * layers}"
     pool = "serving.kv_blocks=5000"
-    deep = benchmark.pedantic(
-        lambda: in_child("tp-on-one-node", closed(TENTH // 10), twice, pool), rounds=1, iterations=1
-    )
-    base = in_child("tp-on-one-node", closed(TENTH // 10), pool)
+    deep = benchmark.pedantic(lambda: in_child("tp-on-one-node", closed(TENTH), twice, pool), rounds=1, iterations=1)
+    base = in_child("tp-on-one-node", closed(TENTH), pool)
     report(benchmark, deep.cpu_s / base.cpu_s, deep, base)
 
 
 def test_growth_with_tp_8_instead_of_1(benchmark):
     """CPU seconds of Llama-3.1-8B on TP 8 over those on TP 1, on the same steps."""
-    options = ("model=llama-3.1-8b", closed(TENTH // 10), "serving.kv_blocks=5000")
+    options = ("model=llama-3.1-8b", closed(TENTH), "serving.kv_blocks=5000")
     eight = benchmark.pedantic(lambda: in_child("tp-on-one-node", *options), rounds=1, iterations=1)
     one = in_child("tp-on-one-node", *options, "plan={tp: 1}")
     report(benchmark, eight.cpu_s / one.cpu_s, eight, one)
