@@ -25,9 +25,10 @@ from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
 
-SAMPLE: Final = 16
-"""Regular passes of each template that are unfolded."""
-MOST_ROWS: Final = 1 << 20
+MOST_SAMPLED: Final = 16
+SAMPLED_ROWS: Final = 1 << 16
+"""Regular passes of each template that are unfolded: two at least, then as many as make so many spans."""
+MOST_ROWS: Final = 1 << 18
 """Spans of one sheet, about."""
 
 
@@ -186,7 +187,6 @@ class TemplateRows:
         sources, targets = self.row_of[edges[:, 0]], self.row_of[edges[:, 1]]
         both = (sources >= 0) & (targets >= 0)
         self.sources, self.targets = sources[both], targets[both]
-        self.backward = bool((edges[:, 0] < edges[:, 1]).all())
 
 
 def sheets_of_tables(tables: Tables, given: Given) -> Iterator[Sheet]:
@@ -195,21 +195,24 @@ def sheets_of_tables(tables: Tables, given: Given) -> Iterator[Sheet]:
     table = tables.passes
     for number, template in enumerate(tables.templates):
         mine = np.flatnonzero(table["template"] == number)
-        regular = mine[table["irregular"][mine] < 0]
-        if len(regular):
-            sample = np.unique(np.linspace(0, len(regular) - 1, min(SAMPLE, len(regular))).astype(np.int64))
-            yield from _unfolded(tables, passes, TemplateRows(template), regular[sample], given)
+        rows = TemplateRows(template)
         stretched = mine[table["irregular"][mine] >= 0]
         lossy = np.array([is_loss(tables.irregular[at]) for at in table["irregular"][stretched].tolist()], bool)
-        chains, stretched = stretched[lossy], stretched[~lossy]
-        rows = TemplateRows(template)
-        if len(chains):
-            sample = np.unique(np.linspace(0, len(chains) - 1, min(SAMPLE, len(chains))).astype(np.int64))
-            yield from _unfolded(tables, passes, rows, chains[sample], given)
+        for some in (mine[table["irregular"][mine] < 0], stretched[lossy]):
+            if len(some):
+                yield from _unfolded(tables, passes, rows, _sample(some, len(rows.node)), given)
+        stretched = stretched[~lossy]
         if len(stretched):
             many = max(1, MOST_ROWS // max(1, len(rows.node)))
             for first in range(0, len(stretched), many):
                 yield from _unfolded(tables, passes, rows, stretched[first : first + many], given)
+
+
+def _sample(runs: Int64Array, width: int) -> Int64Array:
+    """Return some of the runs, evenly spread, the first and the last among them."""
+    many = min(len(runs), MOST_SAMPLED, max(2, SAMPLED_ROWS // max(1, width)))
+    found: Int64Array = runs[np.unique(np.linspace(0, len(runs) - 1, many).astype(np.int64))]
+    return found
 
 
 def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Array, given: Given) -> Iterator[Sheet]:

@@ -106,6 +106,11 @@ def written_twice(template: PassTemplate) -> PassTemplate:
     return replace(template, symbols=tuple(kv_write if s[0] == "rope" else s for s in template.symbols))
 
 
+def looks_ahead(template: PassTemplate) -> PassTemplate:
+    """Let the first operator need the last one."""
+    return replace(template, after=((len(template.after) - 1,), *template.after[1:]))
+
+
 def swapped_layers(template: PassTemplate) -> PassTemplate:
     """Exchange layers 0 and 1."""
     layer = template.node_layer
@@ -168,6 +173,7 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("under dp 8 a request got other tokens", "tensor", with_other("dp", 1), {"DP-4"}),
     ("a step lasts longer than its operators", "tensor", table("steps", "end_ns", -1, 7), {"RUN-2", "KV-7"}),
     ("an operator takes less than no time", "tensor", folded("row_values", 0, -(1 << 40)), {"RUN-2"}),
+    ("an operator needs a later one", "tensor", shape(looks_ahead), {"RUN-2"}),
     ("a request never came", "tensor", table("facts", "kind", 0, 9), {"RUN-4"}),
     ("segments are not exchanged", "ring", renamed("kv_ring"), {"SP-2"}),
     ("segments are not moved", "ring", renamed("kv_move"), {"SP-8"}),
