@@ -8,7 +8,7 @@ It is loaded wherever clustersim is installed, so it imports nothing of clusters
     A path (relative to the test's file, or to the working directory) or the name of a scenario that ships; keywords
     are the paths of ``--set``. The result has ``summary``, ``requests``, ``timeline`` and ``legal``.
 ``assert_legal(result)``
-    Raises AssertionError with every broken rule, where, and how it shows.
+    Checks the plan and what was recorded; raises AssertionError with every broken rule, where, and how it shows.
 ``golden_timeline(result)``
     Compares with the timeline that is stored beside the test; ``pytest --update-golden`` stores it anew.
 """

@@ -97,8 +97,10 @@ class ScenarioItem(pytest.Item):
 def failures(path: Path) -> Sequence[Problem]:
     """Run a scenario and return what of its ``expect`` does not hold, at its place in the file.
 
-    An illegal plan is not simulated: it meets ``legal: false`` and nothing else.
+    What it records is audited, as ``clustersim run`` does. An illegal plan is not simulated: it meets ``legal: false``
+    and nothing else.
     """
+    from clustersim.errors import Problem
     from clustersim.pytest_plugin.simulated import simulated
     from clustersim.run.legality import problem
 
@@ -110,9 +112,13 @@ def failures(path: Path) -> Sequence[Problem]:
             scenario.origin.problem(places.get(expectation.key, ("expect",)), message)
             for message in expectation.check(result.summary)
         ]
-    expected = any(expectation.key == "legal" for expectation in scenario.expect)
-    if not result.legal and (found or not expected):
-        found += [problem(scenario, violation) for violation in result.verdict.violations]
+    foreseen = any(expectation.key == "legal" for expectation in scenario.expect) and not found
+    for violation in result.verdict.violations:
+        if violation.level != "P":  # what was recorded is illegal: nobody can mean that
+            where = f"[{violation.rule}] {violation.where}: {violation.message}; {violation.fix}"
+            found.append(Problem(message=where, file=scenario.origin.file))
+        elif not foreseen:
+            found.append(problem(scenario, violation))
     return found
 
 

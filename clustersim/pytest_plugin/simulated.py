@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.errors import IllegalPlanError
-from clustersim.legality.rule import Verdict
+from clustersim.legality.rule import Verdict, together
 from clustersim.report.summary import summary_of
 from clustersim.run import simulate as runs
+from clustersim.run.audit import audit_run, violation_line
 from clustersim.run.legality import check_scenario, problem
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.load import load
@@ -29,7 +30,7 @@ class Simulated:
     ----------
     scenario : Scenario
     verdict : Verdict
-        Of the plan (level P).
+        Of the plan (level P) and, where that is legal, of what was recorded (level T).
     summary : Mapping
         What ``clustersim run --json`` prints; of an illegal plan only name, digest, seed and ``legal``.
     run : RunResult or None
@@ -43,7 +44,7 @@ class Simulated:
 
     @property
     def legal(self) -> bool:
-        """Whether the plan is legal."""
+        """Whether the plan is legal, and what was recorded."""
         return self.verdict.verdict == "legal"
 
     @property
@@ -58,13 +59,13 @@ class Simulated:
 
     def _ran(self) -> RunResult:
         if self.run is None:
-            lines = "\n".join(_lines(self.scenario, self.verdict))
+            lines = "\n".join(violation_lines(self.scenario, self.verdict))
             raise IllegalPlanError(f"the plan of {self.scenario.name} is illegal, so it was not simulated:\n{lines}")
         return self.run
 
 
 def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Path) -> Simulated:
-    """Load a scenario, check its plan, and simulate it where that is legal.
+    """Load a scenario, check its plan, and where that is legal simulate it and audit what was recorded.
 
     Parameters
     ----------
@@ -89,9 +90,10 @@ def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Pat
         summary = {"name": loaded.name, "digest": loaded.digest, "seed": loaded.seed, "legal": False}
         return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=None)
     run = runs.simulate(loaded)
-    summary = summary_of(run, legal=True)
+    audited = audit_run(run)
+    summary = summary_of(run, legal=not audited.violations)
     summary["wall_s"] = {"total": time.perf_counter() - started, "simulate": run.simulate_s}
-    return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=run)
+    return Simulated(scenario=loaded, verdict=together((verdict, audited)), summary=summary, run=run)
 
 
 def _found(scenario: str | Path, beside: Path) -> str | Path:
@@ -101,7 +103,7 @@ def _found(scenario: str | Path, beside: Path) -> str | Path:
 
 
 def check_legal(result: Simulated | RunResult) -> None:
-    """Check the plan of a result against every rule of level P.
+    """Check the plan of a result against every rule of level P, and what it recorded against every rule of level T.
 
     Parameters
     ----------
@@ -111,14 +113,20 @@ def check_legal(result: Simulated | RunResult) -> None:
     Raises
     ------
     AssertionError
-        With a line per violation: the place, what is wrong there and what would be legal, and the rule.
+        With a line per violation: the rule, the place (in the scenario; or replica, step and rank), what is wrong
+        there with the witness that shows it, and what would be legal.
     """
     scenario = result.scenario
-    verdict = check_scenario(scenario)
+    verdict = (
+        result.verdict if isinstance(result, Simulated) else together((check_scenario(scenario), audit_run(result)))
+    )
     if verdict.verdict != "legal":
-        lines = "\n".join(_lines(scenario, verdict))
-        raise AssertionError(f"the plan of {scenario.name} is {verdict.verdict.replace('_', ' ')}:\n{lines}")
+        lines = "\n".join(violation_lines(scenario, verdict))
+        raise AssertionError(f"{scenario.name} is {verdict.verdict.replace('_', ' ')}:\n{lines}")
 
 
-def _lines(scenario: Scenario, verdict: Verdict) -> list[str]:
-    return [str(problem(scenario, violation)) for violation in verdict.violations]
+def violation_lines(scenario: Scenario, verdict: Verdict) -> list[str]:
+    """Return a line per violation: at its place in the scenario, or in what was recorded."""
+    return [
+        str(problem(scenario, found)) if found.level == "P" else violation_line(found) for found in verdict.violations
+    ]

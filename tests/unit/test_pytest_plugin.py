@@ -196,6 +196,56 @@ def test_it(simulate, assert_legal):
     project.runpytest_inprocess(*PLUGIN, "test_it.py").assert_outcomes(passed=1)
 
 
+STEALING = """
+import dataclasses
+import pytest
+from clustersim.run import simulate as runs
+
+@pytest.fixture(autouse=True)
+def a_token_is_lost(monkeypatch):
+    simulate = runs.simulate
+    def broken(scenario):
+        found = simulate(scenario)
+        timeline = found.timeline
+        chunks = dict(timeline.chunks) | {"count": timeline.chunks["count"] - 1}
+        replayed = dataclasses.replace(found.replayed, timeline=dataclasses.replace(timeline, chunks=chunks))
+        return dataclasses.replace(found, replayed=replayed)
+    monkeypatch.setattr(runs, "simulate", broken)
+"""
+
+
+def test_assert_legal_audits_what_was_recorded(project):
+    write(project, "conftest.py", STEALING)
+    write(
+        project,
+        "test_it.py",
+        """
+import pytest
+from clustersim.run import simulate as runs
+
+def test_it(simulate, assert_legal):
+    found = simulate("small.yaml")
+    assert not found.legal
+    for result in (found, runs.simulate(found.scenario)):
+        with pytest.raises(AssertionError, match="KV-3: replica 0, step 0: prefills 400 tokens, its chunks add 396"):
+            assert_legal(result)
+""",
+    )
+    project.runpytest_inprocess(*PLUGIN, "test_it.py").assert_outcomes(passed=1)
+
+
+def test_a_scenario_whose_record_is_illegal_fails(project):
+    write(project, "conftest.py", STEALING.replace("@pytest.fixture(autouse=True)\ndef", "def").replace(
+        "def a_token_is_lost(monkeypatch)", "def pytest_collection()").replace(
+        'monkeypatch.setattr(runs, "simulate", broken)', "runs.simulate = broken"))  # fmt: skip
+    whole = subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGIN, "small.yaml"], capture_output=True, text=True, check=False,
+        cwd=project.path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert whole.returncode == 1
+    assert "small.yaml: [KV-" in whole.stdout
+
+
 def test_an_option_of_the_project_itself_comes_first(project):
     write(
         project,
