@@ -63,10 +63,11 @@ def run(
     check_writable(target)
     with ProgressBar() as progress:
         result = simulate(loaded, None if as_json or quiet else progress, processes)
-    audited = audit_run(result) if audit else Verdict(violations=(), rules=())
+    audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     summary = summary_of(result, legal=not audited.violations)
     write_run(target, result, summary, together((verdict, audited)).as_json(), overview())
-    timed = {**summary, "wall_s": {"total": time.perf_counter() - started, "simulate": result.simulate_s}}
+    wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
+    timed = {**summary, "wall_s": wall_s}
     failures = failed_expectations(loaded.expect, timed)
     explained = {"explain": explanation_of(result.replayed, result.scenario.plan)} if explain else {}
     if as_json:
@@ -81,6 +82,13 @@ def run(
         click.echo(violation_line(violation), err=True)
     if failures or audited.violations:
         ctx.exit(ILLEGAL)
+
+
+def _audited(result: RunResult) -> tuple[Verdict, dict[str, float]]:
+    """Return whether what was recorded is legal, and how long it took to tell."""
+    started = time.perf_counter()
+    verdict = audit_run(result)
+    return verdict, {"audit": time.perf_counter() - started}
 
 
 def _refuse(ctx: click.Context, scenario: Scenario, verdict: Any, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.legality.audit import TIMELINE_RULES
+from clustersim.run.foreign_history import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.files import load_timeline, read_table, write_table
+from tests.architecture.documents import rows
 
 SMALL = ("--set", "workload.trace.requests=12", "--set", "expect={}", "--quiet")
 ONE_NODE = ("--set", "topology.nodes=1")
@@ -108,6 +111,20 @@ def test_run_keeps_the_audit_in_its_verdict_unless_switched_off(run_dir: Path, t
     assert levels(ran(tmp_path / "silent", "--no-audit")) == {"P"}
 
 
+def test_run_times_the_audit_apart_from_simulating(tmp_path: Path) -> None:
+    words = ("run", "quickstart", *SMALL[:-1], "--json", "--out", tmp_path / "a")
+    assert set(json.loads(called(*words).stdout)["wall_s"]) == {"total", "simulate", "audit"}
+    assert set(json.loads(called(*words, "--no-audit").stdout)["wall_s"]) == {"total", "simulate"}
+
+
+def test_tables_that_are_documented_are_those_that_are_read() -> None:
+    for name, *cells in rows("CONTRIBUTING.md", "table"):
+        needed, more = (set(re.findall(r"`(\w+)`", cell)) for cell in cells)
+        assert needed == set(NEEDED[name])
+        assert more <= {*OPTIONAL[name], *TOLD, *TEXT}
+    assert {name for name, *_ in rows("CONTRIBUTING.md", "table")} == set(NEEDED)
+
+
 def test_run_is_illegal_when_its_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Scheduler, now: int, kind: int, sequence: Any, tokens: int) -> None:
         if sequence.request != 3:
@@ -138,14 +155,13 @@ def exported(run: Path, folder: Path) -> list[Path]:
             name: read_table(run / "requests.parquet")[name] for name in ("request", "prompt_tokens", "output_tokens")
         },
     }
-    rows = timeline.steps
-    tables["steps"] = {name: np.repeat(values, rows["count"]) for name, values in rows.items() if name != "count"}
-    assert (rows["count"] == 1).all()
+    table = timeline.steps
+    tables["steps"] = {name: np.repeat(values, table["count"]) for name, values in table.items() if name != "count"}
     carried: list[tuple[int, int, int]] = []
     for slot, request, first, last in zip(
         *(timeline.decodes[name].tolist() for name in ("slot", "request", "first_step", "last_step")), strict=True
     ):
-        steps = rows["step"][(rows["slot"] == slot) & (rows["step"] >= first) & (rows["step"] <= last)]
+        steps = table["step"][(table["slot"] == slot) & (table["step"] >= first) & (table["step"] <= last)]
         carried += [(slot, request, step) for step in steps.tolist()]
     tables["decodes"] = dict(zip(("slot", "request", "step"), np.array(carried, np.int64).T, strict=True))
     for name, columns in tables.items():
@@ -186,12 +202,12 @@ def test_audit_of_spans_from_elsewhere_finds_an_overlap(tmp_path: Path) -> None:
 
 
 def test_audit_of_spans_with_groups_and_needs_finds_an_early_dependent(tmp_path: Path) -> None:
-    rows = (
+    lines = (
         "0,10,0,comm,o_proj_all_reduce,attention,0,0,1,a,",
         "0,10,1,comm,o_proj_all_reduce,attention,0,0,1,b,",
         "8,20,1,compute,ffn_up,ffn,0,0,-1,c,b",
     )
-    status, verdict = verdict_of(csv_file(tmp_path, "spans", *SPANS, *rows), "--given", "tp=2")
+    status, verdict = verdict_of(csv_file(tmp_path, "spans", *SPANS, *lines), "--given", "tp=2")
     assert (status, broken(verdict)) == (1, {"TP-6"})
 
 
