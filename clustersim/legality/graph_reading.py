@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,9 +147,3 @@ def _figure(node: Node, features: Features, s: int) -> tuple[float, float]:
         amount(node.amount, features, s) if node.amount and known else np.nan,
         seen[s] if seen is not None else np.nan,
     )
-
-
-def kinds(steps: Sequence[Step]) -> str:
-    """Return the kinds of steps in words: ``prefill, mixed and decode``."""
-    found = list(dict.fromkeys(step.kind for step in steps))
-    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"

@@ -35,7 +35,6 @@ HEAD: Final[Inputs] = {
     "sample": ("lm_head",),
 }
 
-ADDS: Final = ("attention_add", "ffn_add", "moe_add")
 EXITS: Final = ("embedding", "ffn_add", "moe_add")
 """What leaves a layer, or what enters the first."""
 

@@ -1,0 +1,100 @@
+"""SP-8: after an SP prefill the K/V of all segments is where decode reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
+from clustersim.legality.graph_rules.reach import reach
+from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
+from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.reference import entry_elements
+from clustersim.legality.shards import kv_heads_held
+from clustersim.plan.parallel import ParallelPlan
+
+
+def moved_for_decode(view: GraphView) -> GraphFinding:
+    """SP-8: on every stage the K/V of all segments moves to where decode reads it, before the boundary."""
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
+        return NOTHING
+    writes = np.flatnonzero(view.named("kv_write") & prefills(view))
+    moves = view.mask(lambda node: node.name == "kv_move" and node.op in COLLECTIVE_OPS)
+    fix = "move the K/V of every segment to the rank that decodes the sequence, before the boundary node"
+    groups = np.unique(np.stack([view.step[writes], view.rank[writes]]), axis=1)
+    member = moves[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    width = max(1, view.num_ranks)
+    lost = ~np.isin(groups[0] * width + groups[1], view.step[node] * width + rank)
+    faults = []
+    if lost.any():
+        step, where = (int(part[lost][0]) for part in groups)
+        at = int(writes[(view.step[writes] == step) & (view.rank[writes] == where)][0])
+        message = f"decode reads the segment of rank {where}, which is never moved"
+        faults.append(GraphFault(where=place(view, at), message=message, fix=fix))
+    told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
+    edge, seen = view.rows
+    into = moves[view.target[edge]]
+    given = np.unique(view.target[edge[into]] * width + seen[into])
+    out = np.flatnonzero(~np.isin(node * width + rank, given))
+    told = merged(
+        told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
+    )
+    return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
+
+
+def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:
+    """Every move comes before the boundary node of each of its ranks; where there is none, rule PH-1 speaks."""
+    ends = np.flatnonzero(view.mask(lambda node: node.op == "boundary"))
+    if not len(moves) or not len(ends):
+        return NOTHING
+    before = reach(view, ends)
+    width = max(1, view.num_ranks)
+    member = np.flatnonzero(np.isin(view.member_node, moves))
+    node, rank = view.member_node[member], view.member_rank[member]
+    key = view.step[ends] * width + view.rank[ends]
+    order = np.argsort(key, kind="stable")
+    wanted = view.step[node] * width + rank
+    at = np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)
+    end = ends[order[at]]
+    late = np.flatnonzero((key[order[at]] == wanted) & ~before.comes_before(node, end))
+    return judged(
+        view, len(node), late, lambda at: f"the boundary of rank {int(rank[at])} does not wait for it", fix, node
+    )
+
+
+def _whole_volume(view: GraphView, plan: ParallelPlan, moves: BoolArray, fix: str) -> GraphFinding:
+    """What moves is the K/V of all the stage's layers: of the prompt, or of the longest segment where all exchange."""
+    model, precision = view.model, view.precision
+    nodes = np.flatnonzero(moves & ~np.isnan(view.amount))
+    if model is None or precision is None or not view.cached_layers or not len(nodes):
+        return NOTHING
+    prefill = carried(view, plan).prefill
+    tokens = (prefill.sum(axis=1) if plan.sp.decode == "idle" else prefill.max(axis=1))[view.step[nodes]]
+    entries = _stage_entries(view, plan)
+    expected = tokens * entries[view.stage[nodes]] * precision.kv_bytes
+    wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
+
+    def message(at: int) -> str:
+        return f"it moves {view.amount[nodes][at]:,.0f} bytes, where the segments have {expected[at]:,.0f}"
+
+    return judged(view, len(nodes), wrong, message, fix, nodes)
+
+
+def _stage_entries(view: GraphView, plan: ParallelPlan) -> FloatArray:
+    """Return the cache elements per token that one rank of each stage keeps, over the layers of the whole stage."""
+    model = view.model
+    assert model is not None
+    each = np.array(
+        [entry_elements(layer.attention, len(kv_heads_held(layer.attention, plan.tp)[0])) for layer in model.layers],
+        np.float64,
+    )
+    found = np.zeros(plan.pp)
+    for stage in range(plan.pp):
+        shown = np.unique(view.layer[(view.stage == stage) & view.named("kv_write")])
+        if len(shown):
+            found[stage] = each[shown].mean() * view.cached_layers[stage]
+    return found
