@@ -22,6 +22,7 @@ from clustersim.legality.timeline_rules import (
     pipeline,
     pool,
     sequence,
+    streams,
     tensor,
 )
 from clustersim.legality.timeline_rules.finding import Finding
@@ -47,7 +48,7 @@ HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "DP-2": data.stays,
     "DP-4": data.neutral,
     "RUN-2": execution.as_recorded,
-    "RUN-3": execution.stages_and_links,
+    "RUN-3": streams.stages_and_links,
     "RUN-4": account.none_lost,
     "RUN-5": account.repeatable,
 }
@@ -68,7 +69,7 @@ SHEET_CHECKS: Final[Mapping[str, Callable[[Sheet], Finding]]] = {
     "EP-5": order.experts_after_attention,
     "DP-3": data.apart,
     "RUN-2": execution.waits,
-    "RUN-3": execution.one_at_a_time,
+    "RUN-3": streams.one_at_a_time,
 }
 """Rule → what it makes of operators, span by span."""
 

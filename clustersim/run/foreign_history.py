@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,10 @@ OPTIONAL: Final[Mapping[str, Mapping[str, int]]] = {
 TOLD: Final = ("kind", "prefill_tokens", "decode_tokens", "batch_requests", "context_tokens", "kv_blocks_used")
 """Columns of steps that rules look at only where they are there."""
 WORDS: Final = {"stream": STREAMS, "kind": KINDS}
+MOST: Final = {"rank": 1 << 24, "replica": 1 << 12, "step": 1 << 31, "request": 1 << 28, "stream": len(STREAMS)}
+"""Numbers from here on are no ranks, steps and so on, but slips."""
+NONE: Final = ("slot", "layer", "group", "used", "content")
+"""Columns where −1 stands for none."""
 TEXT: Final = ("name", "op", "module", "after", "id")
 
 
@@ -128,7 +132,28 @@ def _table(path: Path) -> tuple[str, dict[str, Any]]:
     for column in wanted:
         if column in raw:
             columns[column] = _values(path, name, column, raw[column])
+    problems = list(_impossible(path, name, columns))
+    if problems:
+        raise InputError(problems)
     return name, columns
+
+
+def _impossible(path: Path, name: str, columns: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what no record can be: negative numbers, times that end before they start."""
+    for column in (*NEEDED[name], *OPTIONAL[name]):
+        lowest = -1 if column in NONE else 0
+        values = columns[column]
+        bad = np.flatnonzero((values < lowest) | (values >= MOST.get(column, np.inf)))
+        if len(bad):
+            message = f"{values[bad[0]]} in row {bad[0] + 1} can't be; expected {lowest} or more"
+            if column in MOST:
+                message += f", below {MOST[column]}"
+            yield Problem(file=str(path), path=column, message=message)
+    for first, last in (("start_ns", "end_ns"), ("taken_ns", "freed_ns")):
+        if first in columns and last in columns:
+            bad = np.flatnonzero(columns[last] < columns[first])
+            if len(bad):
+                yield Problem(file=str(path), path=last, message=f"row {bad[0] + 1} ends before it starts")
 
 
 def _columns(path: Path) -> dict[str, Any]:

@@ -233,6 +233,8 @@ def test_audit_of_tables_that_no_rule_can_use_is_not_checkable(tmp_path: Path) -
         (("start_ns,end_ns,rank", "0,ten,0"), "end_ns: expected whole numbers"),
         (("time_ns,kind,request", "0,vanished,0"), "kind: expected a whole number or one of arrived, rejected"),
         (("start_ns,end_ns,rank", "0,10"), ":2: expected 3 cells"),
+        (("start_ns,end_ns,rank", "10,0,0"), "end_ns: row 1 ends before it starts"),
+        (("start_ns,end_ns,rank", "0,10,-1"), "rank: -1 in row 1 can't be; expected 0 or more"),
     ],
 )
 def test_audit_refuses_a_table_that_makes_no_sense(tmp_path: Path, lines: Sequence[str], message: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.timeline_rules.sheet import TemplateRows, is_loss
+from clustersim.legality.timeline_rules.unfolding import TemplateRows, is_loss
 from clustersim.timeline.passes import Passes, blocks
 from clustersim.timeline.tables import Tables
 

@@ -13,7 +13,8 @@ from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, a
 from clustersim.legality.timeline_rules.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
-from clustersim.legality.timeline_rules.sheet import Sheet, sheet_of_spans, sheets_of_tables
+from clustersim.legality.timeline_rules.sheet import Sheet, sheet_of_spans
+from clustersim.legality.timeline_rules.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.use import Use, use_of
 
 

@@ -16,6 +16,8 @@ from clustersim.timeline.passes import within
 from clustersim.timeline.tables import Table
 
 ABSENT: Final = -1
+MOST_GAPS: Final = 64
+"""Steps are looked up by number unless so many times more numbers than steps are in use."""
 
 
 class Runs:
@@ -77,7 +79,13 @@ class Runs:
         place = self._bases[np.where(known, replica, 0)] + step
         known &= place < self._bases[np.where(known, replica + 1, 1)]
         found = np.full(len(step), ABSENT, np.int64)
-        found[known] = self._run_of[place[known]]
+        if int(self._bases[-1]) <= MOST_GAPS * int(self.count.sum() + 1):
+            found[known] = self._run_of[place[known]]
+            return found
+        first = self._bases[self.replica] + self.step  # a table by number would be mostly empty
+        run = np.searchsorted(first, place[known], side="right") - 1
+        inside = (run >= 0) & (place[known] < (first + self.count)[run])
+        found[known] = np.where(inside, run, ABSENT)
         return found
 
     @cached_property

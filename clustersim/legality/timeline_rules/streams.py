@@ -1,0 +1,105 @@
+"""RUN-3: a stream runs one operator at a time, a stage one pass, a rank sends one output, and links have limits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.timeline_rules.arrivals import sends
+from clustersim.legality.timeline_rules.execution import place_of
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.sheet import Sheet
+
+
+def one_at_a_time(sheet: Sheet) -> Finding:
+    """RUN-3: a stream of a rank runs one operator at a time."""
+    lane = sheet.global_ranks * 8 + sheet.stream
+    order = np.lexsort((sheet.start, lane))
+    first, second = order[:-1], order[1:]
+    same = lane[first] == lane[second]
+    return judged(
+        len(sheet),
+        same & (sheet.start[second] < sheet.end[first]),
+        lambda i: sheet.where(int(second[i])),
+        lambda i: (
+            f"starts at {sheet.start[second[i]]:,} ns on a stream that runs {sheet.name(int(first[i]))} of step "
+            f"{sheet.step[first[i]]} until {sheet.end[first[i]]:,} ns"
+        ),
+        "run the operators of a stream one after the other",
+    )
+
+
+def stages_and_links(reading: Reading) -> Finding:
+    """RUN-3: a stage runs one pass at a time, a rank sends one output at a time, a link carries what it can."""
+    return merged(_stages(reading), _sends(reading), _links(reading))
+
+
+def _stages(reading: Reading) -> Finding:
+    passes = reading.passes
+    if passes is None:
+        return NOTHING
+    same = (passes.replica[1:] == passes.replica[:-1]) & (passes.stage[1:] == passes.stage[:-1])
+    return judged(
+        len(passes.start),
+        same & (passes.start[1:] < passes.end[:-1]),
+        lambda i: place_of(passes, i + 1),
+        lambda i: (
+            f"starts at {passes.start[i + 1]:,} ns, but the stage is busy with step "
+            f"{passes.step[i] + passes.count[i] - 1} until {passes.end[i]:,} ns"
+        ),
+        "let a stage run one pass at a time",
+    )
+
+
+def _sends(reading: Reading) -> Finding:
+    tables, passes = reading.history.folded, reading.passes
+    if tables is None or passes is None or tables.stages == 1:
+        return NOTHING
+    starts, ends, _ = sends(tables, passes)
+    findings = []
+    for rank in range(starts.shape[1]):
+        rows = np.flatnonzero(ends[:, rank] > 0)
+        same = (passes.replica[rows][1:] == passes.replica[rows][:-1]) & (
+            passes.stage[rows][1:] == passes.stage[rows][:-1]
+        )
+        overlap = same & (starts[rows, rank][1:] < ends[rows, rank][:-1])
+        findings.append(
+            judged(
+                len(rows),
+                overlap,
+                lambda i, rows=rows, rank=rank: f"{place_of(passes, int(rows[i + 1]))}, local rank {rank}",  # type: ignore[misc]
+                lambda i, rows=rows, rank=rank: (  # type: ignore[misc]
+                    f"sends from {starts[rows[i + 1], rank]:,} ns, while it sends step {passes.step[rows[i]]} until "
+                    f"{ends[rows[i], rank]:,} ns"
+                ),
+                "let a rank send one output at a time",
+            )
+        )
+    return merged(*findings)
+
+
+def _links(reading: Reading) -> Finding:
+    flows = reading.history.flows
+    if flows is None:
+        return NOTHING
+    link, start, end = (flows[name].astype(np.int64) for name in ("link", "start_ns", "end_ns"))
+    rate, capacity = (np.asarray(flows[name], np.float64) for name in ("rate", "capacity"))
+    links = np.concatenate((link, link))
+    time = np.concatenate((start, end))
+    change = np.concatenate((rate, -rate))
+    order = np.lexsort((change > 0, time, links))
+    by_link = Groups(links[order])
+    broken = np.zeros(len(by_link), bool)
+    most = np.zeros(len(by_link))
+    for number, low in enumerate(by_link.firsts.tolist()):
+        rows = order[low : low + int(by_link.counts[number])]
+        most[number] = np.cumsum(change[rows]).max()
+        broken[number] = most[number] > capacity[rows[0] % len(link)] * (1 + 1e-9)
+    return judged(
+        len(by_link),
+        broken,
+        lambda i: f"link {by_link.keys[i]}",
+        lambda i: f"carries {most[i]:,.0f} bytes/s, more than its capacity",
+        "share the link",
+    )
