@@ -43,7 +43,7 @@ def top_k(reading: Reading) -> Finding:
     layers = Groups(place.reshape(-1))
     first = some[layers.some]
     run = runs.at(replica[first], step[first])
-    wanted = np.where(run >= 0, (prefills + decodes)[run], 0)
+    wanted = np.append(prefills + decodes, 0)[run]  # a step that is not in the record has none
     all_of_them = judged(
         len(layers),
         layers.counts != wanted,

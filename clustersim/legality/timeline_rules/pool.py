@@ -117,7 +117,8 @@ def _counted(reading: Reading) -> Finding:
         rows = use.ends
         replica = facts["replica"][rows].astype(np.int64)
         inside = (replica >= 0) & (replica < len(reading.sound))
-        looked = (facts["used"][rows] >= 0) & use.certain & inside & reading.sound[np.where(inside, replica, 0)]
+        sound = np.append(reading.sound, False)[np.where(inside, replica, -1)]
+        looked = (facts["used"][rows] >= 0) & use.certain & sound
         used = facts["used"][rows].astype(np.int64)
         findings.append(
             judged(

@@ -75,6 +75,8 @@ class Runs:
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the run that each step belongs to; −1 where there is no such step."""
         replica, step = replica.astype(np.int64), step.astype(np.int64)
+        if not len(self):
+            return np.full(len(step), ABSENT, np.int64)
         known = (replica >= 0) & (replica < len(self.bounds) - 1) & (step >= 0)
         place = self._bases[np.where(known, replica, 0)] + step
         known &= place < self._bases[np.where(known, replica + 1, 1)]

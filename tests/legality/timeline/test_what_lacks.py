@@ -1,0 +1,40 @@
+"""What a history lacks is not checkable: it breaks no rule, and stops none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import Given, History
+from tests.legality.timeline.notation import history_in
+
+ROOT = Path(__file__).parent.parent / "histories"
+TABLES = ("requests", "steps", "chunks", "decodes", "facts", "spans", "routes", "held", "flows", "other")
+
+
+def test_empty_history_is_not_checkable() -> None:
+    verdict = check_history(History(given=Given()))
+    assert verdict.verdict == "not_checkable"
+    assert {rule.looked_at for rule in verdict.rules} == {0}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "legal").glob("*.txt")), ids=lambda path: path.stem)
+def test_legal_history_stays_legal_when_tables_lack(path: Path) -> None:
+    history = history_in(path)
+    for lacking in (*combinations(TABLES, 1), *combinations(TABLES, 2)):
+        verdict = check_history(replace(history, **dict.fromkeys(lacking)))
+        assert verdict.violations == (), lacking
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("**/*.txt")), ids=lambda path: f"{path.parent.name} {path.stem}")
+@pytest.mark.parametrize("name", ["steps", "chunks", "decodes", "facts"])
+def test_history_can_be_checked_when_a_table_is_empty(path: Path, name: str) -> None:
+    history = history_in(path)
+    table = getattr(history, name)
+    if table is not None:
+        emptied = replace(history, **{name: {column: values[:0] for column, values in table.items()}})
+        assert {rule.level for rule in check_history(emptied).rules} == {"T"}
