@@ -1,4 +1,8 @@
-"""RUN-3: a stream runs one operator at a time, a stage one pass, a rank sends one output, and links have limits."""
+"""RUN-3: a stream runs one operator at a time, a stage one pass, a rank sends one output, and links have limits.
+
+The load of links is judged where flows were recorded. A replay of this program records when communications ran and
+not how many bytes were on which link, so of its histories this rule judges streams, stages and sends only.
+"""
 
 from __future__ import annotations
 
