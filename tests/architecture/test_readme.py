@@ -62,7 +62,7 @@ def test_command_of_a_document_can_be_parsed(words: list[str]) -> None:
 @pytest.mark.parametrize("words", commands("README.md"), ids=" ".join)
 def test_command_of_the_readme_runs(words: list[str], newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
     result = newcomer[1][tuple(words)]
-    assert result.exit_code == STATUS.get((*words[:2],), 0), result.output
+    assert result.exit_code == STATUS.get((*words,), 0), result.output
 
 
 def test_readme_shows_what_the_quickstart_prints(
@@ -84,13 +84,23 @@ def _steady(text: str) -> list[str]:
 
 
 def test_readme_code_runs(tmp_path: Path) -> None:
-    (code,) = [block.text for block in blocks("README.md") if block.language == "python"]
+    (code,) = [block.text for block in blocks("README.md") if block.language == "python" and not block.file]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1] == "schedule"
+
+
+def test_tests_that_the_readme_shows_pass(tmp_path: Path) -> None:
+    write_files("README.md", tmp_path)
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "clustersim.pytest_plugin", "test_chat.py"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    for update in (["--update-golden"], []):
+        done = subprocess.run([*run, *update], capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_readme_names_every_command() -> None:
