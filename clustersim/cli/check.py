@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,6 +17,15 @@ from clustersim.run.legality import check_scenario, headline, problem
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+
+TABLE_SUFFIXES: Final = (".csv", ".parquet")
+
+
+def audit_command() -> click.Command:
+    """Return ``clustersim audit``, which only tables need."""
+    from clustersim.cli.audit import audit
+
+    return audit
 
 
 @click.command()
@@ -32,7 +41,8 @@ def check(
     """Check that the plan of SCENARIO (a path, or the name of one that ships) is legal, and what it expands to.
 
     A legal plan is expanded: to a prefill, a mixed and several decode steps, one after the other, whose graphs are
-    checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it.
+    checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it, or one table of
+    spans, facts or steps, NAME.csv or NAME.parquet (several, and what they were made under: `clustersim audit`).
 
     Prints every violation with the rule that it breaks and what would be legal. --fix writes the nearest legal
     scenario: fewest changed fields, each with the rule that asks for it; a file that is there already is
@@ -46,6 +56,11 @@ def check(
             raise click.UsageError("--fix changes a scenario, and a step graph is none")
         if check_graph_file(scenario, overrides, as_json=as_json).verdict != "legal":
             ctx.exit(ILLEGAL)
+        return
+    if scenario.endswith(TABLE_SUFFIXES):
+        if fix or overrides:
+            raise click.UsageError("a table of what happened has no values to change; see clustersim audit --given")
+        ctx.invoke(audit_command(), recorded=(Path(scenario),), other=None, again=None, given=(), as_json=as_json)
         return
     loaded = load(scenario, overrides)
     verdict = with_step_graphs(loaded, check_scenario(loaded))

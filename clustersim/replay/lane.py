@@ -31,7 +31,8 @@ from clustersim.serving.grouped import Batch, Chunks, GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
-NEVER: Final = 1 << 62
+NEVER: Final = 1 << 64
+"""Later than any instant: times are 64 bits wide where they are recorded."""
 MAX_RUN: Final = 4096
 """Most steps of one jump, so that progress shows and lists stay small."""
 PREFILL, DECODE, MIXED = (STEP_KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))

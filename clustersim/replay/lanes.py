@@ -141,6 +141,7 @@ class Lanes:
         """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
         stream = self.coming(slice(index, None, self.of))
         horizon, stride, request = self.horizon, self.of, index
+        last = horizon + 1
         begin, land, arrive = lane.begin, lane.land, lane.arrive
         time, prompt, output, refused = next(stream)
         while True:
@@ -160,5 +161,5 @@ class Lanes:
                 request += stride
                 time, prompt, output, refused = next(stream)
             if lane.end == NEVER:
-                begin(now, time)
+                begin(now, min(time, last))
         return slice(index, request, stride)

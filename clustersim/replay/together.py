@@ -52,7 +52,7 @@ class Together:
             for index in self.awake:
                 lane = lanes[index]
                 if lane.end == NEVER:
-                    lane.begin(now, NEVER)
+                    lane.begin(now, run.horizon + 1)
                     if lane.end != NEVER:
                         heappush(ends, (lane.end, index))
             self.awake = {}

@@ -15,7 +15,7 @@ from typing import Final
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.window_sum import WindowSum
 
-NEVER: Final = 1 << 62
+NEVER: Final = 1 << 64
 
 
 class DecodeGroup:

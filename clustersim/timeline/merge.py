@@ -43,7 +43,7 @@ def absorb(recorder: Recorder, tables: Tables) -> None:
 def _row_numbers(recorder: Recorder, tables: Tables) -> Int64Array:
     rows = tables.rows
     begins = rows["at"].tolist()
-    ends = [*begins[1:], len(tables.row_values)]
+    ends = [*begins[1:], len(tables.row_values)][: len(begins)]
     numbers = [
         recorder.row(template, tables.row_values[begin:end], tables.column_sets[columns])
         for template, begin, end, columns in zip(

@@ -264,3 +264,12 @@ def test_audit_refuses_two_tables_of_one_kind_and_what_is_not_there(tmp_path: Pa
     assert result.exit_code == 2
     assert "is a second table of spans" in result.stderr
     assert "nowhere.csv: cannot be read" in result.stderr
+
+
+def test_check_takes_a_table_too(tmp_path):
+    path = tmp_path / "spans.csv"
+    path.write_text("rank,stream,start_ns,end_ns\n0,compute,0,10\n0,compute,5,12\n", encoding="utf-8")
+    checked, audited = (CliRunner().invoke(main, [command, str(path), "--json"]) for command in ("check", "audit"))
+    assert checked.exit_code == audited.exit_code == 1
+    assert json.loads(checked.stdout) == json.loads(audited.stdout)
+    assert [violation["rule"] for violation in json.loads(checked.stdout)["violations"]] == ["RUN-3"]

@@ -15,9 +15,9 @@ from simpy import Environment
 from clustersim.collective import plan_collective
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
+from clustersim.replay.given import Prepared
 from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.network import Network
-from clustersim.replay.replay import _Replay
 from tests.round_numbers import crossbar, deployment
 
 SHAPE = ChainShape(
@@ -145,7 +145,7 @@ def test_a_pass_that_has_ended_watches_no_longer():
 
 def test_chain_shape_cuts_at_collectives():
     given = deployment([], plan=ParallelPlan(tp=2))
-    program = _Replay(given, None).replicas[0]._programs("decode")[0]
+    program = Prepared(given).programs[0, 0]["decode"]
     shape = chain_shape(program)
     # Two operators, then the all-reduce of the embedding; five up to each all-reduce of the layer; the add, the norm
     # and the LM head before its all-gather; and the sampling.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from clustersim.errors import InputError
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay import lane
 from clustersim.replay.replay import replay
-from tests.round_numbers import deployment, step_ends
+from tests.round_numbers import RoundCost, deployment, step_ends
 
 
 def runs(given):
@@ -51,3 +54,28 @@ def test_a_horizon_keeps_the_steps_of_a_run_that_have_ended():
     ends = step_ends(replay(deployment([(0, 2, 10)])).timeline)
     assert runs(deployment([(0, 2, 10)], horizon_ns=ends[5])) == [1, 5]
     assert runs(deployment([(0, 2, 10)], horizon_ns=ends[5] - 1)) == [1, 4]
+
+
+@pytest.mark.parametrize("plan", [ParallelPlan(), ParallelPlan(pp=2)], ids=["one stage", "two stages"])
+@pytest.mark.parametrize("horizon_ns", [None, 5 * 10**18])
+def test_instants_after_146_years_are_instants_too(plan, horizon_ns):
+    late = (1 << 62) + 7
+    runs = [
+        replay(deployment([(0, 4, 3), (late, 4, 3)], mode=mode, plan=plan, layers=2, horizon_ns=horizon_ns))
+        for mode in ("full", "folded")
+    ]
+    assert runs[0].timeline.digest == runs[1].timeline.digest
+    assert runs[1].arrived_ns.tolist() == [0, late]
+
+
+def test_steps_after_the_horizon_are_not_priced():
+    class Ageing(RoundCost):  # attention over more than 9 keys takes longer than is allowed
+        def seconds(self, op, shape):
+            seconds = super().seconds(op, shape)
+            return np.where(np.asarray(shape["keys"]) > 9, 1e6, seconds) if op == "attention_decode" else seconds
+
+    result = replay(deployment([(0, 4, 40)], cost=Ageing(), horizon_ns=20_000))
+    assert result.obstacle == ""
+    assert result.timeline.num_steps == 2
+    with pytest.raises(InputError, match="less than a day"):
+        replay(deployment([(0, 4, 40)], cost=Ageing()))

@@ -47,8 +47,9 @@ def tables(result: ReplayResult) -> dict[str, Any]:
         ("run.horizon=9 s",),
         ("plan={dp: 3, tp: 8, pp: 2}", "topology.nodes=6"),
         ("serving.kv_blocks=150",),
+        ("run.horizon=1 ns",),
     ],
-    ids=["as it is", "horizon", "stages", "small pool"],
+    ids=["as it is", "horizon", "stages", "small pool", "no step ends"],
 )
 def test_tables_are_the_same_for_any_number_of_processes(overrides):
     one = replay(given(*overrides))
