@@ -41,8 +41,9 @@ def check(
     """Check that the plan of SCENARIO (a path, or the name of one that ships) is legal, and what it expands to.
 
     A legal plan is expanded: to a prefill, a mixed and several decode steps, one after the other, whose graphs are
-    checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it, or one table of
-    spans, facts or steps, NAME.csv or NAME.parquet (several, and what they were made under: `clustersim audit`).
+    checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it, or one
+    table of spans, facts or steps, NAME.csv or NAME.parquet (several of them, and what they were made under:
+    `clustersim audit`).
 
     Prints every violation with the rule that it breaks and what would be legal. --fix writes the nearest legal
     scenario: fewest changed fields, each with the rule that asks for it; a file that is there already is
