@@ -81,7 +81,13 @@ def test_no_processes_are_refused():
 def test_an_interrupt_ends_all_processes_and_writes_nothing(folder: Path):
     command = [sys.executable, "-m", "clustersim", "run", "azure-hour-fleet", *LONG, *ROUND_ROBIN]
     command += ["--processes", "2", "--out", "found"]
-    with subprocess.Popen(command, env=FOUND, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+
+    def heeds_interrupts() -> None:  # what a shell starts in the background ignores them, and so do its children
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        command, env=FOUND, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heeds_interrupts
+    ) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         workers: list[str] = []
         while not workers and process.poll() is None:
