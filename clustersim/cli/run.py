@@ -73,7 +73,7 @@ def run(
     if as_json:
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
-        _print(result, timed, target)
+        _print(result, timed, target, () if audit else ("What was recorded was not audited.",))
     if explain and not as_json:
         click.echo("\n".join(explanation_lines(explained["explain"])), err=True)
     for failure in failures:
@@ -106,11 +106,11 @@ def _refuse(ctx: click.Context, scenario: Scenario, verdict: Any, *, as_json: bo
     ctx.exit(0 if expected else ILLEGAL)
 
 
-def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
+def _print(result: RunResult, summary: dict[str, Any], target: Path, notes: tuple[str, ...]) -> None:
     requests, steps = plain_columns(result.requests), step_columns(result.timeline)
     print_summary(
         summary,
-        remarks=[*remarks(summary, requests, steps), *result.notes],
+        remarks=[*remarks(summary, requests, steps), *result.notes, *notes],
         run_dir=target,
         dashboard=target / "dashboard.html",
         kv_peak=kv_peak(steps),

@@ -49,6 +49,8 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
     steps, runs = explained["steps"], explained["runs"]
     each = f", {number(steps / runs, 3)} each" if runs else ""
     lines.append(f"folded: {plural(steps, 'step')} in {plural(runs, 'run')} of equal steps{each}")
+    if explained["boundaries"] and not explained["obstacle"]:
+        lines[-1] = f"folded: {plural(steps, 'step')}; all instants of a micro-batch are worked out when it is launched"
     lines.append(f"stretched: {explained['stretched']:,} of {plural(explained['passes'], 'pass', 'passes')}")
     meetings = explained["meetings"]
     if meetings:
@@ -60,5 +62,8 @@ def explanation_lines(explained: Mapping[str, Any]) -> list[str]:
         lines.extend(f"  {meeting}" for meeting in meetings[:_MOST_PLACES])
         if len(meetings) > _MOST_PLACES:
             lines.append(f"  … and {plural(len(meetings) - _MOST_PLACES, 'more meeting')}")
-    lines.append(f"processes: {explained['processes']}, since {explained['undivided']}")
+    as_asked = explained["undivided"] == "no more were asked for"
+    lines.append(
+        f"processes: {explained['processes']}, {'as asked' if as_asked else 'since ' + explained['undivided']}"
+    )
     return lines

@@ -96,7 +96,7 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
     if kv_peak is not None:
         facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
     size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
-    wall = (summary.get("wall_s") or {}).get("total")
+    wall = (summary.get("wall_s") or {}).get("simulate")
     facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))
     return facts
 

@@ -86,7 +86,12 @@ def test_an_interrupt_ends_all_processes_and_writes_nothing(folder: Path):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with subprocess.Popen(
-        command, env=FOUND, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heeds_interrupts
+        command,
+        env=FOUND,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heeds_interrupts,  # noqa: PLW1509  (no threads here)
     ) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         workers: list[str] = []
