@@ -26,8 +26,9 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.step_prices import DecodePrice, StepPrices
 from clustersim.plan.segments import causal_pairs
 from clustersim.replay.lane_log import LaneLog
+from clustersim.serving.batch import Batch, Chunks
 from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.grouped import Batch, Chunks, GroupedScheduler
+from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

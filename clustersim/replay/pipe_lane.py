@@ -21,8 +21,9 @@ from clustersim.graph.program import CostClass
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_decodes, price_prompts
 from clustersim.replay.lane_log import LaneLog
+from clustersim.serving.batch import Batch
 from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.grouped import Batch, GroupedScheduler
+from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -17,7 +17,7 @@ from clustersim.replay.pipe_lane import PipeLane
 from clustersim.replay.shared_forecast import Flight, SharedForecast
 from clustersim.replay.shared_micro import Priced, SharedMicro
 from clustersim.replay.shared_pipe import SharedPipe
-from clustersim.serving.grouped import Batch
+from clustersim.serving.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

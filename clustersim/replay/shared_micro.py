@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.replay.shared_flows import Use
 from clustersim.replay.shared_uses import Counts
-from clustersim.serving.grouped import Batch
+from clustersim.serving.batch import Batch
 
 Priced = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """Nanoseconds of a pass, its row of durations, what varies, and nanoseconds of each rank's send after it."""

@@ -18,7 +18,10 @@ from clustersim.replay.shared_lane import SharedLane
 from clustersim.replay.shared_pipe import SharedPipe
 from clustersim.replay.together import Together
 from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.decode_slots import DecodeSlots
 from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.prompt_queue import PromptQueue
+from clustersim.serving.ready_decodes import ReadyDecodes
 from clustersim.serving.window_sum import WindowSum
 
 
@@ -104,39 +107,40 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "runs take no blocks": Mutation(GroupedScheduler, "repeat", "self.free[0] -=", "_ ="),
     "blocks are not given back": Mutation(GroupedScheduler, "_finish", "self.free[0] += sequence.blocks", "pass"),
     "prompts beside decodes see the blocks that those take": Mutation(
-        GroupedScheduler, "next", "_prompts(now, budget, free)", "_prompts(now, budget, self.free[0])"
+        GroupedScheduler, "next", "choose(now, budget, free)", "choose(now, budget, self.free[0])"
     ),
     "decodes cost no tokens of the budget": Mutation(GroupedScheduler, "next", "- group.count", "- 0"),
-    "max_batch_requests is ignored": Mutation(GroupedScheduler, "_prompts", "len(running) < self.max_requests", "True"),
-    "prompts are cut that wait for a step of their own": Mutation(
-        GroupedScheduler, "_prompts", "and (chunks or need <= self.max_tokens)", "and False"
-    ),
-    "prompts are admitted without blocks": Mutation(
-        GroupedScheduler, "_prompts", "if missing > free:\n            break", "pass"
-    ),
     "a step is steady though somebody gave way": Mutation(
         GroupedScheduler, "_careful", "steady = False", "steady = True"
     ),
     "micro-batches take all decodes": Mutation(GroupedScheduler, "_decodes", "// self.stages)", "// 1)"),
     "decode steps overlap though they may not": Mutation(GroupedScheduler, "_decodes", "not self.overlap", "False"),
-    "a late sequence overtakes those that wait": Mutation(
-        GroupedScheduler, "_decodes", "s.place > group.latest", "True"
-    ),
-    "who waits is sorted by chance": Mutation(GroupedScheduler, "_dissolve", "ready.sort(key=by_place)", "pass"),
-    "decodes go to the wrong slot": Mutation(GroupedScheduler, "_open", "slot = first.slot", "slot = 0"),
-    "an episode goes on though a step left it out": Mutation(
-        GroupedScheduler, "_open", "or slots[slot] != sequence.last_step)", ")"
-    ),
     "one token left is a prompt": Mutation(
-        GroupedScheduler, "complete", "elif left == 1 and sequence.generated:", "elif False:"
-    ),
-    "prompts go on in another order": Mutation(
-        GroupedScheduler, "complete", "self.prefilling.sort(key=by_place)", "pass"
+        GroupedScheduler, "_compute", "elif left == 1 and sequence.generated:", "elif False:"
     ),
     "tokens computed anew leave their episode open": Mutation(
-        GroupedScheduler, "complete", "self.close(sequence, sequence.last_step)", "pass"
+        GroupedScheduler, "_compute", "self.slots.close(sequence, sequence.last_step)", "pass"
+    ),
+    # prompt_queue.py
+    "max_batch_requests is ignored": Mutation(
+        PromptQueue, "_admit_from_queue", "len(running) < self.max_requests", "True"
+    ),
+    "prompts are cut that wait for a step of their own": Mutation(
+        PromptQueue, "_admit_from_queue", "and (chunks or need <= self.max_tokens)", "and False"
+    ),
+    "prompts are admitted without blocks": Mutation(
+        PromptQueue, "_admit_from_queue", "if missing > free:\n            break", "pass"
+    ),
+    "prompts go on in another order": Mutation(PromptQueue, "put_back", "self.begun.sort(key=by_place)", "pass"),
+    # ready_decodes.py
+    "a late sequence overtakes those that wait": Mutation(ReadyDecodes, "first", "s.place > group.latest", "True"),
+    "who waits is sorted by chance": Mutation(ReadyDecodes, "dissolve", "ready.sort(key=by_place)", "pass"),
+    # decode_slots.py
+    "decodes go to the wrong slot": Mutation(DecodeSlots, "_slot_of", "return first.slot", "return 0"),
+    "an episode goes on though a step left it out": Mutation(
+        DecodeSlots, "_open", "or last_steps[slot] != sequence.last_step)", ")"
     ),
     "a step at the horizon ends what it goes on with": Mutation(
-        GroupedScheduler, "_carry", "= slots[slot]", "= group.last_step"
+        DecodeSlots, "carry", "= last_steps[slot]", "= group.last_step"
     ),
 }

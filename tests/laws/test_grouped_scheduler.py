@@ -12,11 +12,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.serving.batch import Batch
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
 from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.grouped import Batch, GroupedScheduler
+from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Recorder

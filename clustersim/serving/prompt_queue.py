@@ -1,0 +1,120 @@
+"""The prompts of a replica that no step carries now: those begun, in order of admission, and the queue.
+
+Chunks are chosen as :class:`~clustersim.serving.scheduler.Scheduler` does, where nobody has to give way: a prompt
+that is begun and lacks a K/V block is that scheduler's affair.
+"""
+
+from __future__ import annotations
+
+from clustersim.serving.batch import Chunks
+from clustersim.serving.decision import ADMITTED
+from clustersim.serving.decode_group import by_place
+from clustersim.serving.log import Log
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+
+class PromptQueue:
+    """Queue, prompts begun, and places of admission.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        Owns the queue, the running sequences and the pool.
+    log : Log
+        Takes the facts of admission.
+
+    Attributes
+    ----------
+    begun : list of Sequence
+        Prompts begun, and not in flight.
+    """
+
+    def __init__(self, scheduler: Scheduler, log: Log) -> None:
+        config, pool = scheduler.config, scheduler.pool
+        self.log = log
+        self.chunked = config.scheduler == "chunked_prefill"
+        self.max_tokens = config.max_batch_tokens
+        self.max_requests = config.max_batch_requests
+        self.waiting = scheduler.waiting
+        self.running = scheduler.running
+        self.free = pool.free
+        self.total = pool.total
+        self.size = pool.block_tokens
+        self.begun: list[Sequence] = []
+        self.admissions = 0
+
+    def choose(self, now: int, budget: int, free: int) -> Chunks | None:
+        """Choose prompt chunks, those already begun first, then from the queue, and take the blocks that they need.
+
+        Parameters
+        ----------
+        now : int
+        budget : int
+            Tokens that the step can take.
+        free : int
+            K/V blocks that decodes beside them leave; where there are chunks, those of the decodes are taken too.
+
+        Returns
+        -------
+        list of (Sequence, int), or None
+            None when a prompt that is begun lacks a block; then nothing has changed.
+        """
+        size = self.size
+        chunks: Chunks = []
+        for sequence in self.begun:
+            count = min(sequence.to_compute, budget)
+            if count == 0:
+                continue
+            missing = -(-(sequence.computed + count) // size) - sequence.blocks
+            if missing > free:
+                return None
+            free -= missing
+            budget -= count
+            chunks.append((sequence, count))
+        for sequence, count in chunks:
+            sequence.blocks = -(-(sequence.computed + count) // size)
+        free = self._admit_from_queue(now, budget, free, chunks)
+        if chunks:
+            self.free[0] = free
+        return chunks
+
+    def _admit_from_queue(self, now: int, budget: int, free: int, chunks: Chunks) -> int:
+        """Add chunks of prompts in order of arrival; return the blocks that are left."""
+        size, waiting, running = self.size, self.waiting, self.running
+        while waiting and budget > 0 and len(running) < self.max_requests:
+            sequence = waiting[0]
+            need = sequence.prompt_tokens + sequence.generated
+            count = need if need < budget else budget
+            if count < need and not self.chunked and (chunks or need <= self.max_tokens):
+                break
+            missing = -(-count // size)
+            if missing > free:
+                break
+            free -= missing
+            budget -= count
+            waiting.popleft()
+            running.append(sequence)
+            self.number(sequence)
+            sequence.blocks = missing
+            self.log.fact(now, ADMITTED, sequence.request, need, self.total - free)
+            chunks.append((sequence, count))
+        return free
+
+    def number(self, sequence: Sequence) -> None:
+        """Give a sequence that is admitted its place."""
+        sequence.place = self.admissions
+        self.admissions += 1
+
+    def launch(self, chunks: Chunks) -> None:
+        """Let go of the prompts that a step carries."""
+        if self.begun:
+            for sequence, _ in chunks:
+                if sequence.computed:  # begun before
+                    self.begun.remove(sequence)
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Take a prompt of which a step has computed a part."""
+        self.begun.append(sequence)
+        if len(self.begun) > 1:
+            self.begun.sort(key=by_place)
