@@ -18,6 +18,7 @@ from clustersim.report.progress import ProgressBar
 from clustersim.report.run_directory import check_writable, step_columns, write_run
 from clustersim.report.summary import plain_columns, summary_of
 from clustersim.report.terminal import print_summary
+from clustersim.report.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.words import remarks
 from clustersim.run.audit import audit_run, violation_line
 from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
@@ -36,6 +37,8 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
+@click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
 @click.pass_context
 def run(
@@ -48,9 +51,13 @@ def run(
     quiet: bool,
     explain: bool,
     processes: int | None,
+    vllm_json: Path | None,
+    save_detailed: bool,
     audit: bool,
 ) -> None:
     """Simulate SCENARIO (a path, or the name of one that ships)."""
+    if save_detailed and vllm_json is None:
+        raise click.UsageError("--save-detailed says what --vllm-json writes; add --vllm-json FILE")
     started = time.perf_counter()
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
     loaded = load(scenario, chosen)
@@ -60,12 +67,16 @@ def run(
     if verdict.verdict != "legal":
         _refuse(ctx, loaded, verdict, as_json=as_json)
         return
+    if vllm_json is not None:
+        check_file(vllm_json)
     check_writable(target)
     with ProgressBar() as progress:
         result = simulate(loaded, None if as_json or quiet else progress, processes)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     summary = summary_of(result, legal=not audited.violations)
     write_run(target, result, summary, together((verdict, audited)).as_json(), overview())
+    if vllm_json is not None:
+        write_vllm_bench(vllm_json, result, detailed=save_detailed)
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
     timed = {**summary, "wall_s": wall_s}
     failures = failed_expectations(loaded.expect, timed)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps
 from clustersim.timeline.tables import Tables
+
+BoolArray = npt.NDArray[np.bool_]
 
 NEVER: Final = -1
 POOLED_STEPS: Final = 1 << 19
@@ -36,11 +39,15 @@ class _Events:
 
     ``ends`` are the ends of the steps with decodes, slot by slot in order; an episode is ``first`` … ``last`` of
     these. Every event has a request, the instants of its first and its last token and how many there were, and all
-    are in order of (request, instant).
+    are in order of (request, instant). ``only`` says by request whose events these are; without it, all.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, only: BoolArray | None = None) -> None:
         chunks, decodes = tables.chunks, tables.decodes
+        if only is not None:
+            chunks, decodes = (
+                {name: values[only[table["request"]]] for name, values in table.items()} for table in (chunks, decodes)
+            )
         steps = Steps(tables)
         rank, self.ends = _by_slot(steps)
         first = rank[steps.at(decodes["replica"], decodes["first_step"])].astype(np.int64)
@@ -70,7 +77,7 @@ def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
     return rank, steps.end_ns[order]
 
 
-def token_times(tables: Tables, num_requests: int) -> TokenTimes:
+def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None) -> TokenTimes:
     """Compute token times of every request.
 
     Parameters
@@ -78,8 +85,10 @@ def token_times(tables: Tables, num_requests: int) -> TokenTimes:
     tables : Tables
         Of a timeline.
     num_requests : int
+    only : bool array of shape (requests,), optional
+        Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    events = _Events(tables)
+    events = _Events(tables, only)
     first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)
@@ -121,29 +130,64 @@ def _pooled(values: Int64Array, weights: Int64Array) -> tuple[Int64Array, Int64A
     return values[firsts], np.add.reduceat(weights, firsts, dtype=np.int64)
 
 
-def token_instants(tables: Tables, requests: Sequence[int]) -> list[Int64Array]:
-    """Return all instants at which each of the given requests got a token, in order.
+def tokens_by_bucket(tables: Tables, only: BoolArray, start_ns: int, bucket_ns: int) -> Int64Array:
+    """Count tokens by the span of time in which they were made, of ``bucket_ns`` each from ``start_ns`` on.
 
     Parameters
     ----------
     tables : Tables
         Of a timeline.
-    requests : sequence of int
+    only : bool array of shape (requests,)
+        Whose tokens are counted; none may be before ``start_ns``.
+    start_ns, bucket_ns : int
 
     Returns
     -------
-    list of int64 array
-        One per request, in the order given.
+    int64 array
+        Up to the last span with a token.
     """
-    events = _Events(tables)
-    wanted = np.array(requests, np.int64)
-    low, high = (np.searchsorted(events.request, wanted, side=side) for side in ("left", "right"))
-    found = []
-    for start, stop in zip(low.tolist(), high.tolist(), strict=True):
-        counts = events.count[start:stop]
-        steps = np.repeat(events.first[start:stop], counts) + within(counts)
-        once = steps < 0
-        instants = np.repeat(events.begin[start:stop], counts)
-        instants[~once] = events.ends[steps[~once]]
-        found.append(instants)
-    return found
+    events = _Events(tables, only)
+    inside = events.first >= 0
+    change = np.zeros(len(events.ends) + 1, np.int64)  # of the number of episodes that go on
+    np.add.at(change, events.first[inside], 1)
+    np.add.at(change, events.last[inside] + 1, -1)
+    instants = np.concatenate((events.ends, events.begin[~inside]))
+    made = np.concatenate((np.cumsum(change)[:-1], np.ones(len(instants) - len(events.ends), np.int64)))
+    some = np.flatnonzero(made)
+    bucket = (instants[some] - start_ns) // bucket_ns
+    counts = np.zeros(int(bucket.max(initial=-1)) + 1, np.int64)
+    np.add.at(counts, bucket, made[some])
+    return counts
+
+
+class TokenInstants:
+    """All instants at which requests got a token, looked up request by request.
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._events = _Events(tables)
+
+    def of(self, requests: Sequence[int]) -> list[Int64Array]:
+        """Return the instants of each of the given requests, in the order given; each array ascends."""
+        events = self._events
+        wanted = np.array(requests, np.int64)
+        low, high = (np.searchsorted(events.request, wanted, side=side) for side in ("left", "right"))
+        found = []
+        for start, stop in zip(low.tolist(), high.tolist(), strict=True):
+            counts = events.count[start:stop]
+            steps = np.repeat(events.first[start:stop], counts) + within(counts)
+            once = steps < 0
+            instants = np.repeat(events.begin[start:stop], counts)
+            instants[~once] = events.ends[steps[~once]]
+            found.append(instants)
+        return found
+
+
+def token_instants(tables: Tables, requests: Sequence[int]) -> list[Int64Array]:
+    """Return all instants at which each of the given requests got a token; see :class:`TokenInstants`."""
+    return TokenInstants(tables).of(requests)
