@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,13 +28,33 @@ from clustersim.report.metrics import Columns
 from clustersim.report.summary import plain_columns
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.resolve import to_yaml
-from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
+from clustersim.timeline.files import load_timeline, save_timeline
+from clustersim.timeline.head import read_object
+from clustersim.timeline.parquet import read_columns, write_table
+from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
 _REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace"))
 """What may be lost when a run directory is written anew: the program wrote it."""
+
+REQUEST_TYPES: Final = {
+    "request": "int64", "replica": "int32",
+    **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
+    "preemptions": "int32", "outcome": "string", "reason": "string",
+}  # fmt: skip
+"""The columns of ``requests.parquet``, and their types."""
+MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "reason")
+STEP_TYPES: Final = {name: "string" if name == "kind" else of for name, of in STEP_COLUMNS.items() if name != "slot"}
+"""The columns of ``steps.parquet``, and their types; slots belong to the episodes in the timeline."""
+SUMMARY_TYPES: Final = {
+    "name": str, "digest": str, "seed": int, "requests": dict, "throughput": dict, "steps": int, "spans": int,
+    "timeline_digest": str, "preemptions": int, "kv_blocks": int, "targets": dict, "scenario": dict, "devices": list,
+}  # fmt: skip
+VERDICT_TYPES: Final = {"verdict": str, "violations": list, "rules": list}
+_MOST_REQUESTS: Final = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +66,25 @@ class RunDirectory:
     requests: Columns
     steps: Columns
     timeline: Timeline
-    token_gaps: tuple[Int64Array, Int64Array]
+
+    @cached_property
+    def token_gaps(self) -> tuple[Int64Array, Int64Array]:
+        """Times between consecutive tokens of a request, as (values, weights) in ns.
+
+        Raises
+        ------
+        InputError
+            When a request got a token that is not in the table of requests.
+        """
+        known = int(self.requests["request"].max(initial=-1)) + 1
+        for table in ("chunks", "decodes"):
+            request = getattr(self.timeline, table)["request"]
+            odd = np.flatnonzero(request >= known)
+            if len(odd):
+                message = f"{request[odd[0]]:,} in row {odd[0] + 1} can't be; requests.parquet has no such request"
+                file = self.path / "timeline" / f"{table}.parquet"
+                raise InputError(Problem(file=str(file), path="request", message=message))
+        return token_times(self.timeline, known).gaps
 
 
 def check_writable(target: Path) -> None:
@@ -130,7 +169,7 @@ def step_columns(timeline: Timeline) -> dict[str, Any]:
     kinds = np.array(STEP_KINDS, object)
     columns: dict[str, Any] = {}
     for name, values in timeline.steps.items():
-        if name != "slot":  # it belongs to the episodes in the timeline
+        if name in STEP_TYPES:
             columns[name] = kinds[values] if name == "kind" else values
     return columns
 
@@ -158,22 +197,24 @@ def read_run(path: Path) -> RunDirectory:
     Raises
     ------
     InputError
-        When a file is missing or cannot be read.
+        When a file is missing, cannot be read, or can't be what a run wrote.
     """
     missing = [name for name in FILES if not (path / name).is_file()]
     if missing:
         message = f"is no run directory: {', '.join(missing)} missing; expected what `clustersim run` wrote"
         raise InputError(Problem(file=str(path), message=message))
-    try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        requests = read_table(path / "requests.parquet")
-        steps = read_table(path / "steps.parquet")
-    except (OSError, ValueError) as error:
-        raise InputError(Problem(file=str(path), message=f"cannot be read: {error}")) from None
-    timeline = load_timeline(path)
-    highest = int(requests["request"].max()) + 1 if len(requests["request"]) else 0
-    gaps = token_times(timeline, highest).gaps
-    return RunDirectory(path=path, summary=summary, requests=requests, steps=steps, timeline=timeline, token_gaps=gaps)
+    requests = read_columns(path / "requests.parquet", REQUEST_TYPES, MAY_LACK)
+    odd = np.flatnonzero((requests["request"] < 0) | (requests["request"] >= _MOST_REQUESTS))
+    if len(odd):
+        message = f"{requests['request'][odd[0]]:,} in row {odd[0] + 1} can't be; expected 0 to {_MOST_REQUESTS - 1:,}"
+        raise InputError(Problem(file=str(path / "requests.parquet"), path="request", message=message))
+    return RunDirectory(
+        path=path,
+        summary=read_object(path / "summary.json", SUMMARY_TYPES),
+        requests=requests,
+        steps=read_columns(path / "steps.parquet", STEP_TYPES),
+        timeline=load_timeline(path),
+    )
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""Parquet tables as named numpy arrays: written, read as they are, and read as what they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clustersim.errors import InputError, Problem
+
+
+def write_table(path: Path, columns: Any) -> None:
+    """Write named arrays as Parquet (zstd); an array of objects is a column of text, null where it holds None."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def column(values: Any) -> Any:  # the type is that of the column, not that of what happens to be in it
+        return pa.array(values, pa.string() if values.dtype.hasobject else None)
+
+    table = pa.table({name: column(values) for name, values in columns.items()})
+    integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=[name for name in columns if name not in integers],
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED") or None,
+    )
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a Parquet file as named numpy arrays; nulls become NaN in numbers and None in text."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def read_columns(path: Path, types: Mapping[str, str], nullable: Collection[str] = ()) -> dict[str, Any]:
+    """Read a Parquet file that must have exactly these columns.
+
+    Parameters
+    ----------
+    path : Path
+    types : mapping
+        Name of each column → its type, as Parquet calls it: ``int64``, ``string``.
+    nullable : collection of str
+        Columns that may hold nulls, which become NaN in numbers and None in text.
+
+    Raises
+    ------
+    InputError
+        When the file can't be read, or has other columns, types or nulls; every one of them is named.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path).read()
+    except FileNotFoundError:
+        raise InputError(Problem(file=str(path), message="is missing; expected what `clustersim run` wrote")) from None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        message = f"cannot be read as Parquet ({words}); expected what `clustersim run` wrote"
+        raise InputError(Problem(file=str(path), message=message)) from None
+    problems = [Problem(file=str(path), path=name, message=what) for name, what in _faults(table, types, nullable)]
+    if problems:
+        raise InputError(problems)
+    return {name: table.column(name).to_numpy() for name in types}
+
+
+def _faults(table: Any, types: Mapping[str, str], nullable: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield column, and what was found there and what was expected."""
+    import pyarrow.compute as pc
+
+    names = table.column_names
+    for name in dict.fromkeys(names):
+        if name not in types:
+            yield name, f"found a column of this name; expected {', '.join(types)} only"
+        elif names.count(name) > 1:
+            yield name, f"found {names.count(name)} columns of this name; expected one"
+    for name, wanted in types.items():
+        if name not in names:
+            yield name, f"found no such column; expected one of {wanted}"
+        elif names.count(name) == 1:
+            column = table.column(name)
+            if str(column.type) != wanted:
+                yield name, f"found a column of {column.type}; expected {wanted}"
+            elif column.null_count and name not in nullable:
+                row = pc.index(pc.is_null(column), True).as_py() + 1
+                yield name, f"found null in row {row}; expected a value in every row"

@@ -1,0 +1,247 @@
+"""Whether tables read from files can be those of a timeline: values in their ranges, references to what is there.
+
+What computes with a timeline relies on this and does not look again. Whether a timeline that makes sense is also
+*legal* is left to the rules, and whether it is the one that was recorded to its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.errors import InputError, Problem
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.timeline.head import HEAD, MOST
+from clustersim.timeline.stretch import Stretch
+from clustersim.timeline.tables import TABLES, VECTORS
+from clustersim.timeline.timeline import Timeline
+
+MOST_REPLICAS: Final = 1 << 20
+FACTS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
+ARRIVED, REJECTED = FACTS.index("arrived"), FACTS.index("rejected")
+_TIMES: Final = (0, MOST)
+_SIGNED: Final = {"row_values", "varying"}
+"""Durations, of which RUN-2 says that they are not negative."""
+_INT32: Final = (1 << 31) - 1
+
+
+def refuse_unsound(timeline: Timeline, folder: Path) -> None:
+    """Refuse tables that can't be those of a timeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        As it was read: columns have their types.
+    folder : Path
+        Where its files are.
+
+    Raises
+    ------
+    InputError
+        Names file, column, row, what was found and what was expected: the first row of every column.
+    """
+    for judge in (_values, _references, _recorded_steps, _carried):
+        problems = [found.problem(folder) for found in judge(timeline)]
+        if problems:  # what comes next relies on it
+            raise InputError(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    table: str
+    column: str
+    message: str
+
+    def problem(self, folder: Path) -> Problem:
+        name = self.table if self.table == HEAD else f"{self.table}.parquet"
+        return Problem(file=str(folder / name), path=self.column, message=self.message)
+
+
+def _judged(table: str, column: str, values: Any, wrong: Any, expected: Any) -> Iterator[_Fault]:
+    """Yield the first row of a column that is wrong; ``expected`` is a text, or makes one of the row."""
+    places = np.flatnonzero(wrong)
+    if len(places):
+        row = int(places[0])
+        words = expected if isinstance(expected, str) else expected(row)
+        yield _Fault(table, column, f"{values[row]:,} in row {row + 1} can't be; expected {words}")
+
+
+def _values(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge every value by itself."""
+    for table, columns in TABLES.items():
+        for column in columns:
+            low, high = _range(timeline, table, column)
+            values = getattr(timeline, table)[column]
+            yield from _judged(table, column, values, (values < low) | (values > high), _words(low, high))
+    for name in VECTORS:
+        values, low = getattr(timeline, name), -MOST if name in _SIGNED else 0
+        yield from _judged(name, name, values, (values < low) | (values > MOST), _words(low, MOST))
+
+
+def _words(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low:,} to {high:,}" if high >= low else "no row: there is nothing to name"
+
+
+def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
+    """Return the least and the greatest value that a column can hold."""
+    if column == "stage":
+        return 0, timeline.stages - (2 if table == "transfers" else 1)
+    if column == "irregular":
+        return -1, len(timeline.irregular) - 1
+    known = {
+        "replica": (0, MOST_REPLICAS),
+        "template": (0, len(timeline.templates) - 1),
+        "row": (0, len(timeline.rows["at"]) - 1),
+        "columns": (0, len(timeline.column_sets) - 1),
+        "slot": (0 if table == "decodes" else -1, timeline.stages - 1),
+        "kind": (0, (len(FACTS) if table == "facts" else len(STEP_KINDS)) - 1),
+        "sampled": (0, 1),
+        "start_ns": _TIMES,
+        "end_ns": _TIMES,
+        "time_ns": _TIMES,
+        "starts_at": (-1, MOST),
+        "used": (-1, _INT32),
+        **dict.fromkeys(("first_step", "last_step", "step"), (0, timeline.num_steps - 1)),
+    }
+    if column in ("steps", "count") and table != "chunks":
+        return 1, timeline.num_steps
+    return known.get(column, (0, MOST))
+
+
+def _references(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge what rows say of other rows and of lists of values."""
+    passes, rows = timeline.passes, timeline.rows
+    widths = np.array([template.num_classes for template in timeline.templates], np.int64)
+    chains = np.array([template.is_chain for template in timeline.templates], bool)
+    stages = np.array([template.stage for template in timeline.templates], np.int64)
+    varying = np.array([len(columns) for columns in timeline.column_sets], np.int64)
+    highest = np.array([max(columns, default=-1) for columns in timeline.column_sets], np.int64)
+    if len(rows["at"]):
+        yield from _inside("rows", "at", rows["at"], widths[rows["template"]], timeline.row_values, "row_values")
+        odd = highest[rows["columns"]] >= widths[rows["template"]]
+        words = "a set of columns that its template has"
+        yield from _judged("rows", "columns", rows["columns"], odd, words)
+    if len(passes["row"]):
+        steps, of = passes["steps"].astype(np.int64), passes["template"]
+        odd = rows["template"][passes["row"]] != of
+        yield from _judged("passes", "row", passes["row"], odd, "a row of durations of its template")
+        odd = stages[of] != passes["stage"]
+        yield from _judged("passes", "template", of, odd, "a template of its stage")
+        taken = np.where(passes["starts_at"] < 0, 0, steps)
+        yield from _inside("passes", "starts_at", passes["starts_at"], taken, timeline.starts, "starts")
+        implied = (passes["starts_at"] < 0) & (steps > 1) & ~chains[of]
+        words = "where its starts are: they do not follow from durations"
+        yield from _judged("passes", "starts_at", passes["starts_at"], implied, words)
+        taken = steps * varying[rows["columns"][passes["row"]]]
+        yield from _inside("passes", "varying_at", passes["varying_at"], taken, timeline.varying, "varying")
+        odd = (passes["irregular"] >= 0) & ((steps != 1) | ~_fitting(timeline))
+        yield from _judged("passes", "irregular", passes["irregular"], odd, "-1, or times of one pass of its template")
+    yield from _transferred(timeline)
+    yield from _ordered("steps", "end_ns", timeline.steps["start_ns"], timeline.steps["end_ns"], "start_ns")
+    first, last = (timeline.decodes[name] for name in ("first_step", "last_step"))
+    yield from _ordered("decodes", "last_step", first, last, "first_step")
+    yield from _facts(timeline)
+
+
+def _inside(table: str, column: str, at: Any, taken: Any, values: Any, name: str) -> Iterator[_Fault]:
+    """Judge whether as many values as are taken from a position on are there."""
+    wrong = (taken > 0) & (at.astype(np.int64) > len(values) - taken)
+    yield from _judged(
+        table, column, at, wrong, lambda row: f"at most {len(values) - taken[row]:,}: {name} has {len(values):,} values"
+    )
+
+
+def _ordered(table: str, column: str, low: Any, high: Any, name: str) -> Iterator[_Fault]:
+    yield from _judged(table, column, high, high < low, lambda row: f"at least the {low[row]:,} of {name}")
+
+
+def _fitting(timeline: Timeline) -> Any:
+    """Return whether what each pass says of its irregular times has as many values as its template asks for."""
+    found = np.ones(len(timeline.passes["irregular"]), bool)
+    for at in np.flatnonzero(timeline.passes["irregular"] >= 0).tolist():
+        times = timeline.irregular[int(timeline.passes["irregular"][at])]
+        template = timeline.templates[int(timeline.passes["template"][at])]
+        if isinstance(times, Stretch):
+            instances = times.pairs[:, 0]
+            found[at] = ((instances >= 0) & (instances < len(template.instance_class))).all()
+            found[at] &= template.is_chain
+        else:
+            found[at] = len(times[0]) == len(template.members)
+    return found
+
+
+def _transferred(timeline: Timeline) -> Iterator[_Fault]:
+    at, width = timeline.transfers["at"], 2 * timeline.stage_ranks
+    due = np.arange(len(at)) * width
+    yield from _judged("transfers", "at", at, at != due, lambda row: f"{due[row]:,}: {width} times of each transfer")
+    if len(timeline.transfer_times) != len(at) * width:
+        expected = f"{len(at) * width:,}: {width} times of each of {len(at):,} transfers"
+        message = f"found {len(timeline.transfer_times):,} rows; expected {expected}"
+        yield _Fault("transfer_times", "transfer_times", message)
+
+
+def _facts(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge whether what each replica decided is in order of time: the order tells who took turns at one instant."""
+    facts = timeline.facts
+    decided = np.flatnonzero(~np.isin(facts["kind"], (ARRIVED, REJECTED)))
+    order = decided[np.argsort(facts["replica"][decided], kind="stable")]
+    before, after = order[:-1], order[1:]
+    back = np.zeros(len(facts["kind"]), bool)
+    back[after] = facts["replica"][before] == facts["replica"][after]
+    back[after] &= facts["time_ns"][after] < facts["time_ns"][before]
+    yield from _judged("facts", "time_ns", facts["time_ns"], back, "what a replica decides in order of time")
+
+
+def _recorded_steps(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge whether steps are recorded once."""
+    steps = timeline.steps
+    first, past = _numbered(timeline, steps["replica"], steps["step"]), steps["step"].astype(np.int64) + steps["count"]
+    words = f"runs that end with step {timeline.num_steps - 1:,} at the latest: {HEAD} counts {timeline.num_steps:,}"
+    yield from _judged("steps", "count", steps["count"], past > timeline.num_steps, words)
+    order = np.argsort(first, kind="stable")
+    twice = np.zeros(len(first), bool)
+    twice[order[1:]] = first[order[1:]] < (first + steps["count"])[order[:-1]]
+    yield from _judged("steps", "step", steps["step"], twice, "each step of a replica once")
+
+
+def _numbered(timeline: Timeline, replica: Any, step: Any) -> Any:
+    """Return a number for each (replica, step)."""
+    return replica.astype(np.int64) * (timeline.num_steps + 1) + step
+
+
+def _carried(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge whether chunks, episodes and passes belong to steps that are recorded."""
+    steps, passes = timeline.steps, timeline.passes
+    number = _numbered(timeline, steps["replica"], steps["step"])
+    order = np.argsort(number, kind="stable")
+    number, count, slot = number[order], steps["count"][order], steps["slot"][order]
+
+    def run_of(replica: Any, step: Any) -> Any:
+        wanted = _numbered(timeline, replica, step)
+        at = np.searchsorted(number, wanted, side="right") - 1
+        if not len(number):
+            return np.full(len(wanted), -1)
+        return np.where((at >= 0) & (wanted < number[at] + count[at]), at, -1)
+
+    def missing(table: str, column: str, replica: Any) -> Iterator[_Fault]:
+        step = getattr(timeline, table)[column]
+        wrong = run_of(replica, step) < 0
+        words = "a step of its replica that steps.parquet has"
+        yield from _judged(table, column, step, wrong, words)
+
+    yield from missing("chunks", "step", timeline.chunks["replica"])
+    for column in ("first_step", "last_step"):
+        step, replica = timeline.decodes[column], timeline.decodes["replica"]
+        run = run_of(replica, step)
+        wrong = (run < 0) | ((slot[run] != timeline.decodes["slot"]) if len(slot) else True)
+        yield from _judged("decodes", column, step, wrong, "a step of its replica and slot that steps.parquet has")
+    if (steps["count"] > 1).any():  # then ends of steps follow from starts of passes
+        yield from missing("passes", "first_step", passes["replica"])
+        last = passes["first_step"].astype(np.int64) + passes["steps"] - 1
+        wrong = run_of(passes["replica"], last) < 0
+        words = "steps of its replica that steps.parquet has"
+        yield from _judged("passes", "steps", passes["steps"], wrong, words)
