@@ -11,6 +11,7 @@ from clustersim.replay.lane_log import LaneLog
 from clustersim.replay.lanes import Lanes
 from clustersim.replay.part import Part
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.run_lane import RunLane
 from clustersim.replay.shared_flows import SharedFlows
 from clustersim.replay.shared_lane import SharedLane
 from clustersim.replay.shared_links import find_shared_links
@@ -64,7 +65,7 @@ class LaneReplay:
             self.lanes, mine, given.plan.dp, given.requests, given.serving.router, given.horizon_ns, progress
         )
 
-    def _lane(self, replica: int, prices: dict[tuple[int, int, str], StepPrices]) -> Lane | PipeLane:
+    def _lane(self, replica: int, prices: dict[tuple[int, int, str], StepPrices]) -> Lane:
         prepared, plan = self.prepared, self.given.plan
         found, templates = [], []
         for stage in range(plan.pp):
@@ -79,7 +80,7 @@ class LaneReplay:
         log = LaneLog(replica, templates, rows, scheduler.pool.total, plan.tp, prepared.recorder)
         if self.shared is not None:
             return self._shared_lane(replica, scheduler, found, log)
-        return Lane(scheduler, found[0], log) if plan.pp == 1 else PipeLane(scheduler, found, log)
+        return RunLane(scheduler, found, log) if plan.pp == 1 else PipeLane(scheduler, found, log)
 
     def _shared_lane(self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog) -> SharedLane:
         prepared, given = self.prepared, self.given

@@ -16,7 +16,6 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.lane import NEVER, Lane
-from clustersim.replay.pipe_lane import PipeLane
 from clustersim.replay.together import Together
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.sequence import Sequence
@@ -42,7 +41,7 @@ class Lanes:
 
     Parameters
     ----------
-    lanes : list of Lane or PipeLane
+    lanes : list of Lane
     replicas : range
         Their numbers.
     of : int
@@ -66,7 +65,7 @@ class Lanes:
 
     def __init__(
         self,
-        lanes: list[Lane | PipeLane],
+        lanes: list[Lane],
         replicas: range,
         of: int,
         requests: Requests,
@@ -108,7 +107,7 @@ class Lanes:
             return
         Together(self).run()
 
-    def record(self, lane: Lane | PipeLane, came: Int64Array) -> None:
+    def record(self, lane: Lane, came: Int64Array) -> None:
         """Hand on what a lane did: the arrivals of these requests, then the rest."""
         kinds = np.where(self.refused[came], REJECTED, ARRIVED)
         lane.log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
@@ -137,7 +136,7 @@ class Lanes:
             yield from zip(*(column[first : first + BLOCK].tolist() for column in chosen), strict=True)
         yield NEVER, 0, 0, False
 
-    def _alone(self, lane: Lane | PipeLane, index: int) -> slice:
+    def _alone(self, lane: Lane, index: int) -> slice:
         """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
         stream = self.coming(slice(index, None, self.of))
         horizon, stride, request = self.horizon, self.of, index

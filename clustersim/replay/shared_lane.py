@@ -1,8 +1,8 @@
 """The folded replay of one replica with pipeline stages whose sends share links with its own collectives.
 
-What happens on stages and boundaries is :mod:`clustersim.replay.shared_pipe`'s; here it meets the scheduler. A launch
-needs the first stage free and fewer micro-batches in flight than stages. While that cannot be, arrivals change
-nothing, so changes are handled up to the next pass that ends on the first or last stage; else one at a time.
+What happens on stages and boundaries is :mod:`clustersim.replay.shared_pipe`'s; here it meets the scheduler. While
+nothing can be launched, arrivals change nothing, so changes are handled up to the next pass that ends on the first or
+last stage; else one at a time.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from collections import deque
 from collections.abc import Sequence as Sequence_
 
 from clustersim.graph.step_prices import StepPrices
-from clustersim.replay.lane import DECODE, MIXED, NEVER, PREFILL, price_prompts
+from clustersim.replay.lane import NEVER
 from clustersim.replay.lane_log import LaneLog
-from clustersim.replay.pipe_lane import PipeLane
 from clustersim.replay.shared_forecast import Flight, SharedForecast
-from clustersim.replay.shared_micro import Priced, SharedMicro
+from clustersim.replay.shared_micro import SharedMicro
 from clustersim.replay.shared_pipe import SharedPipe
+from clustersim.replay.staged_lane import StagedLane
 from clustersim.serving.batch import Batch
 from clustersim.serving.scheduler import Scheduler
-from clustersim.serving.sequence import Sequence
 
 __all__ = ["SharedLane"]
 
 
-class SharedLane(PipeLane):
-    """One replica: its scheduler, what is in flight, and when something changes next.
+class SharedLane(StagedLane):
+    """One replica with stages, what is in flight, and when something changes next.
 
     Parameters
     ----------
@@ -34,13 +33,6 @@ class SharedLane(PipeLane):
         One per stage.
     log : LaneLog
     pipe : SharedPipe
-
-    Attributes
-    ----------
-    end : int
-        When something changes, after which a decision may be taken, in ns; ``NEVER`` when nothing does.
-    outstanding : int
-        Prompt and output tokens of unfinished requests.
     """
 
     def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog, pipe: SharedPipe) -> None:
@@ -52,53 +44,29 @@ class SharedLane(PipeLane):
         """Whether sends may meet no stages but those that they connect, which is what a forecast looks at."""
         self.calm = self.local
         """Whether everything in flight is forecast; else it is in the pipe."""
-        self.flying = 0
-        self.asked = False
-        """Whether the scheduler has said what can be launched as things are."""
-
-    def arrive(self, now: int, sequence: Sequence) -> None:
-        """Queue a request; a decision is due where the first stage could take it."""
-        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        self.scheduler.waiting.append(sequence)
-        self.asked = False
-        if self._is_free(now):
-            self.end = NEVER
 
     def _is_free(self, now: int) -> bool:
-        """Whether a micro-batch can be launched."""
-        free = self.forecast.free_at[0] <= now if self.calm else self.pipe.passes[0] is None
-        return free and self.flying < self.stages
+        """Whether no pass is on the first stage."""
+        return self.forecast.free_at[0] <= now if self.calm else self.pipe.passes[0] is None
 
-    def begin(self, now: int, until: int) -> None:
-        """Launch a micro-batch if the first stage is free and there is something to run."""
-        del until
-        if not self.asked and self._is_free(now):
-            batch = self.scheduler.next(now)
-            self.asked = True
-            if batch is not None:
-                self._launch(now, batch)
+    def _next_end(self, now: int) -> int:
+        """Return when something changes after which a decision may be due."""
         if not self.calm:
             self.calm = self.local and self.forecast.take(self.forecasts, self.pipe)
         if not self.calm:
-            self._go_on()
-            return
-        end = self.forecasts[0][0] if self.forecasts else NEVER
-        if self.flying < self.stages:
-            free = self.forecast.free_at[0]
-            if now < free < end:
-                end = free
-        self.end = end
+            return self._go_on()
+        return self._earliest(now, self.forecast.free_at[0], self.forecasts[0][0] if self.forecasts else NEVER)
 
-    def _go_on(self) -> None:
-        """Handle what changes until a decision may be taken."""
-        pipe = self.pipe
+    def _go_on(self) -> int:
+        """Handle what changes until a decision may be due, and return when that is."""
+        pipe, may_launch = self.pipe, len(self.scheduler.flying) < self.stages
         changes, passes, last = pipe.changes, pipe.passes, self.stages - 1
         while True:
-            self.end = end = min(changes)
-            if self.flying < self.stages and (passes[0] is None or pipe.ends_at(0, end)):
-                return
+            end = min(changes)
+            if may_launch and (passes[0] is None or pipe.ends_at(0, end)):
+                return end
             if pipe.ends_at(last, end):
-                return
+                return end
             pipe.change(end)
 
     def land(self) -> int:
@@ -123,25 +91,10 @@ class SharedLane(PipeLane):
 
     def _launch(self, now: int, batch: Batch) -> None:
         """Start a micro-batch on the first stage."""
-        scheduler, group, decodes, chunks = self.scheduler, batch.group, batch.decodes, batch.chunks
-        context, new, kind = 0 if group is None else group.computed + decodes, 0, DECODE
-        priced: list[Priced]
-        if chunks:
-            kind = MIXED if decodes else PREFILL
-            priced = []
-            for prices in self.prices:
-                total, number, ns, new, context, sends = price_prompts(prices, chunks, group)
-                priced.append((total, number, ns, sends))
-        else:
-            assert group is not None
-            priced = self._decodes(group)
-        width = len(chunks) + decodes
-        row = (
-            now, kind, batch.slot, width, new, decodes, context, len(scheduler.waiting), len(scheduler.running),
-            scheduler.total - scheduler.free[0],
-        )  # fmt: skip
-        self.flying += 1
-        micro = SharedMicro(batch, row, kind, (new + decodes, width, new, decodes), priced)
+        new, context, priced = self.prices.step(batch)
+        row = self._row(now, batch, new, context)
+        chunks, decodes = len(batch.chunks), batch.decodes
+        micro = SharedMicro(batch, row, (new + decodes, chunks + decodes, new, decodes), priced)
         if self.calm and not self.forecast.add(self.forecasts, micro, 0, now):
             self.forecast.release(self.forecasts, self.pipe, now)
             self.calm = False
@@ -153,9 +106,5 @@ class SharedLane(PipeLane):
         for stage, stretches in micro.stretched:
             log.stretch(stage, stretches)
         log.step(micro.row, micro.passes, now, [ns for priced in micro.priced for ns in priced[2]], micro.sent)
-        finished = self.scheduler.complete(now, micro.batch)
-        for sequence in finished:
-            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
-        self.flying -= 1
         self.asked = False
-        return len(finished)
+        return self._complete(now, micro.batch)

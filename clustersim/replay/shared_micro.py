@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from clustersim.graph.step_prices import StepPrice
+from clustersim.replay.lane_log import STEP_ROW
 from clustersim.replay.shared_flows import Use
 from clustersim.replay.shared_uses import Counts
 from clustersim.serving.batch import Batch
 
-Priced = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""Nanoseconds of a pass, its row of durations, what varies, and nanoseconds of each rank's send after it."""
+KIND = STEP_ROW.index("kind")
 
 
 class SharedMicro:
@@ -18,15 +19,15 @@ class SharedMicro:
     batch : Batch
     row : tuple of int
         ``lane_log.STEP_ROW``.
-    kind : int
-        Position in ``STEP_KINDS``.
     counts : Counts
         What payloads depend on.
-    priced : list of Priced
+    priced : list of StepPrice
         Stage by stage.
 
     Attributes
     ----------
+    kind : int
+        Position in ``STEP_KINDS``.
     passes, sent : list of int
         Starts and rows of passes, and starts and ends of sends by rank, as :meth:`LaneLog.step` has them.
     sends : list of SharedSend or None
@@ -37,10 +38,10 @@ class SharedMicro:
 
     __slots__ = ("batch", "counts", "kind", "passes", "priced", "row", "sends", "sent", "stretched")
 
-    def __init__(self, batch: Batch, row: tuple[int, ...], kind: int, counts: Counts, priced: list[Priced]) -> None:
+    def __init__(self, batch: Batch, row: tuple[int, ...], counts: Counts, priced: list[StepPrice]) -> None:
         self.batch = batch
         self.row = row
-        self.kind = kind
+        self.kind = row[KIND]
         self.counts = counts
         self.priced = priced
         self.passes: list[int] = []

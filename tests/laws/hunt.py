@@ -15,7 +15,7 @@ import hypothesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clustersim.replay.lane import MAX_RUN
+from clustersim.replay.run_lane import MAX_RUN
 from tests.laws.agreement import Seen, agree
 from tests.laws.lane_cases import case_input, cases
 from tests.laws.random_scenarios import crowd_input, crowds

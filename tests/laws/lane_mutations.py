@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from clustersim.replay import lane
+from clustersim.replay import lane_prices
 from clustersim.replay.lane import Lane
 from clustersim.replay.lanes import Lanes
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.run_lane import RunLane
 from clustersim.replay.shared_lane import SharedLane
 from clustersim.replay.shared_pipe import SharedPipe
+from clustersim.replay.staged_lane import StagedLane
 from clustersim.replay.together import Together
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.decode_slots import DecodeSlots
@@ -51,36 +53,37 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {
-    # lane.py
+    # run_lane.py
     "a run is cut one step late": Mutation(
-        Lane, "arrive", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
+        RunLane, "arrive", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
     ),
-    "an arrival at the end of a step falls into the next": Mutation(Lane, "arrive", "bisect_left(", "bisect_right("),
-    "a run is not cut": Mutation(Lane, "arrive", "self.steps > 1", "False"),
+    "an arrival at the end of a step falls into the next": Mutation(RunLane, "arrive", "bisect_left(", "bisect_right("),
+    "a run is not cut": Mutation(RunLane, "arrive", "self.steps > 1", "False"),
     "a run goes on when the next request arrives": Mutation(
-        Lane, "begin", "now, self.until, limit", "now, NEVER, limit"
+        RunLane, "begin", "now, self.until, limit", "now, NEVER, limit"
     ),
-    "a run jumps over a finish": Mutation(Lane, "begin", "- group.clock, MAX_RUN)", "- group.clock + 1, MAX_RUN)"),
+    "a run jumps over a finish": Mutation(RunLane, "begin", "- group.clock, MAX_RUN)", "- group.clock + 1, MAX_RUN)"),
     "a run takes blocks that are not there": Mutation(
-        Lane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
+        RunLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
     ),
-    "a run has a block more than there is": Mutation(Lane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"),
-    "a run attends to the keys of its first step": Mutation(Lane, "_run", "attention(keys)", "attention(first)"),
-    "a run goes on when a window is full": Mutation(Lane, "_run", "min(limit, group.unchanged_windows)", "limit"),
-    "windows do not grow": Mutation(Lane, "_run", "step * growth", "0 * growth"),
-    "a step that ends at the horizon has not happened": Mutation(Lane, "stop", "bisect_right(", "bisect_left("),
-    "a horizon forgets the steps of a run": Mutation(Lane, "stop", "if steps:", "if False:"),
+    "a run has a block more than there is": Mutation(RunLane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"),
+    "a run attends to the keys of its first step": Mutation(RunLane, "_run", "attention(keys)", "attention(first)"),
+    "a run goes on when a window is full": Mutation(RunLane, "_run", "min(limit, group.unchanged_windows)", "limit"),
+    "windows do not grow": Mutation(RunLane, "_run", "step * growth", "0 * growth"),
+    "a step that ends at the horizon has not happened": Mutation(RunLane, "stop", "bisect_right(", "bisect_left("),
+    "a horizon forgets the steps of a run": Mutation(RunLane, "stop", "if steps:", "if False:"),
+    # lane.py, lane_prices.py
     "outstanding tokens of finished requests stay": Mutation(
-        Lane, "land", "-= sequence.prompt", "-= 0 * sequence.prompt"
+        Lane, "_complete", "-= sequence.prompt", "-= 0 * sequence.prompt"
     ),
-    "a chunk attends to itself only": Mutation(lane, "price_prompts", "count * start + ", ""),
+    "a chunk attends to itself only": Mutation(lane_prices, "prompt_sums", "count * start + ", ""),
     # pipe_lane.py
     "sends do not queue": Mutation(PipeLane, "_launch", "at = max(at, before[0])", "pass"),
     "micro-batches do not queue": Mutation(PipeLane, "_launch", "max(at, free_at[stage])", "at"),
     "sends take no time": Mutation(PipeLane, "_launch", "at += sends[0]", "pass"),
     "an idle first stage ignores arrivals": Mutation(PipeLane, "arrive", "self.end = NEVER", "pass"),
-    "the first stage is not looked at when it is free": Mutation(PipeLane, "begin", "end = free", "pass"),
-    "the first stage takes two at a time": Mutation(PipeLane, "begin", "self.free_at[0] <= now and", ""),
+    "the first stage is not looked at when it is free": Mutation(StagedLane, "_earliest", "return free_at", "pass"),
+    "the first stage takes two at a time": Mutation(PipeLane, "_is_free", "self.free_at[0] <= now", "True"),
     # shared_lane.py, shared_pipe.py
     "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "arrive", "self.end = NEVER", "pass"),
     "a scheduler is not asked again after an arrival": Mutation(SharedLane, "arrive", "self.asked = False", "pass"),
