@@ -87,6 +87,10 @@ class GraphView:
         Attentions of each stage of the whole deployment.
     evenly_routed : bool
         Whether amounts of experts are those of an even routing, rather than of tokens that were routed.
+    shown : tuple of int or None
+        The stages that a graph of a part of the plan shows; None: all of them.
+    unsaid : tuple of frozenset of str
+        Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
     """
 
     symbols: tuple[Node, ...]
@@ -110,6 +114,8 @@ class GraphView:
     stage_names: tuple[int, ...] = ()
     cached_layers: tuple[int, ...] = ()
     evenly_routed: bool = True
+    shown: tuple[int, ...] | None = None
+    unsaid: tuple[frozenset[str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.symbol)
@@ -117,6 +123,15 @@ class GraphView:
     def mask(self, test: Callable[[Node], bool]) -> BoolArray:
         """Return which nodes are operators for which ``test`` holds."""
         return np.array([test(symbol) for symbol in self.symbols], bool)[self.symbol]
+
+    def says(self, *fields: str) -> BoolArray:
+        """Return which nodes state all of these fields, rather than leave one of them to its default."""
+        told = [not unsaid.intersection(fields) for unsaid in self.unsaid] or [True] * len(self.symbols)
+        return np.array(told, bool)[self.symbol]
+
+    def unsaid_of(self, symbol: int) -> frozenset[str]:
+        """Return the fields that an operator leaves to their defaults."""
+        return self.unsaid[symbol] if self.unsaid else frozenset()
 
     def named(self, *names: str) -> BoolArray:
         """Return which nodes have one of these names, the parts of a ring counted as what they are parts of."""
@@ -210,6 +225,18 @@ class GraphView:
     def of_steps(self, test: Callable[[Step], bool]) -> BoolArray:
         """Return which nodes are of steps for which ``test`` holds."""
         return np.array([test(step) for step in self.steps], bool)[self.step]
+
+    def shows(self, stage: int) -> bool:
+        """Return whether the graph should have a stage's operators."""
+        return self.shown is None or stage in self.shown
+
+    def shows_each(self, stage: Int64Array) -> BoolArray:
+        """Return :meth:`shows` of many stages."""
+        return np.ones(len(stage), bool) if self.shown is None else np.isin(stage, self.shown)
+
+    def num_shown(self, pp: int) -> int:
+        """Return how many of so many stages the graph should have."""
+        return pp if self.shown is None else sum(stage < pp for stage in self.shown)
 
     def local(self, rank: Int64Array) -> Int64Array:
         """Return the number of a rank within its stage."""

@@ -35,15 +35,38 @@ HEAD: Final[Inputs] = {
     "sample": ("lm_head",),
 }
 
+KINDS_OF_OPERATOR: Final[Mapping[str, str]] = {
+    "schedule": "schedule",
+    "sample": "sample",
+    "boundary": "boundary",
+    "kv_read": "kv_read",
+    "attention_prefill": "attention_prefill",
+    "attention_decode": "attention_decode",
+    "send": "send",
+    "recv": "recv",
+    "expert_up": "grouped_gemm",
+    "expert_down": "grouped_gemm",
+}
+"""Name → kind of operator; others are products of matrices (those with a shape), or move memory."""
+
 EXITS: Final = ("embedding", "ffn_add", "moe_add")
 """What leaves a layer, or what enters the first."""
 
 
 def inputs_of(layer: Layer, *, prefills: bool, decodes: bool) -> Inputs:
     """Return operator → the operators that it needs, for one layer of a step that prefills, decodes, or both."""
-    second = _moe(layer.ffn) if isinstance(layer.ffn, Moe) else _ffn()
+    return {**attention_inputs(layer, prefills=prefills, decodes=decodes), **ffn_inputs(layer)}
+
+
+def attention_inputs(layer: Layer, *, prefills: bool, decodes: bool) -> Inputs:
+    """Return the part of :func:`inputs_of` that is attention; ``kv_read`` is what the cache gives, of no operator."""
     attention = _latent if layer.attention.kind == "mla" else _heads
-    return {**attention(layer.attention, prefills, decodes), **second}
+    return attention(layer.attention, prefills, decodes)
+
+
+def ffn_inputs(layer: Layer) -> Inputs:
+    """Return the part of :func:`inputs_of` behind attention: FFN, or experts."""
+    return _moe(layer.ffn) if isinstance(layer.ffn, Moe) else _ffn()
 
 
 def _heads(a: Attention, prefills: bool, decodes: bool) -> Inputs:

@@ -6,9 +6,10 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, layer_name, merged, operator
 from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
 
@@ -21,8 +22,9 @@ def routes_all(view: GraphView) -> GraphFinding:
     tokens = carried(view, plan).tokens
     top_k = np.array([layer.ffn.top_k if isinstance(layer.ffn, Moe) else 0 for layer in model.layers] + [0], np.int64)
     nodes = np.flatnonzero(view.named("expert_up", "expert_down") & ~np.isnan(view.amount))
+    present = complete(view, "EP-2")
     if not len(nodes):
-        return NOTHING
+        return present
     k = top_k[view.layer[nodes]]
     step = view.step[nodes]
     expected: FloatArray
@@ -43,7 +45,21 @@ def routes_all(view: GraphView) -> GraphFinding:
         return f"{operator(view, int(nodes[at]))} takes {found[at]:g} routed tokens, where {expected[at]:g} were chosen"
 
     fix = "let every token visit its top-k experts once each, and no other"
-    return merged(judged(view, len(nodes), wrong, message, fix, nodes), _carries_all(view, plan, top_k, fix))
+    counted = judged(view, len(nodes), wrong, message, fix, nodes)
+    return merged(present, counted, _carries_all(view, plan, top_k, fix), _sends_apart(view, plan, fix))
+
+
+def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+    """What brings tokens to experts of other ranks, and back, gives each rank its own: an all-to-all."""
+    if plan.ep.degree == 1:
+        return NOTHING
+    alike = view.named("dispatch", "combine") & view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    alike &= view.mask(lambda node: node.op != "all_to_all")
+
+    def message(node: int) -> str:
+        return f"{operator(view, node)} is {view.symbols[int(view.symbol[node])].op}, which gives all ranks the same"
+
+    return judged(view, 0, np.flatnonzero(alike), message, fix, np.arange(len(view)))
 
 
 def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: str) -> GraphFinding:
@@ -90,10 +106,11 @@ def one_map(view: GraphView) -> GraphFinding:
         return f"the rank holds {found[at]} experts, where the map of all ranks gives it {expected[at]}"
 
     held = judged(view, len(nodes), wrong, message, "let all ranks have one map from experts to ranks", nodes)
+    held = merged(held, complete(view, "EP-6"))
     if plan.ep.degree == 1:
         return held
     share = plan.expert_tp
-    inner = view.mask(lambda node: node.axis == "expert_tp")
+    inner = view.mask(lambda node: node.axis == "expert_tp") | _sums_experts(view)
     member = inner[view.member_node]
     node, rank = view.member_node[member], view.member_rank[member]
     astray = inner & (view.size != share)
@@ -103,6 +120,15 @@ def one_map(view: GraphView) -> GraphFinding:
         f"join the {share} ranks that share an expert's tensors", np.arange(len(view)),
     )  # fmt: skip
     return merged(held, across)
+
+
+def _sums_experts(view: GraphView) -> BoolArray:
+    """Return which collectives put parts of experts together: they take them from the experts themselves."""
+    expert = view.mask(lambda node: node.op == "grouped_gemm")
+    found = np.zeros(len(view), bool)
+    found[view.target[(view.kind == DATA) & view.within_step & expert[view.source]]] = True
+    found &= view.mask(lambda node: node.op in COLLECTIVE_OPS and node.op != "all_to_all")
+    return found & ~view.named("dispatch", "combine")
 
 
 def leaves_attention(view: GraphView) -> GraphFinding:

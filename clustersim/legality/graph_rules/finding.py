@@ -84,6 +84,17 @@ def place(view: GraphView, node: int) -> str:
     return ", ".join([*words, operator(view, node)])
 
 
+def cell_place(view: GraphView, step: int, layer: int, rank: int) -> str:
+    """Return where an operator that is not there would be: ``decode step 3, stage 1, layer 12, rank 5``."""
+    words = [f"{view.steps[step].kind} step {step}"]
+    if view.plan is not None:
+        stage = rank % view.plan.replica_ranks // view.plan.stage_ranks
+        words.append(f"stage {_named(stage, view.stage_names)}")
+    if layer >= 0:
+        words.append(f"layer {_named(layer, view.layer_names)}")
+    return ", ".join([*words, f"rank {rank}"])
+
+
 def layer_name(view: GraphView, node: int) -> str:
     """Return how messages name the layer of a node."""
     layer = int(view.layer[node])

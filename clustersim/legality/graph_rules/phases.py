@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
 from clustersim.legality.graph_rules.tokens import carried
@@ -22,7 +23,7 @@ def prefills_first(view: GraphView) -> GraphFinding:
         if not steps[before].chunks or steps[after].kind == "prefill":
             continue
         found.append(_bounded(view, between, before, after))
-    return merged(*found) if found else NOTHING
+    return merged(complete(view, "PH-1"), *found)
 
 
 def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphFinding:

@@ -6,10 +6,13 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import DATA, KV, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.plan.parallel import ParallelPlan
 
 NORMS = ("attention_norm", "ffn_norm", "moe_norm")
 ADDS = ("attention_add", "ffn_add", "moe_add")
@@ -27,7 +30,7 @@ def hands_on(view: GraphView) -> GraphFinding:
         view, len(entry), early, lambda _: "it starts before the output of the stage before it has arrived",
         "let the first operators of a stage wait for its receive", entry,
     )  # fmt: skip
-    arrived = merged(arrived, _sends_output(view))
+    arrived = merged(arrived, _sends_output(view), _bypasses(view, plan), complete(view, "PP-2"))
     model, precision = view.model, view.precision
     if model is None or precision is None:
         return arrived
@@ -58,6 +61,27 @@ def _sends_output(view: GraphView) -> GraphFinding:
         view, 0, np.flatnonzero(~fed[sends]), lambda _: "it sends before the output of its stage is there",
         "let the send wait for the last operator of its stage", sends,
     )  # fmt: skip
+
+
+def _bypasses(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+    """Nothing but a send that meets its receive goes from one stage to another."""
+    source, target = view.source, view.target
+    meets = view.mask(lambda node: node.op == "send")[source] & view.mask(lambda node: node.op == "recv")[target]
+    past = view.within_step & (view.stage[source] != view.stage[target]) & (view.kind != ORDER) & ~meets
+    fix = "hand the output of a stage on by send and receive"
+    edges = judged(
+        view, 0, np.flatnonzero(past),
+        lambda edge: f"it needs {place(view, int(source[edge]))}, of another stage, and no send brings that",
+        fix, target,
+    )  # fmt: skip
+    stage = view.member_rank % plan.replica_ranks // plan.stage_ranks
+    first = view.rank[view.member_node] % plan.replica_ranks // plan.stage_ranks
+    torn = np.flatnonzero(stage != first)
+    groups = judged(
+        view, 0, torn, lambda at: f"{operator(view, int(view.member_node[at]))} joins ranks of several stages", fix,
+        view.member_node,
+    )  # fmt: skip
+    return merged(edges, groups)
 
 
 def _received(view: GraphView) -> BoolArray:
@@ -117,6 +141,9 @@ def meets(view: GraphView) -> GraphFinding:
     if not len(sends) and not len(receives):
         return NOTHING
     edges = np.flatnonzero((view.kind == SYNC) & np.isin(view.source, sends) & np.isin(view.target, receives))
+    ahead = view.stage[view.source[edges]] + 1 == view.stage[view.target[edges]]
+    across = view.s_of(view.rank[view.source[edges]]) != view.s_of(view.rank[view.target[edges]])
+    astray = np.flatnonzero(~ahead | across)
     out = np.bincount(view.source[edges], minlength=len(view))
     into = np.bincount(view.target[edges], minlength=len(view))
     alone = np.concatenate((sends[out[sends] != 1], receives[into[receives] != 1]))
@@ -125,30 +152,24 @@ def meets(view: GraphView) -> GraphFinding:
         lambda at: f"the {operator(view, int(alone[at]))} meets {int(out[alone[at]] + into[alone[at]])} nodes, not one",
         "match every send with one receive", alone,
     )  # fmt: skip
-    if single.faults:
-        return single
-    return merged(single, _deadlock(view, edges))
+    right = judged(
+        view, 0, astray,
+        lambda at: f"it takes what {place(view, int(view.source[edges[at]]))} sends: other tokens, or another stage's",
+        "let every rank send to the rank with its coordinates in the next stage", view.target[edges],
+    )  # fmt: skip
+    if single.faults or right.faults:
+        return merged(single, right)
+    return merged(single, _deadlock(view))
 
 
-def _deadlock(view: GraphView, edges: Int64Array) -> GraphFinding:
+def _deadlock(view: GraphView) -> GraphFinding:
     """A send and its receive are one event; with the order of each rank's streams, nothing may wait for itself."""
     if stuck(len(view), view.source, view.target).any():
         return NOTHING  # the graph itself has a cycle: rule RUN-1
-    event = np.arange(len(view))
-    event[view.target[edges]] = view.source[edges]
-    streams = np.array([symbol.op if symbol.op in TRANSFER_OPS else "" for symbol in view.symbols])
-    transfers = np.isin(streams, TRANSFER_OPS)[view.symbol[view.member_node]]
-    node, rank = view.member_node[transfers], view.member_rank[transfers]
-    is_send = (streams == "send")[view.symbol[node]]
-    order = np.lexsort((view.member_position[transfers], is_send, rank))
-    node, rank, is_send = node[order], rank[order], is_send[order]
-    follows = (rank[1:] == rank[:-1]) & (is_send[1:] == is_send[:-1])
-    source = np.concatenate((event[view.source], event[node[:-1][follows]]))
-    target = np.concatenate((event[view.target], event[node[1:][follows]]))
-    apart = source != target
-    waiting = np.flatnonzero(stuck(len(view), source[apart], target[apart]) & view.mask(lambda node: node.op == "send"))
+    transfers = view.mask(lambda node: node.op in TRANSFER_OPS)
+    held = np.flatnonzero(waiting(view, transfers) & view.mask(lambda node: node.op == "send"))
     return judged(
-        view, int(follows.sum()), waiting, lambda _: "the send waits for a receive that waits for this send",
+        view, int(transfers.sum()), held, lambda _: "the send waits for a receive that waits for this send",
         "send and receive in one order on both sides", np.arange(len(view)),
     )  # fmt: skip
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.reach import stuck
+from clustersim.legality.graph_rules.tensor import joins
 from clustersim.legality.graph_view import GraphView, Step
 from clustersim.plan.parallel import ParallelPlan
 
 
 def can_run(view: GraphView) -> GraphFinding:
     """RUN-1: the graph is acyclic and connected, and every node is bound to its device or devices."""
-    return merged(_acyclic(view), _bound(view), _connected(view))
+    return merged(_acyclic(view), _in_program_order(view), _bound(view), _connected(view))
 
 
 def _acyclic(view: GraphView) -> GraphFinding:
@@ -26,6 +28,28 @@ def _acyclic(view: GraphView) -> GraphFinding:
         lambda at: f"it waits for {operator(view, int(view.source[edges[at]]))}, which waits for it: a cycle",
         "remove one edge of the cycle", node,
     )  # fmt: skip
+
+
+def _in_program_order(view: GraphView) -> GraphFinding:
+    """The streams of all ranks, each in program order, can run the graph.
+
+    Where collectives of TP or transfers alone wait for themselves, rules TP-5 and PP-5 say so.
+    """
+    if stuck(len(view), view.source, view.target).any():
+        return NOTHING
+    held = waiting(view, np.ones(len(view), bool))
+    transfers = view.mask(lambda node: node.op in TRANSFER_OPS)
+    if not held.any() or waiting(view, transfers).any():
+        return NOTHING
+    if view.plan is not None and waiting(view, joins(view)).any():
+        return NOTHING
+    first, then = successors(view, held)
+    late = np.flatnonzero(held[first] & held[then])
+
+    def message(at: int) -> str:
+        return f"in the rank's program it comes behind {operator(view, int(first[at]))}, which waits for it"
+
+    return judged(view, 0, late, message, "list a rank's operators in an order in which each can run", then)
 
 
 def _bound(view: GraphView) -> GraphFinding:
@@ -41,7 +65,21 @@ def _bound(view: GraphView) -> GraphFinding:
         view, 0, far, lambda at: f"rank {int(view.member_rank[at])} is not one of the plan's {world}",
         "bind it to a rank of the plan", view.member_node,
     )  # fmt: skip
-    return merged(numbers, outside)
+    return merged(numbers, outside, _astray(view))
+
+
+def _astray(view: GraphView) -> GraphFinding:
+    """A node of a stage is bound to ranks of that stage."""
+    plan = view.plan
+    if plan is None:
+        return NOTHING
+    stage = view.member_rank % plan.replica_ranks // plan.stage_ranks
+    here = view.stage[view.member_node]
+    away = np.flatnonzero((stage != here) & (view.member_rank >= 0) & (view.member_rank < plan.world))
+    return judged(
+        view, 0, away, lambda at: f"it is of stage {here[at]}, and rank {int(view.member_rank[at])} is of stage "
+        f"{stage[at]}", "bind the nodes of a stage to its ranks", view.member_node,
+    )  # fmt: skip
 
 
 def _connected(view: GraphView) -> GraphFinding:

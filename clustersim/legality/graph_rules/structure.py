@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.dataflow import contains, contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
 from clustersim.legality.graph_view import GraphView, base_name
@@ -33,7 +34,8 @@ def keeps_the_graph(view: GraphView) -> GraphFinding:
         inside = name in EXPERT_CHAIN or name in MOE_ENTRY
         return not inside and not (needed in CACHE and name in CORES)
 
-    return merged(_compared(view, looked_at, "TP keeps it"), _crossing(view))
+    present = merged(all_ranks(view), complete(view, "TP-8"))
+    return merged(present, _compared(view, looked_at, "TP keeps it"), _crossing(view))
 
 
 def chains_experts(view: GraphView) -> GraphFinding:
@@ -41,7 +43,8 @@ def chains_experts(view: GraphView) -> GraphFinding:
     inner = view.named(*EXPERT_CHAIN)
     within = _compared(view, lambda _, name: name in EXPERT_CHAIN, "experts come in this order")
     across = ~view.within_step & (inner[view.source] | inner[view.target])
-    return merged(within, _first(view, np.flatnonzero(across), "crosses from one step into another", "within a step"))
+    told = _first(view, np.flatnonzero(across), "crosses from one step into another", "within a step")
+    return merged(within, told, complete(view, "EP-4"))
 
 
 def sees_attention(view: GraphView) -> GraphFinding:

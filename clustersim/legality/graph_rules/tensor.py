@@ -29,6 +29,9 @@ from clustersim.legality.graph_rules.layouts import (
     WORDS,
     layouts,
 )
+from clustersim.legality.graph_rules.program import waiting
+from clustersim.legality.graph_rules.reach import stuck
+from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.shares import passes_on_all
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 
@@ -107,6 +110,8 @@ def inherits(view: GraphView) -> GraphFinding:
     into = elementwise[view.target] & joining[view.source]
     summed = np.zeros(len(view), bool)
     summed[view.target[made[view.source] == PARTIAL]] = True
+    silent = (made == UNKNOWN) & ~view.says("n", "k", "layer")
+    summed[view.target[silent[view.source]]] = True  # what this left may be a partial sum
     bad = np.flatnonzero(into & ~summed[view.source])
 
     def message(at: int) -> str:
@@ -159,7 +164,18 @@ def takes_turns(view: GraphView) -> GraphFinding:
         view, int(joining.sum()), wrong, missing, "let every rank of the TP group, and no other, take part once",
         np.arange(len(view)),
     )  # fmt: skip
-    return merged(whole, _same_order(view, member))
+    return merged(whole, _same_order(view, member), _turns_agree(view, joining), repeated(view, joining))
+
+
+def _turns_agree(view: GraphView, joining: BoolArray) -> GraphFinding:
+    """No collective comes, in a rank's program, before another one whose outcome leads to its input the other way."""
+    if stuck(len(view), view.source, view.target).any():
+        return NOTHING  # the graph itself has a cycle: rule RUN-1
+    held = np.flatnonzero(joining & waiting(view, joining))
+    return judged(
+        view, 0, held, lambda at: f"{operator(view, at)} waits in a rank's program for a collective that waits for it",
+        "let every rank come to its collectives in the order in which they need each other", np.arange(len(view)),
+    )  # fmt: skip
 
 
 def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
@@ -187,7 +203,9 @@ def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
 def within_layer(view: GraphView) -> GraphFinding:
     """TP-7: what a TP collective joins is of its own layer and step."""
     joining = joins(view)
-    into, out = joining[view.target], joining[view.source]
+    placed = view.says("layer")
+    into = joining[view.target] & (placed[view.source] & placed[view.target] | ~view.within_step)
+    out = joining[view.source]
     bad = np.flatnonzero(
         (into & ((view.layer[view.source] != view.layer[view.target]) | ~view.within_step)) | (out & ~view.within_step)
     )
