@@ -10,9 +10,9 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -75,8 +75,10 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
         ctx.exit(DEFECT)
 
 
-def problems_text(problems: Sequence[Problem]) -> str:
+def problems_text(problems: Sequence[Problem], texts: Mapping[str, str] | None = None) -> str:
     """Return one line per problem, with the line of the file and a caret where the file can be read.
+
+    ``texts`` are the contents of what is called a file in the problems and is none.
 
     ::
 
@@ -87,17 +89,17 @@ def problems_text(problems: Sequence[Problem]) -> str:
     lines: list[str] = []
     for problem in problems[:_MOST_PROBLEMS]:
         lines.append(str(problem))
-        lines.extend(_excerpt(problem))
+        lines.extend(_excerpt(problem, texts or {}))
     if len(problems) > _MOST_PROBLEMS:
         lines.append(f"… and {len(problems) - _MOST_PROBLEMS} more")
     return "\n".join(lines)
 
 
-def _excerpt(problem: Problem) -> list[str]:
+def _excerpt(problem: Problem, texts: Mapping[str, str]) -> list[str]:
     if problem.file is None or problem.line is None:
         return []
     try:
-        with open(problem.file, encoding="utf-8-sig") as file:
+        with _opened(problem.file, texts) as file:
             text = next((line for number, line in enumerate(file, 1) if number == problem.line), None)
     except (OSError, UnicodeDecodeError):
         return []
@@ -111,6 +113,10 @@ def _excerpt(problem: Problem) -> list[str]:
         f"   | {text[first : first + _WIDEST_LINE]}",
         f"   | {' ' * (problem.column - 1 - first)}^",
     ]
+
+
+def _opened(name: str, texts: Mapping[str, str]) -> TextIO:
+    return io.StringIO(texts[name]) if name in texts else open(name, encoding="utf-8-sig")
 
 
 def _defect_text(error: Exception) -> str:

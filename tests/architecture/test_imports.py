@@ -21,7 +21,7 @@ LAYERS: Final = (
     ("__main__",),
     ("pytest_plugin",),
     ("cli",),
-    ("report",),
+    ("report", "interop"),
     ("run",),
     ("scenario",),
     ("replay",),

@@ -1,0 +1,1 @@
+"""Scenarios from what other programs are told: the command lines of vLLM."""

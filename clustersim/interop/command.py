@@ -1,0 +1,247 @@
+"""A command of vLLM taken apart: what starts it, its environment, and the options that were chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.interop.flags import Flag
+from clustersim.interop.words import Word, commands
+
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_IMAGE: Final = re.compile(r"(.*/)?vllm-openai([:@].*)?")
+_SERVER: Final = "vllm.entrypoints.openai.api_server"
+_NEGATIVE: Final = re.compile(r"-\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An option that was given: its word, its values, and whether a switch is on."""
+
+    flag: Flag
+    word: Word
+    values: tuple[Word, ...] = ()
+    on: bool = True
+
+    @property
+    def name(self) -> str:
+        """The option as it was meant: of a switch that is off, its opposite."""
+        return self.flag.name if self.on else f"--no-{self.flag.name[2:]}"
+
+    @property
+    def text(self) -> str:
+        """The value as text; ``true`` or ``false`` for a switch."""
+        if self.flag.takes == "switch":
+            return "true" if self.on else "false"
+        return " ".join(value.text for value in self.values)
+
+    @property
+    def place(self) -> Word:
+        """The word that a message about the value points at."""
+        return self.values[0] if self.values else self.word
+
+    @property
+    def asks(self) -> bool:
+        """Whether the value asks for anything."""
+        return self.text not in self.flag.neutral
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command.
+
+    Parameters
+    ----------
+    start : Word
+        What starts the program, for messages about what is missing.
+    environment : Mapping of str to Word
+        Variables that are set for it, with the words that set them.
+    positional : tuple of Word
+        What stands there without an option.
+    choices : Mapping of str to Choice
+        By the option's name; of one that is given twice the last counts, as in vLLM.
+    twice : tuple of str
+        Options that were.
+    """
+
+    start: Word
+    environment: Mapping[str, Word]
+    positional: tuple[Word, ...]
+    choices: Mapping[str, Choice]
+    twice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The options of a program, long ones by name and short ones with what they stand for."""
+
+    flags: Mapping[str, Flag]
+    short: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command:
+    """Find the one ``vllm serve`` or ``vllm bench serve`` in a text, and take it apart.
+
+    Parameters
+    ----------
+    text : str
+        What would be typed into a shell; other commands may stand around it.
+    file : str
+        What the text is called in messages.
+    wanted : str
+        ``serve`` or ``bench serve``.
+    grammar : Grammar
+
+    Raises
+    ------
+    InputError
+        With every word that cannot be understood.
+    """
+    found = []
+    exported: dict[str, Word] = {}
+    for words in commands(text, file):
+        begin = _begin(words, wanted)
+        if begin is None:
+            exported.update(_variables(words) if words[0].text == "export" else {})
+        else:
+            found.append((words, begin))
+    if not found:
+        problem = Problem(file=file, message=f"found no `vllm {wanted}`; expected such as `{_EXAMPLES[wanted]}`")
+        raise InputError(problem)
+    if len(found) > 1:
+        raise InputError(found[1][0][0].problem(f"a second `vllm {wanted}`; a scenario is one of them"))
+    words, begin = found[0]
+    positional, choices, twice = _Arguments(grammar).read(words[begin:])
+    return Command(
+        start=words[begin - 1],
+        environment=exported | _variables(words[:begin]),
+        positional=positional,
+        choices=choices,
+        twice=twice,
+    )
+
+
+def mentions(text: str, file: str, wanted: str) -> bool:
+    """Tell whether a text has a ``vllm serve`` or ``vllm bench serve``."""
+    return any(_begin(words, wanted) is not None for words in commands(text, file))
+
+
+_EXAMPLES: Final = {
+    "serve": "vllm serve meta-llama/Llama-3.1-8B -tp 2",
+    "bench serve": "vllm bench serve --request-rate 4",
+}
+
+
+def _begin(words: Sequence[Word], wanted: str) -> int | None:
+    """Return where the arguments of the program begin in a command, if it is that program."""
+    texts = [word.text for word in words]
+    names = [PurePosixPath(text).name for text in texts]
+    program = wanted.split()
+    for at, name in enumerate(names):
+        if name == "vllm" and texts[at + 1 : at + 1 + len(program)] == program:
+            return at + 1 + len(program)
+    for at, name in enumerate(names):
+        if wanted == "serve" and at and texts[at - 1 : at + 1] == ["-m", _SERVER]:
+            return at + 1
+        if wanted == "serve" and "run" in texts[:at] and _IMAGE.fullmatch(texts[at]):  # its entry point is the server
+            return at + 1
+        if wanted == "bench serve" and name == "benchmark_serving.py":
+            return at + 1
+    return None
+
+
+def _variables(words: Sequence[Word]) -> dict[str, Word]:
+    """Return the variables that are set: ``NAME=value`` in front of a program, or with ``-e`` for a container."""
+    found = {}
+    leading = True
+    for at, word in enumerate(words):
+        text = word.text.removeprefix("--env=")
+        assigned = _ASSIGNED.fullmatch(text)
+        leading = leading and (assigned is not None or word.text in ("env", "export", "sudo", "nohup", "exec"))
+        if assigned and (leading or text != word.text or (at and words[at - 1].text in ("-e", "--env"))):
+            found[assigned[1]] = word
+    return found
+
+
+class _Arguments:
+    """Reads words as ``argparse`` would, gathering the problems."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._problems: list[Problem] = []
+
+    def read(self, words: Sequence[Word]) -> tuple[tuple[Word, ...], dict[str, Choice], tuple[str, ...]]:
+        positional: list[Word] = []
+        choices: dict[str, Choice] = {}
+        twice: list[str] = []
+        at = 0
+        while at < len(words):
+            if not _is_option(words[at]):
+                positional.append(words[at])
+                at += 1
+                continue
+            choice, at = self._option(words, at)
+            if choice is not None:
+                twice += [choice.flag.name] if choice.flag.name in choices else []
+                choices[choice.flag.name] = choice
+        if self._problems:
+            raise InputError(self._problems)
+        return tuple(positional), choices, tuple(dict.fromkeys(twice))
+
+    def _option(self, words: Sequence[Word], at: int) -> tuple[Choice | None, int]:
+        word = words[at]
+        name, equals, value = word.text.partition("=")
+        if re.fullmatch(r"-O[0-3]", name):
+            name, equals, value = "-O", "=", name[2:]
+        flag, on = self._flag(word, name)
+        following = _values(words, at + 1, flag.takes if flag is not None else "optional") if not equals else []
+        if flag is None:
+            return None, at + 1 + len(following)
+        values = [_inner(word, value)] if equals else following
+        if flag.takes == "switch" and equals:
+            self._problems.append(word.problem(f"takes no value; give {flag.name}, or --no-{flag.name[2:]}"))
+        elif flag.takes in ("value", "values") and not values:
+            self._problems.append(word.problem("needs a value, and has none"))
+        return Choice(flag=flag, word=word, values=tuple(values), on=on), at + 1 + len(following)
+
+    def _flag(self, word: Word, name: str) -> tuple[Flag | None, bool]:
+        """Return the option that a word names: whole, shortened, or the opposite of a switch."""
+        flags = self._grammar.flags
+        name = name.partition(".")[0]  # --compilation-config.level=3 sets a part of one
+        long = self._grammar.short.get(name) or (name.replace("_", "-") if name.startswith("--") else name)
+        if long in flags:
+            return flags[long], True
+        positive = flags.get(f"--{long.removeprefix('--no-')}") if long.startswith("--no-") else None
+        if positive is not None and positive.takes == "switch":
+            return positive, False
+        longer = [known for known in flags if long.startswith("--") and len(long) > 2 and known.startswith(long)]
+        if len(longer) == 1:
+            return flags[longer[0]], True
+        known = list(flags) if name.startswith("--") else list(self._grammar.short)
+        hint = f"; could be {', '.join(sorted(longer))}" if longer else did_you_mean(long, known)
+        hint = hint if longer or "did you mean" in hint else ""
+        self._problems.append(word.problem(f"no option {name!r}{hint}"))
+        return None, True
+
+
+def _is_option(word: Word) -> bool:
+    return word.text.startswith("-") and len(word.text) > 1 and not _NEGATIVE.match(word.text)
+
+
+def _values(words: Sequence[Word], at: int, takes: str) -> list[Word]:
+    most = {"switch": 0, "value": 1, "optional": 1, "values": len(words)}[takes]
+    found: list[Word] = []
+    for word in words[at : at + most]:
+        if _is_option(word):
+            break
+        found.append(word)
+    return found
+
+
+def _inner(word: Word, value: str) -> Word:
+    """Return the part of a word behind its equals sign; it is pointed at as a whole."""
+    return Word(text=value, file=word.file, line=word.line, column=word.column, expands=word.expands)

@@ -1,0 +1,72 @@
+"""Names on the Hugging Face hub → the architectures that ship with clustersim.
+
+A name is taken without its owner and in lower case. What is a variant of one architecture (instructed, newer
+weights, quantised) is that architecture; a quantised one tells the format of its weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+VARIANT: Final = (
+    r"(-(instruct|chat|base|hf|it|thinking|reasoning|v0\.\d|2[45]\d\d|0\d\d\d|bf16|quantized\.\w+|fp8|fp8-\w+|fp4|nvfp4|"
+    r"mxfp4|awq|awq-\w+|gptq|gptq-\w+|int4|int8|w4a16|w8a16|w8a8|bnb-4bit))*"
+)
+ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
+    (r"deepseek-(v3|v3\.1|v3\.1-terminus|r1)", "deepseek-v3", {}),
+    (r"deepseek-(v2|coder-v2)-lite", "deepseek-v2-lite", {}),
+    (r"deepseek-r1-distill-llama-8b", "llama-3.1-8b", {}),
+    (r"deepseek-r1-distill-llama-70b", "llama-3.3-70b", {}),
+    (r"gpt-oss-(20b|120b)", r"gpt-oss-\1", {}),
+    (r"kimi-k2", "kimi-k2", {}),
+    (r"(?:meta-)?llama-2-(7b|70b)", r"llama-2-\1", {}),
+    (r"(?:meta-)?llama-3-(8b|70b)", r"llama-3-\1", {}),
+    (r"(?:meta-)?llama-3\.1-(8b|70b|405b)", r"llama-3.1-\1", {}),
+    (r"llama-3\.3-70b", "llama-3.3-70b", {}),
+    (r"mistral-large", "mistral-large-123b", {}),
+    (r"mistral-7b(?=.*-v0\.1)", "mistral-7b", {}),
+    (r"mistral-7b(?=.*-v0\.2)", "mistral-7b", {"sliding_window": None}),
+    (r"mistral-7b(?=.*-v0\.3)", "mistral-7b", {"sliding_window": None, "vocab_size": 32768}),
+    (r"mixtral-(8x7b|8x22b)(?=.*-v0\.1)", r"mixtral-\1", {}),
+    (r"opt-13b", "opt-13b", {}),
+    (r"qwen3-(8b|14b|32b|30b-a3b|235b-a22b)", r"qwen3-\1", {}),
+    (r"qwen3-coder-30b-a3b", "qwen3-30b-a3b", {}),
+)
+"""Name without variants → architecture, and what of its configuration is another."""
+WEIGHTS: Final = (
+    (r"nvfp4|-fp4", "fp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"fp8", "fp8"),
+    (r"gptq-int8|int8|w8a16|w8a8", "int8"),
+    (r"awq|gptq|int4|w4a16|bnb-4bit", "int4"),
+)
+"""Part of a quantised checkpoint's name → format of its weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """An architecture that ships, what of its configuration changes, and the format of quantised weights."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+
+
+def shipped_model(name: str) -> Shipped | None:
+    """Return what a name on the hub stands for; None when it is not known.
+
+    Examples
+    --------
+    >>> shipped_model("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8")
+    Shipped(name='llama-3.1-70b', changes={}, weights='fp8')
+    """
+    bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    for pattern, architecture, changes in ARCHITECTURES:
+        found = re.fullmatch(pattern + VARIANT, bare)
+        if found is not None:
+            weights = next((dtype for part, dtype in WEIGHTS if re.search(part, bare)), None)
+            return Shipped(name=found.expand(architecture), changes=changes, weights=weights)
+    return None

@@ -1,0 +1,102 @@
+"""The options of a command, read one by one, and the numbers that vLLM accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from clustersim.errors import Problem, did_you_mean
+from clustersim.interop.command import Choice, Command
+from clustersim.interop.entries import Draft
+
+Value = TypeVar("Value")
+
+
+def whole(text: str) -> int:
+    """Read a whole number as vLLM does: ``8``, ``1k`` (1,000), ``2K`` (2,048), ``25.6k``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])|(\d+)([KMGT]?)", text.strip())
+    if found is None:
+        raise ValueError("expected a whole number such as 8, 2k (2,000) or 2K (2,048)")
+    if found[2]:
+        return int(float(found[1]) * 1000.0 ** ("kmgt".index(found[2]) + 1))
+    return int(found[3]) << (10 * " KMGT".index(found[4] or " "))
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1."""
+    if (number := whole(text)) < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def share(text: str) -> float:
+    """Read a number in (0, 1]."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= 1:
+        raise ValueError("expected a number above 0 and up to 1, such as 0.9")
+    return number
+
+
+def choice_of(*known: str) -> Callable[[str], str]:
+    """Return a reader of one of these words."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            hint = did_you_mean(text, known)
+            raise ValueError(f"expected one of {', '.join(known)}{hint if 'did you mean' in hint else ''}")
+        return text
+
+    return read
+
+
+class Options:
+    """The options of a command, read one by one; what is wrong is gathered."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.problems: list[Problem] = []
+
+    def fates(self, draft: Draft) -> None:
+        """Refuse what a scenario cannot say, and note what it leaves out."""
+        for choice in self.command.choices.values():
+            flag = choice.flag
+            if flag.fate == "refused" and choice.asks:
+                self.wrong(choice, flag.words)
+            elif flag.fate == "inexact" and choice.asks:
+                draft.note(f"{choice.name} has no effect here: {flag.words}.")
+        for name in self.command.twice:
+            draft.note(f"{name} is given twice; as in vLLM, the last one counts.")
+
+    def given(self, name: str) -> Choice | None:
+        """Return the option if it was given with a value that can be read."""
+        choice = self.command.choices.get(name)
+        if choice is not None and any(value.expands for value in choice.values):
+            self.wrong(choice, "a shell would put something else here; write its value")
+            return None
+        return choice
+
+    def value(self, name: str, read: Callable[[str], Value], default: Value) -> tuple[Value, str]:
+        """Return the value of an option and its origin: the option, or vLLM's default."""
+        choice = self.given(name)
+        if choice is None:
+            return default, f"{name}: vLLM's default"
+        try:
+            return read(choice.text), name
+        except ValueError as error:
+            self.wrong(choice, f"{error}, but found {choice.text!r}")
+            return default, name
+
+    def on(self, name: str, default: bool) -> tuple[bool, str]:
+        """Return whether a switch is on, and the origin."""
+        choice = self.command.choices.get(name)
+        if choice is None:
+            return default, f"{name}: vLLM's default"
+        return choice.on, choice.name
+
+    def wrong(self, choice: Choice, message: str) -> None:
+        """Add a problem of an option."""
+        self.problems.append(choice.place.problem(f"{choice.flag.name}: {message}"))

@@ -1,0 +1,113 @@
+"""A scenario from the command lines of vLLM: the server's, and that of its benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.interop import bench
+from clustersim.interop.command import Command, Grammar, mentions, read_command
+from clustersim.interop.deployment import TOPOLOGY
+from clustersim.interop.entries import Draft
+from clustersim.interop.flags import FLAGS, SHORT, VERSION
+from clustersim.interop.options import Options
+from clustersim.interop.serve import write_server
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario
+
+GRAMMAR: Final = Grammar(flags=FLAGS, short=SHORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translated:
+    """A scenario as YAML, and what of the command lines it leaves out."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def scenario_from_vllm(
+    serve: str, benchmark: str | None = None, *, topology: str | None = None, model: str | None = None
+) -> Translated:
+    """Translate command lines of vLLM into a scenario.
+
+    Parameters
+    ----------
+    serve : str
+        ``vllm serve …`` as it would be typed; a ``vllm bench serve …`` beside it is the workload.
+    benchmark : str or None
+        ``vllm bench serve …``; without any, the workload is what that command does by default.
+    topology : str or None
+        What the server runs on: a name or a path. By default ``dgx-h100``.
+    model : str or None
+        What stands for the model that the server is given: a name of one that ships, or a ``config.json``.
+
+    Raises
+    ------
+    InputError
+        With every option that is unknown, wrong or refused, at its place in ``command`` or ``--bench``.
+    """
+    draft = Draft()
+    problems: list[Problem] = []
+    server = driver = None
+    try:
+        server = read_command(serve, "command", "serve", GRAMMAR)
+    except InputError as error:
+        problems += error.problems
+    try:
+        if benchmark is not None:
+            driver = read_command(benchmark, "--bench", "bench serve", bench.GRAMMAR)
+        elif server is not None and mentions(serve, "command", "bench serve"):
+            driver = read_command(serve, "command", "bench serve", bench.GRAMMAR)
+    except InputError as error:
+        problems += error.problems
+    if server is None or problems:
+        raise InputError(problems)
+    caching = Options(server).on("--enable-prefix-caching", default=True)[0]
+    try:
+        write_server(server, topology, model, draft)
+    except InputError as error:
+        problems += error.problems
+    try:
+        bench.write_workload(driver or bench.SILENT, draft, prefix_caching=caching)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(sorted(dict.fromkeys(problems), key=_place))
+    text = draft.text(_head(server, driver, topology))
+    build_scenario(parse_yaml(text, "the scenario"))
+    return Translated(text=text, notes=tuple(draft.notes))
+
+
+def _place(problem: Problem) -> tuple[str, int, int]:
+    return (problem.file or "", problem.line or 0, problem.column or 0)
+
+
+def _head(server: Command, driver: Command | None, topology: str | None) -> list[str]:
+    """Return the comment at the head. Values of ignored options may be secrets, and are not repeated."""
+    lines = [
+        f"From a command line of vLLM, as release {VERSION} reads it. Beside each value stands where it comes from."
+    ]
+    lines += [f"  vllm serve {_kept(server)}", *([f"  vllm bench serve {_kept(driver)}"] if driver else [])]
+    if driver is None:
+        lines.append("The workload is assumed: what `vllm bench serve` sends by default. --bench gives another.")
+    if topology is None:
+        lines.append(f"The topology is assumed: nodes of {TOPOLOGY}. --topology gives another.")
+    ignored: dict[str, list[str]] = {}
+    for command in (server, driver):
+        for choice in command.choices.values() if command is not None else ():
+            if choice.flag.fate == "ignored":
+                ignored.setdefault(choice.flag.words, []).append(choice.name)
+        if command is not None and command.environment:
+            ignored.setdefault("the environment", []).extend(command.environment)
+    lines += [f"Ignored: {', '.join(names)} ({why})." for why, names in ignored.items()]
+    return lines
+
+
+def _kept(command: Command) -> str:
+    words = [word.text for word in command.positional]
+    for choice in command.choices.values():
+        if choice.flag.fate != "ignored":
+            words += [choice.name, *(value.text for value in choice.values)]
+    return " ".join(words)
