@@ -18,6 +18,7 @@ from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict
 from clustersim.report.run_directory import read_run
 from clustersim.run.audit import against, history_of, violation_line
+from clustersim.run.foreign_given import KEYS
 from clustersim.run.foreign_history import read_history
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
@@ -31,7 +32,10 @@ from clustersim.timeline.digest import digest_of
 )
 @click.option("--again", type=click.Choice(["full", "folded"]), help="Simulate the run again, and compare.")
 @click.option(
-    "--given", multiple=True, metavar="NAME=VALUE", help="What tables were made under: tp=2, block_tokens=16."
+    "--given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"What tables were made under, such as tp=2; again for each of {KEYS}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -110,5 +114,8 @@ def verdict_lines(verdict: Verdict, name: str) -> Iterator[str]:
         yield violation_line(violation)
     if silent:
         yield f"not checkable: {', '.join(silent)}"
+    for rule in verdict.rules:
+        if rule.looked_at and rule.lacks:
+            yield f"not checkable of {rule.id}: {'; '.join(rule.lacks)}"
     if verdict.violations:
         yield "What a rule says, and why: clustersim rules ID"

@@ -17,6 +17,7 @@ from clustersim.legality.timeline_rules import (
     data,
     execution,
     expert,
+    moves,
     order,
     phases,
     pipeline,
@@ -35,6 +36,7 @@ HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-3": phases.in_turn,
     "PH-4": phases.own_steps,
     "KV-1": cache.append_only,
+    "KV-2": moves.reads_arrived,
     "KV-3": cache.one_entry,
     "KV-5": cache.own_entries,
     "KV-6": pool.within_pool,
@@ -97,10 +99,12 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     """
     reading = Reading(history)
     looked = dict.fromkeys((rule for rule in TIMELINE_RULES if rule not in without), 0)
+    lacks: dict[str, dict[str, None]] = {rule: {} for rule in looked}
     violations: dict[str, list[Violation]] = {rule: [] for rule in looked}
 
     def take(rule: str, finding: Finding) -> None:
         looked[rule] += finding.looked_at
+        lacks[rule].update(dict.fromkeys(finding.lacks))
         told = violations[rule]
         for fault in finding.faults[: max(0, MOST_FAULTS - len(told))]:
             told.append(Violation(rule=rule, level="T", where=fault.where, message=fault.message, fix=fault.fix))
@@ -114,5 +118,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
                 take(rule, look(sheet))
     return Verdict(
         violations=tuple(violation for told in violations.values() for violation in told),
-        rules=tuple(LookedAt(id=rule, level="T", looked_at=count) for rule, count in looked.items()),
+        rules=tuple(
+            LookedAt(id=rule, level="T", looked_at=count, lacks=tuple(lacks[rule])) for rule, count in looked.items()
+        ),
     )

@@ -1,7 +1,7 @@
 """A history as plain data: what a replay, another simulator or an engine recorded, and what was declared beforehand.
 
 A history may lack any of its parts; what lacks is None, and rules that need it answer "not checkable". How a timeline
-of this program becomes one is in ``run.audit``, and how files from elsewhere do in ``legality.foreign``.
+of this program becomes one is in ``run.audit``, and how files from elsewhere do in ``run.foreign_history``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Given:
         Degrees of the plan.
     sp_scheme, sp_decode : str or None
         ``all_gather``, ``ring`` or ``all_to_all``; ``idle`` or ``dp``.
-    ep_scope : str
+    ep_scope : str or None
         ``replica``, or ``global``: experts over the ranks of all replicas.
     decode_overlap : str
         ``per_sequence``, or ``none``: at most one decode step of a replica in flight.
@@ -44,6 +44,11 @@ class Given:
         Experts that a token visits.
     horizon_ns : int or None
         Where the history was cut; None: it is complete.
+    hidden_bytes : int or None
+        Hidden state of one token, as stages hand it on: hidden × bytes per element.
+    mesh : bool
+        Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
+        to know who is in which group, stage and replica have nothing to look at.
     """
 
     tp: int = 1
@@ -53,7 +58,7 @@ class Given:
     ep: int = 1
     sp_scheme: str | None = None
     sp_decode: str | None = None
-    ep_scope: str = "replica"
+    ep_scope: str | None = "replica"
     decode_overlap: str = "per_sequence"
     block_tokens: int | None = None
     pool_blocks: int | None = None
@@ -61,6 +66,8 @@ class Given:
     max_batch_requests: int | None = None
     top_k: int | None = None
     horizon_ns: int | None = None
+    hidden_bytes: int | None = None
+    mesh: bool = True
 
     @property
     def stage_ranks(self) -> int:
@@ -77,15 +84,19 @@ class SpanTable:
     columns : Table
         ``SPAN_COLUMNS``. ``rank`` is global; ``stream`` an index into ``STREAMS``; ``symbol`` one into ``symbols``;
         ``layer`` −1 outside the layers; ``group`` is equal for the spans of one execution of a collective, −1 for
-        other work.
+        other work. It may also have ``bytes``, what a send carries, and ``cost_ns``, what a span takes at least
+        where it does not share a link; −1 where that was not said.
     symbols : tuple of (name, op, module)
     after : (sources, targets)
         Rows that must end before others start.
+    numbered : bool
+        Whether the steps were told; where not, all spans count as step 0.
     """
 
     columns: Table
     symbols: tuple[tuple[str, str, str], ...]
     after: tuple[Int64Array, Int64Array] | None = None
+    numbered: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,16 +123,18 @@ class History:
     ----------
     given : Given
     requests : Table or None
-        ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``, and
-        ``explained`` (1 where a rejection has its reason).
+        ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
+        ``explained`` (1 where a rejection has its reason), and ``listed`` (0 for numbers that are no request).
     steps, chunks, decodes, facts : Table or None
-        As in ``timeline.tables``; columns that may lack are named by the rules that need them.
+        As in ``timeline.tables``; columns that may lack are named by the rules that need them. Facts may have
+        ``explained`` too.
     folded : Tables or None
         Passes and transfers of a timeline of this program.
     spans : SpanTable or None
         Spans one by one, where there is no folded form.
     routes : Table or None
-        ``replica, step, layer, request, token, expert``: a row per token and expert that it was sent to.
+        ``replica, step, layer, request, token, expert``: a row per token and expert that it was sent to; where known
+        also ``selected``, the expert that the gate selected for that row, −1 where that was not said.
     held : Table or None
         ``replica, block, request, taken_ns, freed_ns, content``: who held which K/V block when; equal ``content`` ≥ 0
         marks a shared prefix.

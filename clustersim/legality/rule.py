@@ -78,11 +78,15 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """How much a rule found to look at, at one level; 0 means that it can't say anything."""
+    """How much a rule found to look at, at one level; 0 means that it can't say anything.
+
+    ``lacks`` names, in words, parts of the rule that the record can't tell.
+    """
 
     id: str
     level: Level
     looked_at: int
+    lacks: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, str | int]:
         """Return it as the contract of ``check --json`` has it."""

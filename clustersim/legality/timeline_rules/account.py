@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 
 
 def none_lost(reading: Reading) -> Finding:
-    """RUN-4: each request arrives once and ends once: finished, rejected with a reason, or cut off by the horizon."""
+    """RUN-4: each request arrives once and ends once: finished, rejected with a reason, or cut off by the horizon.
+
+    A rejected request may have a row for its arrival or not. Where no arrival or admission at all was recorded
+    elsewhere, nothing follows from the lack of one.
+    """
     facts, requests = reading.history.facts, reading.history.requests
     if facts is None:
         return NOTHING
@@ -23,32 +27,57 @@ def none_lost(reading: Reading) -> Finding:
         for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
     )
     cut = reading.given.horizon_ns is not None
-    present = arrived + rejected
-    expected = _expected(reading, present > 0)
+    own = reading.history.folded is not None
+    came = arrived + rejected > 0
+    expected = _expected(reading, came) if own or came.any() else came
     held = admitted - preempted
+    tells_admission = own or bool(admitted.any())
 
     def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:
         return judged(looked, broken, lambda i: f"request {i}", lambda i: message, fix)
 
     once = "record each request once when it comes, and once when it ends"
     findings = [
-        say(expected & (present != 1), "does not arrive exactly once", once, looked=count),
-        say((finished > 1) | (finished + rejected > 1), "ends more than once", once),
-        say((finished > arrived), "finishes, but never arrived", once),
-        say(
-            (held < 0) | (held > 1), "is admitted, or preempted, twice in a row", "admit what waits, preempt what runs"
-        ),
-        say((finished == 1) & (arrived == 1) & (held != 1), "finishes without being admitted", "admit it first"),
+        say(expected & ((arrived > 1) | ~came), "does not arrive exactly once", once, looked=count),
+        say((finished > 1) | (finished * rejected > 0), "ends more than once", once),
+        say((rejected > 1), "is rejected more than once", once),
     ]
+    if own or came.any():
+        findings.append(say((finished > 0) & (arrived == 0), "finishes, but never arrived", once))
+    else:
+        findings.append(lacking("whether each request arrives (no arrivals were recorded)"))
+    if tells_admission:
+        again = "is admitted, or preempted, twice in a row"
+        findings.append(say((held < 0) | (held > 1), again, "admit what waits, preempt what runs"))
+        early = (finished == 1) & (arrived == 1) & (held != 1)
+        findings.append(say(early, "finishes without being admitted", "admit it first"))
+    elif (finished > 0).any():
+        findings.append(lacking("whether each request is admitted (no admissions were recorded)"))
     if not cut:
         lost = (arrived == 1) & (finished + rejected == 0)
         findings.append(say(lost, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
-    if requests is not None and "explained" in requests:
-        explained = np.zeros(count, bool)
-        explained[: len(requests["explained"])] = requests["explained"] > 0
-        findings.append(say((rejected > 0) & ~explained, "is rejected without a reason", "say why it was rejected"))
+    findings.append(_reasons(reading, rejected > 0))
     findings.append(_after_arrival(reading, count))
     return merged(*findings)
+
+
+def _reasons(reading: Reading, rejected: BoolArray) -> Finding:
+    facts, requests = reading.history.facts, reading.history.requests
+    assert facts is not None
+    explained = np.zeros(len(rejected), bool)
+    if "explained" in facts:
+        explained[facts["request"][(facts["kind"] == REJECTED) & (facts["explained"] > 0)]] = True
+    elif requests is not None and "explained" in requests:
+        explained[: len(requests["explained"])] = requests["explained"] > 0
+    elif rejected.any():
+        return lacking("whether rejections have a reason (none was recorded)")
+    return judged(
+        0,
+        rejected & ~explained,
+        lambda i: f"request {i}",
+        lambda i: "is rejected without a reason",
+        "say why it was rejected",
+    )
 
 
 def _expected(reading: Reading, present: BoolArray) -> BoolArray:
@@ -59,7 +88,7 @@ def _expected(reading: Reading, present: BoolArray) -> BoolArray:
         return found
     known = len(requests["prompt_tokens"])
     if horizon is None:
-        found[:known] = True
+        found[:known] = requests["listed"] > 0 if "listed" in requests else True
     elif "arrives_ns" in requests:
         found[:known] |= requests["arrives_ns"] < horizon
     return found
@@ -71,9 +100,12 @@ def _after_arrival(reading: Reading, count: int) -> Finding:
     assert facts is not None
     never = np.iinfo(np.int64).max
     came = np.full(count, never)
-    first = np.isin(facts["kind"], (ARRIVED, REJECTED))
-    np.minimum.at(came, facts["request"][first], facts["time_ns"][first])
-    rows = np.flatnonzero(~first)
+    kind, request, time = facts["kind"], facts["request"], facts["time_ns"]
+    arrived, rejected = kind == ARRIVED, kind == REJECTED
+    np.minimum.at(came, request[arrived], time[arrived])
+    alone = rejected & (came[request] == never)  # turned away on arrival, with one row for both
+    np.minimum.at(came, request[alone], time[alone])
+    rows = np.flatnonzero(~arrived & ~alone)
     since = came[facts["request"][rows]]
     early = (facts["time_ns"][rows] < since) & (since < never)
     due = reading.history.requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.phases import gaps, place
 from clustersim.legality.timeline_rules.reading import Reading
 
@@ -86,7 +86,7 @@ def _attended(reading: Reading) -> Finding:
     pieces, runs = reading.pieces, reading.runs
     told = None if runs is None else runs.column("context_tokens")
     if pieces is None or runs is None or told is None:
-        return NOTHING
+        return lacking("what a step attends to (no context_tokens of steps, chunks and decodes were recorded)")
     chunk = pieces.is_chunk
     attended = np.bincount(pieces.first_run[chunk], weights=pieces.start[chunk], minlength=len(runs)).astype(np.int64)
     # A sequence that begins an episode with c entries at place p attends to c + 1 + (q - p) of them at place q.
@@ -112,7 +112,7 @@ def _attended(reading: Reading) -> Finding:
 def _held(reading: Reading) -> Finding:
     held = reading.history.held
     if held is None:
-        return NOTHING
+        return lacking("who holds which block (not recorded)")
     order = np.lexsort((held["taken_ns"], held["block"], held["replica"]))
     replica, block, request, taken, freed, content = (
         held[name][order] for name in ("replica", "block", "request", "taken_ns", "freed_ns", "content")

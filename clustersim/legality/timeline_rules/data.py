@@ -60,19 +60,35 @@ def stays(reading: Reading) -> Finding:
 
 def apart(sheet: Sheet) -> Finding:
     """DP-3: nothing joins replicas, but dispatch and combine of experts that all replicas share."""
-    rows = np.flatnonzero(sheet.group >= 0)
-    if not len(rows):
+    if not sheet.given.mesh:
         return NOTHING
+    fix = "keep communication inside a replica (of experts, or declare ep_scope: global)"
+    experts = sheet.named(*EXPERTS)
+    told = sheet.given.ep_scope is not None
+    rows = np.flatnonzero((sheet.group >= 0) & (told | ~experts))
     groups = Groups(sheet.group[rows])
     low, high = groups.least(sheet.replica[rows]), groups.most(sheet.replica[rows])
-    allowed = sheet.named(*EXPERTS)[rows[groups.some]] & (sheet.given.ep_scope == "global")
-    return judged(
+    allowed = experts[rows[groups.some]] & (sheet.given.ep_scope == "global")
+    joined = judged(
         len(groups),
         (low != high) & ~allowed,
         lambda i: sheet.where(int(rows[groups.some[i]])),
         lambda i: f"joins replicas {low[i]} and {high[i]}",
-        "keep communication inside a replica (of experts, or declare ep_scope: global)",
+        fix,
     )
+    sources, targets = sheet.sources, sheet.targets
+    if not told or sheet.given.ep_scope == "global":
+        inside = ~experts[sources] & ~experts[targets]
+        sources, targets = sources[inside], targets[inside]
+    replica = sheet.replica
+    needed = judged(
+        len(sources),
+        replica[sources] != replica[targets],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: f"needs {sheet.name(int(sources[i]))} of replica {replica[sources[i]]}",
+        fix,
+    )
+    return merged(joined, needed)
 
 
 def neutral(reading: Reading) -> Finding:

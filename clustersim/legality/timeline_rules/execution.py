@@ -5,24 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.arrivals import sends
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import Occupation, losses
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.legality.timeline_rules.sheet import Sheet
-from clustersim.legality.timeline_rules.tensor import EXPERTS
+from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
+from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
 from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
 COST = "let an operator run for its cost"
+ON_LINKS = tuple(STREAMS.index(name) for name in ("comm", "send", "recv"))
 
 
 def waits(sheet: Sheet) -> Finding:
     """RUN-2: no operator starts before what it needs has ended, or ends before its cost.
 
     Edges that a rule of their own looks at are left to it: those of collectives (TP-6), of experts (EP-4), from
-    exposed or written K/V to attention (SP-5, KV-2), and from layer to layer (PP-6).
+    exposed, moved or written K/V to attention (SP-5, KV-2), from layer to layer (PP-6), and between replicas (DP-3).
     """
     sources, targets = sheet.sources, sheet.targets
     own = ~_others(sheet, sources, targets)
@@ -37,20 +39,21 @@ def waits(sheet: Sheet) -> Finding:
         ),
         WAIT,
     )
-    took = sheet.end - sheet.start
-    least = np.zeros(len(sheet), np.int64) if sheet.least is None else sheet.least
+    if not len(sheet.sources):
+        early = lacking("whether operators wait for what they need (no after was recorded)")
+    if sheet.least is None:
+        return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
+    took, least = sheet.end - sheet.start, sheet.least
     short = judged(
-        0 if sheet.least is None else len(sheet),
+        int((least >= 0).sum()),
         took < least,
         sheet.where,
         lambda i: f"takes {took[i]:,} ns, and costs {least[i]:,} ns",
         COST,
     )
-    if sheet.least is None:
-        return early
     long = judged(
         0,
-        (took > least) & (sheet.group < 0),
+        (least >= 0) & (took > least) & (sheet.group < 0) & ~np.isin(sheet.stream, ON_LINKS),
         sheet.where,
         lambda i: f"takes {took[i]:,} ns and costs {least[i]:,} ns, but uses no link on which it could wait",
         COST,
@@ -59,20 +62,20 @@ def waits(sheet: Sheet) -> Finding:
 
 
 def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+    """Return which edges a rule of their own looks at; most of these look at one rank in one pass."""
     exposure = sheet.named("kv_all_gather", "kv_ring", "qkv_all_to_all", "kv_write")
     attends = sheet.named("attention_prefill", "attention_decode")
-    collective = (sheet.group >= 0) & ~sheet.named(
-        "kv_all_gather", "kv_ring", "qkv_all_to_all", "out_all_to_all", "kv_move"
-    )
-    expert = sheet.in_module("moe") & (sheet.named(*EXPERTS) | sheet.named("gate", "expert_"))
-    layers = sheet.layer[sources], sheet.layer[targets]
-    found: BoolArray = (
-        collective[sources]
-        | collective[targets]
-        | (expert[sources] & expert[targets] & _apart(sheet, sources, targets))
-    )
-    found |= exposure[sources] & attends[targets]
-    found |= (layers[0] >= 0) & (layers[1] >= 0) & (layers[0] != layers[1])
+    experts = sheet.named(*EXPERTS)
+    collective = collectives(sheet) & ~experts
+    expert = sheet.in_module("moe") & (experts | sheet.named("gate", "expert_"))
+    layer, compute = sheet.layer, sheet.stream == COMPUTE
+    same = sheet.place[sources] == sheet.place[targets]
+    layered = (layer[sources] >= 0) & (layer[targets] >= 0) & (layer[sources] != layer[targets])
+    found: BoolArray = collective[sources] | collective[targets]
+    found |= same & expert[sources] & expert[targets] & _apart(sheet, sources, targets)
+    found |= same & layered & compute[sources] & compute[targets]
+    found |= (exposure[sources] | (sheet.named("kv_move")[sources] & ~same)) & attends[targets]
+    found |= sheet.replica[sources] != sheet.replica[targets]
     return found
 
 

@@ -2,56 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.timeline.tables import Table
 
 
 def top_k(reading: Reading) -> Finding:
-    """EP-2: in each step and MoE layer every token of the step reaches top-k experts, and each once."""
+    """EP-2: in each step and MoE layer every token of the step reaches the top-k experts of its gate, and each once."""
     routes, k = reading.history.routes, reading.given.top_k
-    if routes is None or k is None:
+    if routes is None:
         return NOTHING
-    replica, step, layer, request, token, expert = (
-        routes[name].astype(np.int64) for name in ("replica", "step", "layer", "request", "token", "expert")
-    )
+    names = ("replica", "step", "layer", "request", "token", "expert")
+    replica, step, layer, request, token, expert = (routes[name].astype(np.int64) for name in names)
+    selected = _selected(routes)
+    if k is None and (selected < 0).all():
+        return NOTHING
     _, key = np.unique(np.stack((replica, step, layer, request, token)), axis=1, return_inverse=True)
     key = key.reshape(-1)
     tokens = Groups(key)
     distinct = np.zeros(len(tokens), np.int64)
     np.add.at(distinct, np.unique(np.stack((key, expert)), axis=1)[0], 1)
     some, counts = tokens.some, tokens.counts
-    each = judged(
-        len(tokens),
-        (counts != k) | (distinct != k),
-        lambda i: (
+
+    def where(i: int) -> str:
+        return (
             f"replica {replica[some[i]]}, step {step[some[i]]}, layer {layer[some[i]]}, request {request[some[i]]}, "
             f"token {token[some[i]]}"
+        )
+
+    odd = (distinct != counts) if k is None else (counts != k) | (distinct != k)
+    each = judged(
+        len(tokens),
+        odd,
+        where,
+        lambda i: (
+            f"is sent to {counts[i]} experts, {distinct[i]} of them different"
+            + ("" if k is None else f", instead of {k}")
         ),
-        lambda i: f"is sent to {counts[i]} experts, {distinct[i]} of them different, instead of {k}",
         "send each token to its top-k experts, once to each",
     )
+    if k is None:
+        each = merged(each, lacking("how many experts a token visits (top_k was not declared)"))
+    misled = _misled(tokens, key, expert, selected, odd, where)
+    return merged(each, misled, _all_dispatched(reading, replica, step, layer, some))
+
+
+def _selected(routes: Table) -> Int64Array:
+    """Return the expert that the gate selected for each row, −1 where that was not said."""
+    selected = routes.get("selected")
+    return np.full(len(routes["expert"]), -1, np.int64) if selected is None else selected.astype(np.int64)
+
+
+def _misled(
+    tokens: Groups,
+    key: Int64Array,
+    expert: Int64Array,
+    selected: Int64Array,
+    odd: BoolArray,
+    where: Callable[[int], str],
+) -> Finding:
+    """Judge whether each token reached the experts that its gate selected; those sent too rarely or often aside."""
+    if not len(tokens) or (selected < 0).all():
+        return lacking("whether tokens went where their gate sent them (no selected was recorded)")
+    sent, wanted = expert[np.lexsort((expert, key))], selected[np.lexsort((selected, key))]
+    said = tokens.least(selected) >= 0
+    differs = np.logical_or.reduceat(sent != wanted, tokens.firsts)
+
+    def of(values: Int64Array, i: int) -> str:
+        return _listed(tuple(values[tokens.firsts[i] : tokens.firsts[i] + tokens.counts[i]].tolist()))
+
+    return judged(
+        int(said.sum()),
+        said & differs & ~odd,
+        where,
+        lambda i: f"is sent to experts {of(sent, i)}, its gate selected {of(wanted, i)}",
+        "send each token to the experts that its gate selected",
+    )
+
+
+def _all_dispatched(
+    reading: Reading, replica: Int64Array, step: Int64Array, layer: Int64Array, some: Int64Array
+) -> Finding:
+    """Judge whether every token of a step was dispatched, in each layer that dispatched any."""
     runs = reading.runs
-    if runs is None:
-        return each
-    prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
-    if prefills is None or decodes is None:
-        return each
+    prefills = None if runs is None else runs.column("prefill_tokens")
+    decodes = None if runs is None else runs.column("decode_tokens")
+    if runs is None or prefills is None or decodes is None:
+        return lacking("whether every token was sent (no prefill_tokens and decode_tokens of steps were recorded)")
     _, place = np.unique(np.stack((replica[some], step[some], layer[some])), axis=1, return_inverse=True)
     layers = Groups(place.reshape(-1))
     first = some[layers.some]
     run = runs.at(replica[first], step[first])
     wanted = np.append(prefills + decodes, 0)[run]  # a step that is not in the record has none
-    all_of_them = judged(
+    return judged(
         len(layers),
         layers.counts != wanted,
         lambda i: f"replica {replica[first[i]]}, step {step[first[i]]}, layer {layer[first[i]]}",
         lambda i: f"{layers.counts[i]} tokens are dispatched, the step has {wanted[i]}",
         "dispatch every token of the step",
     )
-    return merged(each, all_of_them)
 
 
 def by_token(reading: Reading) -> Finding:
@@ -59,7 +115,9 @@ def by_token(reading: Reading) -> Finding:
     routes = reading.history.routes
     if routes is None:
         return NOTHING
-    columns = [routes[name].astype(np.int64) for name in ("request", "token", "layer", "replica", "step", "expert")]
+    columns = [routes[name].astype(np.int64) for name in ("request", "token", "layer", "replica", "step")]
+    selected = _selected(routes)  # where a token was sent elsewhere than its gate said, that is EP-2's
+    columns.append(np.where(selected >= 0, selected, routes["expert"].astype(np.int64)))
     order = np.lexsort(columns[::-1])
     request, token, layer, replica, step, expert = (column[order] for column in columns)
     _, visit = np.unique(np.stack((request, token, layer, replica, step)), axis=1, return_inverse=True)

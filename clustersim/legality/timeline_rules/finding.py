@@ -20,10 +20,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """How much one rule looked at, and what it found."""
+    """How much one rule looked at, what it found, and what of the rule it could not look at, and why."""
 
     looked_at: int
     faults: tuple[Fault, ...] = ()
+    lacks: tuple[str, ...] = ()
 
 
 NOTHING: Final = Finding(looked_at=0)
@@ -34,7 +35,19 @@ def merged(*findings: Finding) -> Finding:
     return Finding(
         looked_at=sum(finding.looked_at for finding in findings),
         faults=tuple(fault for finding in findings for fault in finding.faults),
+        lacks=tuple(dict.fromkeys(word for finding in findings for word in finding.lacks)),
     )
+
+
+def lacking(what: str) -> Finding:
+    """Return that a record can't tell a part of a rule.
+
+    Parameters
+    ----------
+    what : str
+        The part, and what was not recorded: ``the load of links (no flows were recorded)``.
+    """
+    return Finding(looked_at=0, lacks=(what,))
 
 
 def judged(

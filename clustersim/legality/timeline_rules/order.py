@@ -14,6 +14,10 @@ from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 
 MOE_ORDER: Final = (("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",))
 
+ATTENDS: Final = ("attention_prefill", "attention_decode")
+BRINGS: Final = ("kv_write", "kv_move", "kv_all_gather", "kv_ring", "qkv_all_to_all")
+"""Operators behind which entries can be read."""
+
 NEEDED: Final = {"dispatch": "a dispatch of its layer and step", "expert_": "the experts of its layer and step"}
 
 
@@ -55,16 +59,31 @@ def _first(sheet: Sheet, rows: Int64Array, groups: Groups, number: int) -> int:
 
 
 def reads_written(sheet: Sheet) -> Finding:
-    """KV-2: attention reads a layer's entries after that step has written its own."""
+    """KV-2: attention reads a layer's entries after that step has written its own, and others when they arrived."""
     write = sheet.named("kv_write")
+    attends = sheet.named(*ATTENDS) & (sheet.stream == COMPUTE)
+    arrived = _arrived(sheet, attends)
     if not write.any():
-        return NOTHING
-    return _before(
-        sheet,
-        write,
-        sheet.named("attention_prefill", "attention_decode") & (sheet.stream == COMPUTE),
-        "write a token's K/V before attention reads it",
-        needed="a kv_write of its layer and step",
+        return arrived
+    fix = "write a token's K/V before attention reads it"
+    return merged(_before(sheet, write, attends, fix, needed="a kv_write of its layer and step"), arrived)
+
+
+def _arrived(sheet: Sheet, attends: BoolArray) -> Finding:
+    """Judge whether attention waits for K/V of other ranks and steps that it is said to need."""
+    sources, targets = sheet.sources, sheet.targets
+    elsewhere = sheet.named(*BRINGS)[sources] & attends[targets] & (sheet.place[sources] != sheet.place[targets])
+    elsewhere &= sheet.replica[sources] == sheet.replica[targets]
+    sources, targets = sources[elsewhere], targets[elsewhere]
+    return judged(
+        len(sources),
+        sheet.start[targets] < sheet.end[sources],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: (
+            f"starts at {sheet.start[targets[i]]:,} ns to read entries that {sheet.of_step(int(sources[i]))} on rank "
+            f"{sheet.global_rank(int(sources[i]))} brings until {sheet.end[sources[i]]:,} ns"
+        ),
+        "let entries that another rank or step wrote arrive before attention reads them",
     )
 
 
@@ -74,13 +93,20 @@ def writes_once(sheet: Sheet) -> Finding:
     if not len(rows):
         return NOTHING
     sites = Groups(sheet.site[rows])
-    return judged(
+    fix = "add one entry per computed token and layer"
+    once = judged(
         len(sites),
         sites.counts != 1,
         lambda i: sheet.where(int(rows[sites.some[i]])),
         lambda i: f"writes the entries of this layer {sites.counts[i]} times in one step",
-        "add one entry per computed token and layer",
+        fix,
     )
+    # A layer that attends without having written is KV-2's.
+    after = np.flatnonzero(sheet.named("o_proj") & (sheet.stream == COMPUTE) & (sheet.layer >= 0))
+    read = Groups(sheet.site[sheet.named(*ATTENDS)])
+    none = (sites.find(sheet.site[after]) < 0) & (read.find(sheet.site[after]) < 0)
+    never = judged(0, none, lambda i: sheet.where(int(after[i])), lambda i: "no entry of this layer was written", fix)
+    return merged(once, never)
 
 
 def layers_in_order(sheet: Sheet) -> Finding:

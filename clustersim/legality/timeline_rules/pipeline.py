@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.history import KINDS
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.timeline_rules.occupation import Occupation
+from clustersim.legality.history import KINDS, STREAMS
+from clustersim.legality.timeline_rules.arrivals import Arrivals
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.occupation import Occupation, order_key
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
 
 
 def after_arrival(reading: Reading) -> Finding:
-    """PP-2: a stage starts on a micro-batch when the output of the stage before has arrived on every rank."""
+    """PP-2: a stage starts on a micro-batch when the whole output of the stage before has arrived on every rank."""
     arrivals = reading.arrivals
-    if arrivals is None:
-        return NOTHING
+    return NOTHING if arrivals is None else merged(_in_time(reading, arrivals), _payload(reading))
+
+
+def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
     passes, after, arrived, sent = arrivals
+    if reading.history.folded is None and not sent.any():
+        return lacking("when outputs arrive (no spans of the stream send were recorded)")
     upstream = np.flatnonzero(passes.stage < reading.given.pp - 1)
     following = after[upstream]
     known = following >= 0
@@ -36,6 +42,38 @@ def after_arrival(reading: Reading) -> Finding:
         int(known.sum()), broken, lambda i: _where(passes, int(following[i])), message,
         "start a stage when the output of the one before it has arrived on every rank",
     )  # fmt: skip
+
+
+def _payload(reading: Reading) -> Finding:
+    """Judge whether sends carry tokens × hidden × bytes: whole on every TP rank, or in parts that sum to it."""
+    spans, runs, given = reading.history.spans, reading.runs, reading.given
+    told = None if spans is None else spans.columns.get("bytes")
+    if spans is None or told is None:
+        return lacking("what was sent (no bytes of sends were recorded)")
+    prefills = None if runs is None else runs.column("prefill_tokens")
+    decodes = None if runs is None else runs.column("decode_tokens")
+    if runs is None or prefills is None or decodes is None or given.hidden_bytes is None:
+        return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
+    replica, stage, step = (spans.columns[name].astype(np.int64) for name in ("replica", "stage", "step"))
+    sends = np.flatnonzero(spans.columns["stream"] == STREAMS.index("send"))
+    sends = sends[runs.at(replica[sends], step[sends]) >= 0]
+    passes = Groups(order_key(replica[sends], stage[sends], step[sends]))
+    first = sends[passes.some]
+    tokens = (prefills + decodes)[runs.at(replica[first], step[first])]
+    sums = np.bincount(passes.find(order_key(replica[sends], stage[sends], step[sends])), told[sends])
+    known = passes.least(told[sends]) >= 0
+    wanted = tokens.astype(np.float64) * given.hidden_bytes
+    return judged(
+        int(known.sum()),
+        known & (sums != wanted) & (sums != wanted * given.tp),
+        lambda i: f"replica {replica[first[i]]}, stage {stage[first[i]]}, step {step[first[i]]}",
+        lambda i: (
+            f"sends {sums[i]:,.0f} bytes, where {tokens[i]:,} tokens × {given.hidden_bytes:,} bytes are "
+            f"{wanted[i]:,.0f}"
+            + (f" (or {wanted[i] * given.tp:,.0f}, whole from each of {given.tp} TP ranks)" if given.tp > 1 else "")
+        ),
+        "send the hidden state of every token of the step",
+    )
 
 
 def _where(passes: Occupation, at: int) -> str:

@@ -89,7 +89,8 @@ class Reading:
         tables, passes = self.history.folded, self.passes
         if tables is not None and passes is not None:
             return arrivals_of(tables, passes)
-        return arrivals_in(self.history.spans) if self.history.spans is not None else None
+        spans = self.history.spans
+        return arrivals_in(spans) if spans is not None and spans.numbered else None
 
     def sheets(self) -> Iterator[Sheet]:
         """Yield the operators that are looked at span by span."""

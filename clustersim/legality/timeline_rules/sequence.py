@@ -34,7 +34,7 @@ def _attention(sheet: Sheet) -> BoolArray:
 
 def exposed(sheet: Sheet) -> Finding:
     """SP-2: where a rank attends, the K/V of every segment was communicated to it."""
-    sp = sheet.given.sp
+    sp = sheet.given.sp  # 1 where it is not known which rank is where
     rows = np.flatnonzero(_attention(sheet)) if sp > 1 else np.empty(0, np.int64)
     if not len(rows):
         return NOTHING

@@ -34,9 +34,11 @@ class Sheet:
     sources, targets : int64 arrays of shape (edges,)
         Positions of spans that must have ended before others start.
     least : int64 array or None
-        What each span costs at least, ns.
+        What each span costs at least, ns; −1 where that was not said.
     kind : int64 array of shape (spans,)
         Kind of step (``KINDS``), −1 where it was not said.
+    numbered : bool
+        Whether the numbers of steps were told.
     """
 
     given: Given
@@ -56,6 +58,7 @@ class Sheet:
     targets: Int64Array
     least: Int64Array | None
     kind: Int64Array
+    numbered: bool = True
 
     def __len__(self) -> int:
         return len(self.start)
@@ -95,7 +98,11 @@ class Sheet:
 
     def name(self, at: int) -> str:
         """Return the name of a span's operator."""
-        return self.symbols[int(self.symbol[at])][0]
+        return self.symbols[int(self.symbol[at])][0] or "another operator"
+
+    def of_step(self, at: int) -> str:
+        """Return the name of a span's operator and its step: ``o_proj of step 7``."""
+        return f"{self.name(at)} of step {self.step[at]}" if self.numbered else self.name(at)
 
     def global_rank(self, at: int) -> int:
         """Return the rank of a span among all."""
@@ -103,12 +110,14 @@ class Sheet:
         return stages * self.given.stage_ranks + int(self.rank[at])
 
     def where(self, at: int) -> str:
-        """Return where a span is: ``replica 0, stage 1, step 7, layer 3, rank 5, o_proj``."""
-        layer = f"layer {self.layer[at]}, " if self.layer[at] >= 0 else ""
-        return (
-            f"replica {self.replica[at]}, stage {self.stage[at]}, step {self.step[at]}, {layer}"
-            f"rank {self.global_rank(at)}, {self.name(at)}"
-        )
+        """Return where a span is, as far as that was told: ``replica 0, stage 1, step 7, layer 3, rank 5, o_proj``."""
+        words = [f"replica {self.replica[at]}", f"stage {self.stage[at]}"] if self.given.mesh else []
+        if self.numbered:
+            words.append(f"step {self.step[at]}")
+        if self.layer[at] >= 0:
+            words.append(f"layer {self.layer[at]}")
+        words.append(f"rank {self.global_rank(at)}")
+        return ", ".join(filter(None, (*words, self.symbols[int(self.symbol[at])][0])))
 
 
 def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], int]) -> Sheet:
@@ -129,8 +138,10 @@ def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], 
     kind = np.array([kinds.get(at, -1) for at in zip(replica.tolist(), step.tolist(), strict=True)], np.int64)
     nothing = np.empty(0, np.int64)
     sources, targets = table.after if table.after is not None else (nothing, nothing)
+    least = table.columns.get("cost_ns")
+    least = None if least is None or (least < 0).all() else least
     return Sheet(
         given=given, symbols=table.symbols, start=start, end=end, rank=rank % given.stage_ranks, stream=stream,
         symbol=symbol, layer=layer, step=step, replica=replica, stage=stage, pass_of=pass_of.reshape(-1), group=group,
-        sources=sources, targets=targets, least=None, kind=kind,
+        sources=sources, targets=targets, least=least, kind=kind, numbered=table.numbered,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """RUN-3: a stream runs one operator at a time, a stage one pass, a rank sends one output, and links have limits.
 
 The load of links is judged where flows were recorded. A replay of this program records when communications ran and
-not how many bytes were on which link, so of its histories this rule judges streams, stages and sends only.
+not how many bytes were on which link, so of its histories this rule judges streams, stages and sends, and says that
+it did not see the load of links.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.execution import place_of
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import Sheet
@@ -27,8 +28,8 @@ def one_at_a_time(sheet: Sheet) -> Finding:
         same & (sheet.start[second] < sheet.end[first]),
         lambda i: sheet.where(int(second[i])),
         lambda i: (
-            f"starts at {sheet.start[second[i]]:,} ns on a stream that runs {sheet.name(int(first[i]))} of step "
-            f"{sheet.step[first[i]]} until {sheet.end[first[i]]:,} ns"
+            f"starts at {sheet.start[second[i]]:,} ns on a stream that runs {sheet.of_step(int(first[i]))} until "
+            f"{sheet.end[first[i]]:,} ns"
         ),
         "run the operators of a stream one after the other",
     )
@@ -36,7 +37,11 @@ def one_at_a_time(sheet: Sheet) -> Finding:
 
 def stages_and_links(reading: Reading) -> Finding:
     """RUN-3: a stage runs one pass at a time, a rank sends one output at a time, a link carries what it can."""
-    return merged(_stages(reading), _sends(reading), _links(reading))
+    history = reading.history
+    streams = NOTHING
+    if history.folded is None and history.spans is None:
+        streams = lacking("streams (no spans were recorded)")
+    return merged(_stages(reading), _sends(reading), _links(reading), streams)
 
 
 def _stages(reading: Reading) -> Finding:
@@ -86,7 +91,7 @@ def _sends(reading: Reading) -> Finding:
 def _links(reading: Reading) -> Finding:
     flows = reading.history.flows
     if flows is None:
-        return NOTHING
+        return lacking("the load of links (no flows were recorded)")
     link, start, end = (flows[name].astype(np.int64) for name in ("link", "start_ns", "end_ns"))
     rate, capacity = (np.asarray(flows[name], np.float64) for name in ("rate", "capacity"))
     links = np.concatenate((link, link))

@@ -26,7 +26,7 @@ def collectives(sheet: Sheet) -> BoolArray:
 def everybody_once(sheet: Sheet) -> Finding:
     """TP-5: every rank of a group takes part in each of its collectives once, and all in the same order."""
     rows = np.flatnonzero(collectives(sheet) & ~_spread(sheet))
-    if not len(rows):
+    if not len(rows) or not sheet.given.mesh:
         return NOTHING
     tp = sheet.given.tp
     many = len(sheet.symbols) + 1
@@ -93,7 +93,11 @@ def inverted(sheet: Sheet) -> BoolArray:
 
 
 def together(sheet: Sheet) -> Finding:
-    """TP-6: a collective starts when its last rank has arrived, and nothing that needs it before all have left."""
+    """TP-6: a collective starts when its last rank has arrived, and nothing that needs it before all have left.
+
+    Of a collective that nothing is said to wait for, only that its ranks leave together can be told: not enough to
+    call it legal.
+    """
     member = collectives(sheet)
     rows = np.flatnonzero(member & ~np.isin(sheet.group, sheet.group[inverted(sheet)]))
     if not len(rows):
@@ -129,13 +133,16 @@ def together(sheet: Sheet) -> Finding:
         ),
         "start a collective when its last rank has arrived, and what needs it when it is complete",
     )
+    if not len(sources):
+        return Finding(looked_at=len(groups) if synchronous.faults else 0, faults=synchronous.faults)
     return merged(synchronous, waits)
 
 
 def inside(sheet: Sheet) -> Finding:
     """TP-7: the ranks of a collective are in one layer of one step."""
-    rows = np.flatnonzero(sheet.group >= 0)
-    if not len(rows):
+    # Experts of all replicas, each at a step of its own, are DP-3's; without a mesh nobody knows which those are.
+    rows = np.flatnonzero((sheet.group >= 0) & (sheet.given.mesh | ~sheet.named(*EXPERTS)))
+    if not len(rows) or not sheet.numbered:
         return NOTHING
     groups = Groups(sheet.group[rows])
     values = (sheet.step, sheet.layer, sheet.stage)

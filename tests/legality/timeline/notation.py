@@ -13,7 +13,8 @@ A file starts with a sentence of comment and the plan; then lines in any order, 
     op a: rank 0 step 0 layer 2 attention.o_proj [0, 10]
     op b: ranks 0 1 step 0 layer 2 attention.o_proj_all_reduce comm [10, 20] after a
     op  : ranks 0 1 step 0 layer 2 ffn.all_reduce comm [20, 30] [20, 31]     rank by rank, where these differ
-    route step 0 layer 1 request 0 token 5 to 3 7
+    op  : rank 0 step 0 pipeline.send send [0, 5] bytes 64 costs 5           what it carries, what it takes at least
+    route step 0 layer 1 request 0 token 5 to 3 7                            also: selected 3 6, by its gate
     block 9 held by 0 [0, 100]                   also: content 5, where equal content may be shared
     link 3 carries 60 of 100 [0, 10]             bytes per second
     digest recorded abc
@@ -37,6 +38,7 @@ from clustersim.legality.history import FACTS, KINDS, STREAMS, Given, History, O
 NUMBERS = {
     "tp": "tp", "sp": "sp", "pp": "pp", "dp": "dp", "ep": "ep", "block": "block_tokens", "pool": "pool_blocks",
     "tokens": "max_batch_tokens", "requests": "max_batch_requests", "top_k": "top_k", "horizon": "horizon_ns",
+    "hidden_bytes": "hidden_bytes",
 }  # fmt: skip
 WORDS = {
     "ring": ("sp_scheme", "ring"),
@@ -164,6 +166,9 @@ class _Reader:
             if word.rstrip("s") in ("rank", "step", "layer"):
                 mode = word.rstrip("s")
                 lists[mode] = []
+            elif word in ("bytes", "costs"):
+                mode = word
+                lists[mode] = []
             elif word.lstrip("-").isdigit():
                 lists[mode].append(int(word))
             elif word in STREAMS:
@@ -181,6 +186,8 @@ class _Reader:
                 "name": name,
                 "stream": stream,
                 "group": many > 1,
+                "bytes": (lists.get("bytes", [-1]) * many)[index],
+                "costs": (lists.get("costs", [-1]) * many)[index],
             }
             for index, rank in enumerate(ranks)
         ]
@@ -190,8 +197,10 @@ class _Reader:
         step, layer, request, token, rest = re.fullmatch(  # type: ignore[union-attr]
             r"step (\d+) layer (\d+) request (\d+) token (\d+) to (.*)", text
         ).groups()
-        for expert in rest.split():
-            self.routes.append((0, int(step), int(layer), int(request), int(token), int(expert)))
+        sent, _, selected = rest.partition(" selected ")
+        gate = selected.split() or ["-1"] * len(sent.split())
+        for expert, chosen in zip(sent.split(), gate, strict=True):
+            self.routes.append((0, int(step), int(layer), int(request), int(token), int(expert), int(chosen)))
 
     def _block(self, text: str) -> None:
         found = re.fullmatch(r"(\d+) held by (\d+) \[(\d+), (\d+)\](?: content (\d+))?", text)
@@ -226,7 +235,7 @@ class _Reader:
             decodes=self._decode_table() if listed else None,
             facts=self._fact_table() if self.requests else None,
             spans=self._span_table(given) if self.ops else None,
-            routes=_table("replica step layer request token expert", self.routes),
+            routes=_table("replica step layer request token expert selected", self.routes),
             held=_table("replica block request taken_ns freed_ns content", self.held),
             flows=_table("link start_ns end_ns rate capacity", self.flows),
             digests=tuple(self.digests),
@@ -337,10 +346,10 @@ class _Reader:
                 rows.append(
                     (
                         *span["time"], span["rank"], STREAMS.index(span["stream"]), symbol, span["layer"], span["step"],
-                        replica, stage, number if span["group"] else -1,
+                        replica, stage, number if span["group"] else -1, span["bytes"], span["costs"],
                     )
                 )  # fmt: skip
-        names = "start_ns end_ns rank stream symbol layer step replica stage group"
+        names = "start_ns end_ns rank stream symbol layer step replica stage group bytes cost_ns"
         table = _table(names, rows)
         assert table is not None
         pairs = np.array(edges, np.int64).reshape(-1, 2)

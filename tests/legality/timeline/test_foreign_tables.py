@@ -1,0 +1,214 @@
+"""What is refused in tables from elsewhere, with file, line and column, and what of them is not checkable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clustersim.errors import InputError
+from clustersim.legality.audit import check_history
+from clustersim.legality.rule import Verdict
+from clustersim.run.foreign_history import read_history
+from tests.legality.timeline.foreign_tables import GIVEN, tables, written
+
+
+def refused(paths: Sequence[Path], given: Sequence[str] = ()) -> str:
+    with pytest.raises(InputError) as refusal:
+        read_history(paths, given)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column", "cell", "message"),
+    [
+        ("spans", 2, "end_ns", "ten", "spans.csv:3: end_ns: found 'ten'; expected a whole number from 0 to "),
+        ("spans", 1, "end_ns", str(2**63), "spans.csv:2: end_ns: found '9223372036854775808'; expected a whole number"),
+        ("spans", 2, "end_ns", "", "spans.csv:3: end_ns: found nothing; expected a whole number"),
+        ("spans", 8, "start_ns", "50", "spans.csv:9: end_ns: found 40, which is before start_ns 50"),
+        ("spans", 1, "rank", "-1", "spans.csv:2: rank: found '-1'; expected a whole number from 0 to"),
+        ("spans", 1, "stream", "gpu", "spans.csv:2: stream: found 'gpu'; expected one of compute, comm, send"),
+        ("spans", 4, "after", "zz", "spans.csv:5: after: found 'zz'; expected ids of this table"),
+        ("spans", 2, "id", "a", "spans.csv:3: id: found 'a' again, after row 1; expected each id once"),
+        ("spans", 8, "rank", "9", "--given: tp × sp × pp × dp are 4 ranks, but the spans have rank 9"),
+        ("facts", 1, "kind", "vanished", "facts.csv:2: kind: found 'vanished'; expected one of arrived, rejected"),
+        ("facts", 5, "kind", "9", "facts.csv:6: kind: found '9'; expected one of arrived, rejected"),
+        ("facts", 2, "request", "5", "facts.csv:3: request: found request 5, which "),
+        ("chunks", 1, "step", "9", "chunks.csv:2: step: found step 9 of replica 0, which "),
+        ("decodes", 1, "step", "9", "decodes.csv:2: step: found step 9 of replica 0, which "),
+        ("decodes", 1, "step", "0", "decodes.csv:2: step: found step 0 of replica 0, whose slot is none"),
+        ("decodes", 1, "slot", "3", "decodes.csv:2: slot: found 3; expected 0, the slot of step 1 of replica 0"),
+        ("routes", 1, "step", "9", "routes.csv:2: step: found step 9 of replica 0, which "),
+        ("routes", 1, "request", "9", "routes.csv:2: request: found request 9, which "),
+        ("steps", 2, "step", "0", "steps.csv:3: step: found step 0 of replica 0 again, after row 1"),
+        ("requests", 2, "request", "0", "requests.csv:3: request: found request 0 again, after row 1"),
+        ("held", 1, "freed_ns", "-1", "held.csv:2: freed_ns: found '-1'; expected a whole number"),
+        ("flows", 1, "rate", "nan", "flows.csv:2: rate: found 'nan'; expected a number, 0 or more, and finite"),
+        ("flows", 1, "rate", "inf", "flows.csv:2: rate: found 'inf'; expected a number, 0 or more, and finite"),
+        ("flows", 2, "capacity", "99", "flows.csv:3: capacity: found 99; expected 100, as in the first row of link 3"),
+    ],
+)
+def test_cell_that_can_not_be_is_named(
+    tmp_path: Path, name: str, row: int, column: str, cell: str, message: str
+) -> None:
+    whole = tables()
+    whole[name][row][whole[name][0].index(column)] = cell
+    assert message in refused(written(tmp_path, whole), GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("when,who\n0,1", "columns when, who are those of no table"),
+        ("start_ns,end_ns,stream\n0,1,0", "nearest: spans, which lacks rank"),
+        ("rank,start_ns,rank,end_ns\n0,0,1,1", "rank: found twice; expected each column once"),
+        ("start_ns,end_ns,rank\n\n0,10", "table.csv:3: found 2 cells; expected 3 cells"),
+        ("step,request,start\n0,0,4", "start found, which decodes do not have; chunks also need count"),
+        ("step,start_ns,end_ns,stream\n0,0,4,comm", "spans also need rank"),
+        ("step,start_ns,end_ns,count\n0,0,4,9", "has rows for several steps, as the files of a run of clustersim have"),
+        ("start_ns,end_ns,rank,after\n0,4,0,", "id: lacks; expected beside after"),
+        ("", "columns (none) are those of no table"),
+    ],
+)
+def test_table_that_can_not_be_is_named(tmp_path: Path, lines: str, message: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(lines, encoding="utf-8")
+    assert message in refused([path])
+
+
+def test_cell_of_parquet_is_named_by_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "spans.parquet"
+    pq.write_table(pa.table({"start_ns": [0, 0], "end_ns": [1.0, 2.5], "rank": [0, None]}), path)
+    assert refused([path]).splitlines() == [
+        f"{path}: end_ns: row 2: found 2.5; expected a whole number from 0 to {2**62 - 1}",
+        f"{path}: rank: row 2: found nothing; expected a whole number from 0 to {2**20 - 1}",
+    ]
+
+
+@pytest.mark.parametrize(("name", "column"), [("facts", "replica"), ("chunks", "replica")])
+def test_table_without_replicas_is_refused_beside_one_with_several(tmp_path: Path, name: str, column: str) -> None:
+    whole = tables()
+    whole["steps"][2][3] = "1"
+    at = whole[name][0].index(column)
+    whole[name] = [row[:at] + row[at + 1 :] for row in whole[name]]
+    message = refused(written(tmp_path, whole), GIVEN)
+    assert f"{name}.csv: replica: lacks; expected, as " in message
+    assert "steps.csv has replica 1" in message
+
+
+def test_file_of_a_run_is_refused_with_its_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "timeline").mkdir()
+    (tmp_path / "summary.json").write_text("{}", encoding="utf-8")
+    path = tmp_path / "timeline" / "steps.parquet"
+    path.write_bytes(b"")
+    assert refused([path]).endswith(f"audit its run directory, clustersim audit {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("tq=2", "nothing is called 'tq'; did you mean 'tp'?"),
+        ("tp", "found 'tp'; expected NAME=VALUE, with NAME one of tp, sp, pp, dp, ep, block_tokens"),
+        ("tp=two", "tp must be a whole number, at least 1 and at most 4096; found 'two'"),
+        ("tp=²", "tp must be a whole number"),
+        ("tp=0", "at least 1 and at most 4096; found '0'"),
+        ("pp=99999999999999999999999999", "pp must be a whole number, at least 1 and at most 4096"),
+        ("horizon_ns=9223372036854775808", "horizon_ns must be a whole number"),
+        ("sp_scheme=rings", "sp_scheme must be one of all_gather, ring, all_to_all; found 'rings'"),
+        ("mesh=1", "nothing is called 'mesh'"),
+    ],
+)
+def test_declaration_that_makes_no_sense_is_refused(tmp_path: Path, given: str, message: str) -> None:
+    assert message in refused(written(tmp_path, {"requests": tables()["requests"]}), [given])
+
+
+def test_declaration_is_made_once(tmp_path: Path) -> None:
+    assert "tp is declared twice" in refused(written(tmp_path, {}), ["tp=2", "tp=2"])
+
+
+def verdict_on(folder: Path, given: Sequence[str], **texts: str) -> Verdict:
+    rows = {name: [line.split(",") for line in text.split()] for name, text in texts.items()}
+    return check_history(read_history(written(folder, rows), given))
+
+
+COLLECTIVE = """
+start_ns,end_ns,rank,stream,module,name,layer,step,group
+0,50,0,compute,attention,o_proj,0,0,-1
+0,60,1,compute,attention,o_proj,0,0,-1
+60,90,0,comm,attention,o_proj_all_reduce,0,0,1
+60,90,1,comm,attention,o_proj_all_reduce,0,0,1
+"""
+
+
+def test_collectives_that_nothing_is_said_to_need_are_not_checkable_for_what_needs_them(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, ["tp=2"], spans=COLLECTIVE)
+    assert (verdict.of("TP-5", "T"), verdict.of("TP-6", "T")) == ("legal", "not_checkable")
+    apart = COLLECTIVE.replace("60,90,1", "60,80,1")
+    assert verdict_on(tmp_path, ["tp=2"], spans=apart).of("TP-6", "T") == "illegal"
+
+
+def test_ranks_are_nowhere_without_the_degrees(tmp_path: Path) -> None:
+    """Two ranks in one collective may be one TP group or two replicas: nobody said."""
+    verdict = verdict_on(tmp_path, [], spans=COLLECTIVE)
+    assert verdict.violations == ()
+    for rule in ("DP-3", "TP-5", "SP-3", "PP-2"):
+        assert verdict.of(rule, "T") == "not_checkable"
+    assert verdict.of("RUN-3", "T") == "legal"
+    assert verdict_on(tmp_path, ["dp=2"], spans=COLLECTIVE).of("DP-3", "T") == "illegal"
+
+
+def test_experts_across_replicas_are_not_checkable_unless_their_scope_is_declared(tmp_path: Path) -> None:
+    spans = COLLECTIVE.replace("o_proj_all_reduce", "dispatch")
+    plan = ["tp=1", "sp=1", "pp=1", "dp=2"]
+    assert verdict_on(tmp_path, plan, spans=spans).of("DP-3", "T") == "not_checkable"
+    assert verdict_on(tmp_path, [*plan, "ep_scope=global"], spans=spans).of("DP-3", "T") == "legal"
+    assert verdict_on(tmp_path, [*plan, "ep_scope=replica"], spans=spans).of("DP-3", "T") == "illegal"
+
+
+REJECTION = "time_ns,kind,request\n0,arrived,0\n0,rejected,0\n"
+
+
+def test_rejection_may_have_an_arrival_and_needs_a_reason_where_reasons_are_told(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, [], facts=REJECTION)
+    assert verdict.of("RUN-4", "T") == "legal"
+    (lacks,) = [rule.lacks for rule in verdict.rules if rule.id == "RUN-4"]
+    assert "whether rejections have a reason (none was recorded)" in lacks
+    told = "time_ns,kind,request,reason\n0,arrived,0,\n0,rejected,0,{}\n"
+    assert verdict_on(tmp_path, [], facts=told.format("full")).of("RUN-4", "T") == "legal"
+    assert verdict_on(tmp_path, [], facts=told.format("")).of("RUN-4", "T") == "illegal"
+
+
+@pytest.mark.parametrize(
+    ("facts", "answer"),
+    [
+        ("0,finished,0", "legal"),  # neither arrivals nor admissions were recorded
+        ("0,arrived,0 9,finished,0", "legal"),
+        ("0,arrived,0 1,admitted,0 9,finished,0 0,arrived,2 9,finished,2", "illegal"),
+        ("0,arrived,0 9,finished,0 9,finished,1", "illegal"),
+    ],
+)
+def test_what_no_fact_tells_is_not_held_against_a_history(tmp_path: Path, facts: str, answer: str) -> None:
+    text = "time_ns,kind,request\n" + "\n".join(facts.split())
+    assert verdict_on(tmp_path, [], facts=text).of("RUN-4", "T") == answer
+
+
+def test_numbers_of_requests_may_have_gaps(tmp_path: Path) -> None:
+    facts = "time_ns,kind,request\n0,arrived,7\n9,finished,7\n"
+    assert (
+        verdict_on(tmp_path, [], facts=facts, requests="request,prompt_tokens,output_tokens\n7,4,1\n").violations == ()
+    )
+
+
+def test_links_that_were_not_recorded_are_said_to_be_unseen(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, ["tp=2"], spans=COLLECTIVE)
+    (lacks,) = [rule.lacks for rule in verdict.rules if rule.id == "RUN-3"]
+    assert lacks == ("the load of links (no flows were recorded)",)
+
+
+def test_message_names_no_operator_and_no_step_that_was_not_told(tmp_path: Path) -> None:
+    (found,) = verdict_on(tmp_path, [], spans="start_ns,end_ns,rank\n0,10,1\n9,20,1\n").violations
+    assert found.where == "rank 1"
+    assert found.message == "starts at 9 ns on a stream that runs another operator until 10 ns"
