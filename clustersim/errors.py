@@ -5,6 +5,7 @@
     ClustersimError
     ├── InputError          the user's input cannot be used; carries every problem found (exit status 2)
     ├── IllegalPlanError    the input is readable, but breaks legality rules (exit status 1)
+    ├── IllegalDecisionError  a user's scheduler or router decided what a rule forbids (exit status 1)
     └── BrokenLawError      a law of the simulation broke: a defect of clustersim or of a user's scheduler
         └── StallError      the simulation cannot go on, and says who waits for whom
 """
@@ -58,6 +59,10 @@ class InputError(ClustersimError):
 
 class IllegalPlanError(ClustersimError):
     """The plan breaks legality rules; the message lists every violation."""
+
+
+class IllegalDecisionError(ClustersimError):
+    """A user's scheduler or router decided what a rule forbids; the message names who, when and the rule."""
 
 
 class BrokenLawError(ClustersimError):

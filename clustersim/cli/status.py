@@ -16,7 +16,14 @@ from typing import Final, TextIO
 
 import click
 
-from clustersim.errors import BrokenLawError, ClustersimError, IllegalPlanError, InputError, Problem
+from clustersim.errors import (
+    BrokenLawError,
+    ClustersimError,
+    IllegalDecisionError,
+    IllegalPlanError,
+    InputError,
+    Problem,
+)
 
 ILLEGAL: Final = 1
 UNUSABLE_INPUT: Final = 2
@@ -53,7 +60,7 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     except InputError as error:
         click.echo(problems_text(error.problems), err=True)
         ctx.exit(UNUSABLE_INPUT)
-    except IllegalPlanError as error:
+    except (IllegalPlanError, IllegalDecisionError) as error:
         click.echo(str(error), err=True)
         ctx.exit(ILLEGAL)
     except OSError as error:

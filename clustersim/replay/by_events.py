@@ -16,7 +16,7 @@ from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
 from clustersim.replay.wiring import Shapes, StageWiring
 from clustersim.serving.decision import ARRIVED, REJECTED
-from clustersim.serving.router import ROUTERS
+from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.timeline import timeline_of
 
@@ -48,7 +48,7 @@ class EventReplay:
         self.reasons: dict[int, str] = {}
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
-        self.router = ROUTERS[given.serving.router]
+        self.router = make_router(given.serving.router, given.seed)
         self.recorder = prepared.recorder
         self.network = Network(self.env, given.topology.link_capacity)
         shapes: Shapes = {}
@@ -150,8 +150,10 @@ class EventReplay:
             request=request,
             prompt_tokens=int(given.prompt_tokens[request]),
             output_tokens=int(given.output_tokens[request]),
+            arrived_ns=now,
+            priority=0 if given.priorities is None else int(given.priorities[request]),
         )
-        index = self.router(request, [replica.outstanding for replica in self.replicas])
+        index = self.router.route(now, sequence, self.replicas)
         replica = self.replicas[index]
         self.replica_of[request], self.arrived_ns[request] = index, now
         reason = replica.scheduler.refusal(sequence)

@@ -34,6 +34,9 @@ def obstacle(prepared: Prepared) -> str:
         return "collectives can meet on a link"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
+    decisions = given.serving.lanes_lack
+    if decisions:
+        return decisions
     if given.serving.max_batch_tokens < given.serving.max_batch_requests:
         return "max_batch_tokens may leave out sequences that decode"
     programs = [program for kinds in prepared.programs.values() for program in kinds.values()]
@@ -62,7 +65,7 @@ class LaneReplay:
         mine = range(given.plan.dp) if replicas is None else replicas
         self.lanes = [self._lane(replica, prices) for replica in mine]
         self.run_of = Lanes(
-            self.lanes, mine, given.plan.dp, given.requests, given.serving.router, given.horizon_ns, progress
+            self.lanes, mine, given.plan.dp, given.requests, str(given.serving.router), given.horizon_ns, progress
         )
 
     def _lane(self, replica: int, prices: dict[tuple[int, int, str], StepPrices]) -> Lane:

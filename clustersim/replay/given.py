@@ -19,6 +19,7 @@ from clustersim.replay.compile import compile_programs
 from clustersim.replay.contention import Contention, find_contention
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
+from clustersim.serving.make import make_scheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.timeline import Timeline
@@ -52,6 +53,8 @@ class ReplayInput:
         ``full`` or ``folded``.
     horizon_ns : int or None
         Nothing after this instant is simulated.
+    seed : int
+        Of the scenario.
     """
 
     topology: Topology
@@ -64,6 +67,7 @@ class ReplayInput:
     requests: Requests
     mode: Mode = "folded"
     horizon_ns: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,7 +132,7 @@ class Prepared:
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
         tokens, overlap = given.serving.kv_block_tokens, plan.decode_overlap == "per_sequence"
         return [
-            Scheduler(
+            make_scheduler(
                 given.serving,
                 BlockPool(blocks=given.kv_blocks, block_tokens=tokens, owners=owners),
                 stages=plan.pp,

@@ -21,6 +21,7 @@ from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.view import ReplicaView
 from clustersim.timeline.record import Durations, Recorder
 
 MAX_RUN = 4096
@@ -89,6 +90,40 @@ class Replica:
         self.run: Run | None = None
         self.rows: deque[tuple[int, ...]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait."""
+        return len(self.scheduler.waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences that run."""
+        return len(self.scheduler.running)
+
+    def view(self, request: Sequence) -> ReplicaView:
+        """Return what a user's router is shown."""
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        del request
+        return ReplicaView(
+            replica=self.index,
+            waiting=self.waiting,
+            running=self.running,
+            outstanding_tokens=self.outstanding,
+            waiting_tokens=sum(s.to_compute for s in (*scheduler.waiting, *scheduler.running) if not s.decodes),
+            free_blocks=sum(pool.free) - self._taken(now_ns(self.env)),
+            pool_blocks=pool.total,
+            cached_tokens=0,
+        )
+
+    def _taken(self, now: int) -> int:
+        """Return the blocks that the run under way has taken since it began; its first step's are the scheduler's."""
+        run = self.run
+        if run is None:
+            return 0
+        begun = int(np.searchsorted(run.starts, now, side="left"))
+        needed = self.scheduler.pool.needed
+        return sum(max(0, needed(s.computed + begun) - s.blocks) for s in run.decision.decodes)
+
     def attach(self, pipeline: Pipeline) -> None:
         """Give the replica its pipeline."""
         self.pipeline = pipeline
@@ -100,10 +135,9 @@ class Replica:
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
-        blocked = bool(self.scheduler.waiting)
         self.scheduler.add(sequence)
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        if self.run is not None and not blocked:
+        if self.run is not None and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
             self._cut(now_ns(self.env))
         self.wake(self.index)
 

@@ -52,7 +52,7 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         return 1, "communications can meet on a link"
     if given.requests.concurrency is not None:
         return 1, "in a closed loop the end of one request starts another, on any replica"
-    if not ask_nobody(given.requests, given.serving.router, replicas):
+    if not ask_nobody(given.requests, str(given.serving.router), replicas):
         return 1, f"router {given.serving.router} compares the loads of all replicas"
     if isinstance(given.pricer.cost, TableCost):
         return 1, "prices outside of the measured table are counted in one place"

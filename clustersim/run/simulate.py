@@ -171,6 +171,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         requests=requests,
         mode=scenario.run.replay,
         horizon_ns=scenario.run.horizon_ns,
+        seed=scenario.seed,
     )
 
 

@@ -33,11 +33,8 @@ _EXAMPLES: Final = {
     "output_tokens": "output_tokens: {fixed: 128}",
     "requests": "requests: 200",
 }
-_REFUSED_SCHEDULERS: Final = {
-    "static": "static batching is not simulated yet",
-    "disaggregated": "prefill/decode disaggregation is not simulated yet",
-}
-SCHEDULERS: Final = ("continuous", "chunked_prefill")
+SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")
+ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
 
 
 def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
@@ -47,8 +44,8 @@ def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
     if isinstance(workload, dict):
         findings += _workload(workload)
     serving = data.get("serving")
-    if isinstance(serving, dict) and isinstance(serving.get("scheduler"), str):
-        findings += _scheduler(serving["scheduler"])
+    if isinstance(serving, dict):
+        findings += _serving(serving)
     return findings
 
 
@@ -108,14 +105,19 @@ def _lengths(path: KeyPath, lengths: Mapping[str, Any]) -> Iterator[Finding]:
             yield (*path, "empirical", "format"), "a format goes with a trace"
 
 
-def _scheduler(name: str) -> Iterator[Finding]:
-    path: KeyPath = ("serving", "scheduler")
-    if name in SCHEDULERS:
-        return
-    known = f"expected one of {', '.join(SCHEDULERS)}"
-    if ":" in name:
-        yield path, f"schedulers from files are not simulated yet (found {name!r}); {known}"
-    elif name in _REFUSED_SCHEDULERS:
-        yield path, f"{_REFUSED_SCHEDULERS[name]}; {known}"
-    else:
-        yield path, f"no scheduler {name!r}{did_you_mean(name, SCHEDULERS)}"
+def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, known in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
+        name = serving.get(key)
+        if isinstance(name, str) and ":" not in name and name not in known:
+            hint = did_you_mean(name, known)
+            yield ("serving", key), f"no {key} {name!r}{hint}; or a class of a file, such as my_file.py:MyClass"
+        if serving.get(f"{key}_options") and not (isinstance(name, str) and ":" in name):
+            yield ("serving", f"{key}_options"), f"options go with a {key} from a file, such as my_file.py:MyClass"
+    order = serving.get("order")
+    if isinstance(order, dict) and order.get("patience") is not None and order.get("by", "arrival") == "arrival":
+        yield ("serving", "order", "patience"), "in order of arrival nobody is overtaken, so there is no patience"
+    if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
+        "static",
+        "continuous",
+    ):
+        yield ("serving", "long_prompt_tokens"), f"the scheduler {serving['scheduler']} takes whole prompts; remove it"

@@ -21,11 +21,12 @@ from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import build_plan, build_serving
+from clustersim.scenario.plan import build_plan
 from clustersim.scenario.references import build_engine, build_model
 from clustersim.scenario.resolve import digest, with_defaults
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.scenario.schema import DEFAULT_ENGINE, SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.serving import METHODS, build_serving, user_file
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
@@ -76,6 +77,7 @@ def build_scenario(document: Document) -> Scenario:
     workload = attempt(lambda: build_workload(part.workload, document))
     precision = attempt(lambda: _precision(part.precision, document, None if model is None else model[0]))
     plan = attempt(lambda: build_plan(part.plan, document, None if cluster is None else cluster[0]))
+    serving = attempt(lambda: build_serving(part.serving, document))
     expect = attempt(lambda: _expectations(part, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
@@ -89,6 +91,7 @@ def build_scenario(document: Document) -> Scenario:
     assert workload is not None
     assert precision is not None
     assert plan is not None
+    assert serving is not None
     assert expect is not None
     resolved = with_defaults(part, document.data)
     resolved["topology"], resolved["model"] = cluster[1], model[1]
@@ -102,7 +105,7 @@ def build_scenario(document: Document) -> Scenario:
         model=model[0],
         precision=precision,
         plan=plan,
-        serving=build_serving(part.serving),
+        serving=serving,
         engine=engine[0],
         workload=workload,
         run=RunConfig(
@@ -113,7 +116,7 @@ def build_scenario(document: Document) -> Scenario:
         expect=expect,
         cost_table=cost_table,
         collectives=part.collectives,
-        digest=digest(resolved, {str(path): _sha256(path) for path in files}),
+        digest=digest(resolved, files),
         document=resolved,
         origin=document,
     )
@@ -208,15 +211,15 @@ def _check_collectives(part: ScenarioPart, document: Document) -> None:
         raise InputError(problems)
 
 
-def _absolute_files(resolved: dict[str, Any], document: Document) -> list[Path]:
-    """Make the paths in a resolved document absolute, in place, and return them."""
+def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, str]:
+    """Make the paths in a resolved document absolute, in place; return each such value and what it stands for."""
     places: list[KeyPath] = [
         ("workload", "trace", "path"),
         ("workload", "prompt_tokens", "empirical", "trace"),
         ("workload", "output_tokens", "empirical", "trace"),
         ("cost", "table"),
     ]
-    found = []
+    found = {}
     for place in places:
         holder: Any = resolved
         for part in place[:-1]:
@@ -224,7 +227,14 @@ def _absolute_files(resolved: dict[str, Any], document: Document) -> list[Path]:
         if place[-1] in holder:
             path = trace_file(document, place, holder[place[-1]])
             holder[place[-1]] = str(path)
-            found.append(path)
+            found[str(path)] = _sha256(path)
+    serving = resolved["serving"]
+    for key in METHODS:
+        text = serving.get(key, "")
+        if ":" in text:
+            path, name = user_file(document, key, text), text.rpartition(":")[2]
+            serving[key] = f"{path}:{name}"
+            found[serving[key]] = f"{_sha256(path)}:{name}"
     return found
 
 

@@ -1,4 +1,4 @@
-"""From the ``plan`` and ``serving`` of a scenario to the values of the packages plan and serving."""
+"""From the ``plan`` of a scenario to a parallel plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.scenario.document import Document
-from clustersim.scenario.schema import PlanPart, ServingPart
-from clustersim.serving.config import ServingConfig
+from clustersim.scenario.schema import PlanPart
 
 
 def build_plan(part: PlanPart, document: Document, topology: Topology | None) -> ParallelPlan:
@@ -59,8 +58,3 @@ def _placement(placement: Any, document: Document, topology: Topology | None) ->
     if problems:
         raise InputError(problems)
     return tuple(found)
-
-
-def build_serving(part: ServingPart) -> ServingConfig:
-    """Return the serving configuration."""
-    return ServingConfig(**part.model_dump(exclude={"engine"}))

@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, Field
 
 from clustersim.plan.parallel import Cut
 from clustersim.scenario.document import KeyPath
-from clustersim.scenario.fields import MOST, Count, Duration, Index, Part, refuse, short_for
+from clustersim.scenario.fields import LONGEST_S, MOST, Count, Duration, Index, Part, refuse, short_for
 from clustersim.scenario.workload_schema import WorkloadPart
+from clustersim.units import parse
 
 SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("topology",): "name",
@@ -24,6 +25,7 @@ SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("plan", "ep"): "degree",
     ("plan", "stages"): None,
     ("serving", "engine"): "name",
+    ("serving", "order"): "by",
     ("workload", "trace"): "path",
     ("workload", "arrivals"): "process",
     ("workload", "prompt_tokens"): "fixed",
@@ -67,6 +69,18 @@ def _expert_placement(value: object) -> object:
     if not ranks or not all(type(rank) is int and 0 <= rank <= MOST for rank in ranks):
         raise refuse("contiguous, strided, or a list with the EP rank of each expert", value)
     return value
+
+
+def _patience(value: object) -> object:
+    if value is None or value == "unlimited":
+        return value
+    try:
+        seconds = parse(value, "time")
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < LONGEST_S:
+        raise refuse("a time such as '10 s', or 'unlimited'", value)
+    return seconds
 
 
 DEFAULT_ENGINE: Final = "vllm-0.19"
@@ -134,16 +148,29 @@ class PrecisionPart(Part):
     multiply: str | None = None
 
 
+class OrderPart(Part):
+    """In which order waiting requests are taken up; see ``clustersim/serving/order.py``."""
+
+    by: Literal["arrival", "priority", "shortest_prompt"] = "arrival"
+    patience: Annotated[Any, BeforeValidator(_patience, json_schema_input_type=str)] = Field(
+        default=None, examples=["10 s"]
+    )
+
+
 class ServingPart(Part):
     """The scheduler, its budgets, the K/V pool, the router and the engine's overheads."""
 
     scheduler: str = "chunked_prefill"
+    scheduler_options: dict[str, Any] = Field(default_factory=dict, examples=["{limit: 4}"])
+    order: Annotated[OrderPart, short_for("by", str | OrderPart)] = OrderPart()
+    long_prompt_tokens: Count | None = None
     max_batch_requests: Count = 256
     max_batch_tokens: Count = 8192
     kv_block_tokens: Count = 16
     kv_blocks: Count | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
-    router: Literal["round_robin", "least_outstanding"] = "round_robin"
+    router: str = "round_robin"
+    router_options: dict[str, Any] = Field(default_factory=dict, examples=["{threshold: 0.5}"])
     engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
         default={"name": DEFAULT_ENGINE}, examples=[DEFAULT_ENGINE]
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-SchedulerName = Literal["continuous", "chunked_prefill"]
-RouterName = Literal["round_robin", "least_outstanding"]
+from clustersim.serving.order import Order
+from clustersim.serving.user_class import UserClass
+
+SchedulerName = Literal["static", "continuous", "chunked_prefill"]
+RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +18,13 @@ class ServingConfig:
 
     Parameters
     ----------
-    scheduler : str
-        ``continuous`` (prefill first, whole prompts) or ``chunked_prefill`` (decode first, then chunks).
+    scheduler : str or UserClass
+        ``static`` (one batch after the other), ``continuous`` (prefill first, whole prompts) or ``chunked_prefill``
+        (decode first, then chunks); or a class of a user's file.
+    order : Order
+        In which order waiting sequences are taken up, and preempted the other way round.
+    long_prompt_tokens : int or None
+        Most tokens of one prompt in one step of ``chunked_prefill``; None: no limit but the budget.
     max_batch_requests : int
         Most sequences that one replica has running at a time.
     max_batch_tokens : int
@@ -27,14 +35,29 @@ class ServingConfig:
         Share of device memory that weights, buffers and K/V may fill, in (0, 1].
     kv_blocks : int or None
         Blocks of the K/V pool of each replica (of each SP rank that decodes); ``None`` sizes it from memory.
-    router : str
-        ``round_robin`` or ``least_outstanding`` (tokens).
+    router : str or UserClass
+        See ``serving.router``.
     """
 
-    scheduler: SchedulerName = "chunked_prefill"
+    scheduler: SchedulerName | UserClass = "chunked_prefill"
+    order: Order = field(default_factory=Order)
+    long_prompt_tokens: int | None = None
     max_batch_requests: int = 256
     max_batch_tokens: int = 8192
     kv_block_tokens: int = 16
     memory_utilization: float = 0.90
     kv_blocks: int | None = None
-    router: RouterName = "round_robin"
+    router: RouterName | UserClass = "round_robin"
+
+    @property
+    def lanes_lack(self) -> str:
+        """Why these decisions can't be taken at the cost of what changes (``serving.grouped``); empty if they can."""
+        if self.scheduler not in ("continuous", "chunked_prefill"):
+            return f"every step is decided by the scheduler {self.scheduler}"
+        if self.order.by != "arrival":
+            return f"the queue is in the order of {self.order.by}"
+        if self.long_prompt_tokens is not None:
+            return "long prompts are cut by long_prompt_tokens"
+        if self.router not in ("round_robin", "least_outstanding"):
+            return f"every request is placed by the router {self.router}"
+        return ""

@@ -8,8 +8,14 @@ from typing import Final
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.serving.sequence import Sequence
 
-FACT_KINDS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
-ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED = range(len(FACT_KINDS))
+FACT_KINDS: Final = (
+    "arrived", "rejected", "admitted", "preempted", "finished", "reused", "swapped_out", "swapped_in", "cancelled",
+    "lost", "handed_over", "received",
+)  # fmt: skip
+(
+    ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED,
+    LOST, HANDED_OVER, RECEIVED,
+) = range(len(FACT_KINDS))  # fmt: skip
 
 Fact = tuple[int, int, int, int, int]
 """(time in ns, kind, request, tokens, K/V blocks in use in all pools of the replica right after it).

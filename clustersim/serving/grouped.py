@@ -22,6 +22,7 @@ from clustersim.serving.decision import FINISHED
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.decode_slots import DecodeSlots
 from clustersim.serving.log import Log
+from clustersim.serving.order import ArrivalQueue
 from clustersim.serving.prompt_queue import PromptQueue
 from clustersim.serving.ready_decodes import ReadyDecodes
 from clustersim.serving.scheduler import Scheduler
@@ -48,6 +49,7 @@ class GroupedScheduler:
         self.overlap = scheduler.decode_overlap
         self.chunked = scheduler.config.scheduler == "chunked_prefill"
         self.max_tokens = scheduler.config.max_batch_tokens
+        assert isinstance(scheduler.waiting, ArrivalQueue)  # the config of a lane says so
         self.waiting = scheduler.waiting
         self.running = scheduler.running
         self.free = scheduler.pool.free

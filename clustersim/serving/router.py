@@ -1,26 +1,176 @@
-"""Which replica a request goes to."""
+"""Which replica a request goes to.
+
+- ``round_robin``: in turn.
+- ``least_outstanding``: fewest prompt and output tokens of unfinished requests, as if output lengths were known.
+- ``fewest_waiting``: smallest 4 × waiting + running, as vLLM balances its data-parallel ranks
+  (vllm/v1/engine/core_client.py, ``DPLBAsyncMPClient``, 2025).
+- ``power_of_two``: of two replicas drawn at random, the one with fewer outstanding tokens (Mitzenmacher, "The Power of
+  Two Choices in Randomized Load Balancing", IEEE TPDS 2001).
+- a class of a user's file, with the method ``route`` (``serving.view``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn, Protocol
 
-Outstanding = Sequence[int]
-"""Per replica: prompt and output tokens of its unfinished requests."""
+import numpy as np
 
-Router = Callable[[int, Outstanding], int]
-"""(number of requests routed so far, outstanding tokens) → replica."""
-
-
-def round_robin(routed: int, outstanding: Outstanding) -> int:
-    """Return the replicas in turn."""
-    return routed % len(outstanding)
+from clustersim.errors import IllegalDecisionError
+from clustersim.serving.config import RouterName
+from clustersim.serving.sequence import Sequence as Request
+from clustersim.serving.user_class import UserClass
+from clustersim.serving.view import ReplicaView, RouterView, RoutesRequests
+from clustersim.workload.streams import named_stream
 
 
-def least_outstanding(routed: int, outstanding: Outstanding) -> int:
-    """Return the replica with fewest outstanding tokens, the first among equals."""
-    del routed
-    return min(range(len(outstanding)), key=lambda replica: (outstanding[replica], replica))
+class Load(Protocol):
+    """What a router may ask a replica."""
+
+    @property
+    def index(self) -> int:
+        """Number of the replica."""
+        ...
+
+    @property
+    def outstanding(self) -> int:
+        """Prompt and output tokens of its unfinished requests."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Sequences that run."""
+        ...
+
+    def view(self, request: Request) -> ReplicaView:
+        """Return everything that a user's router is shown."""
+        ...
 
 
-ROUTERS: Final[dict[str, Router]] = {"round_robin": round_robin, "least_outstanding": least_outstanding}
+class Router(Protocol):
+    """Chooses among the replicas that can take a request; ``loads`` has at least one."""
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return the number of the replica."""
+        ...
+
+
+class RoundRobin:
+    """Replicas in turn."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return the next one."""
+        del now, request
+        self.turn += 1
+        return loads[(self.turn - 1) % len(loads)].index
+
+
+class Least:
+    """The replica with the smallest of something, the first among equals.
+
+    Parameters
+    ----------
+    of : callable
+        Load → what is compared.
+    """
+
+    def __init__(self, of: Callable[[Load], int]) -> None:
+        self.of = of
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return the least loaded one."""
+        del now, request
+        return min(loads, key=lambda load: (self.of(load), load.index)).index
+
+
+class PowerOfTwo:
+    """The less loaded of two that are drawn at random.
+
+    Parameters
+    ----------
+    seed : int
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.draw = named_stream(np.random.SeedSequence(seed), "router")
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return the less loaded one of the two; they are different where there are two."""
+        del now, request
+        first = int(self.draw.integers(len(loads)))
+        second = int(self.draw.integers(max(1, len(loads) - 1)))
+        second += second >= first
+        pair = [loads[place] for place in (first, second) if place < len(loads)]
+        return min(pair, key=lambda load: (load.outstanding, load.index)).index
+
+
+class CustomRouter:
+    """Asks a user's router, and checks that there is such a replica.
+
+    Parameters
+    ----------
+    user : UserClass
+        It has the method ``route``.
+    """
+
+    def __init__(self, user: UserClass) -> None:
+        self.user = user
+        self.router: RoutesRequests = user.made()
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return what the user's router chose.
+
+        Raises
+        ------
+        IllegalDecisionError
+            When that is no replica that can take the request.
+        """
+        view = RouterView(
+            now_ns=now,
+            request=request.request,
+            prompt_tokens=request.prompt_tokens,
+            priority=request.priority,
+            replicas=tuple(load.view(request) for load in loads),
+        )
+        chosen = self.user.asked(lambda: self.router.route(view))
+        known = [load.index for load in loads]
+        if not isinstance(chosen, int) or isinstance(chosen, bool) or chosen not in known:
+            self._refuse(now, request.request, chosen, known)
+        return chosen
+
+    def _refuse(self, now: int, request: int, chosen: object, known: list[int]) -> NoReturn:
+        names = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
+        raise IllegalDecisionError(
+            f"{self.user} at {now / 1e6:.6f} ms: DP-2: request {request} goes to replica {chosen!r}; "
+            f"expected one of {names}"
+        )
+
+
+_BY_LOAD: Final[dict[RouterName, Callable[[Load], int]]] = {
+    "least_outstanding": lambda load: load.outstanding,
+    "fewest_waiting": lambda load: 4 * load.waiting + load.running,
+}
+
+
+def make_router(named: RouterName | UserClass, seed: int) -> Router:
+    """Return a router in its first state.
+
+    Parameters
+    ----------
+    named : str or UserClass
+    seed : int
+        Of the scenario.
+    """
+    if isinstance(named, UserClass):
+        return CustomRouter(named)
+    if named == "round_robin":
+        return RoundRobin()
+    return PowerOfTwo(seed) if named == "power_of_two" else Least(_BY_LOAD[named])

@@ -14,12 +14,12 @@ its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, sectio
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, Decision, Fact
+from clustersim.serving.order import RANK, Queue
 from clustersim.serving.sequence import Sequence
 
 
@@ -49,7 +49,7 @@ class Scheduler:
         self.pool = pool
         self.stages = stages
         self.decode_overlap = decode_overlap
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: Queue = config.order.queue()
         self.running: list[Sequence] = []
         self.facts: list[Fact] = []
         self.decodes_in_flight = 0
@@ -67,7 +67,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue an arrived request."""
-        self.waiting.append(sequence)
+        sequence.rank = self.config.order.rank(sequence)
+        self.waiting.add(sequence)
 
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""
@@ -115,9 +116,10 @@ class Scheduler:
     def _prefills(self, now: int, budget: int, decodes: list[Sequence], *, whole: bool) -> list[tuple[Sequence, int]]:
         """Fill ``budget`` with prompts: those already begun, then waiting ones in order of arrival."""
         chosen: list[tuple[Sequence, int]] = []
+        limit = budget if whole else self.config.long_prompt_tokens or budget
         exhausted: list[int] = []  # owners whose next free blocks are for a prompt already begun
         for sequence in [s for s in self.running if not s.decodes and not s.in_flight]:
-            count = min(sequence.to_compute, budget)
+            count = min(sequence.to_compute, budget, limit)
             taken = [*decodes, *(s for s, _ in chosen)]
             if count == 0 or not sequence.blocks:
                 continue
@@ -126,21 +128,34 @@ class Scheduler:
                 budget -= count
             else:
                 exhausted.append(sequence.owner)
-        while self.waiting and budget > 0 and len(self.running) < self.config.max_batch_requests:
+        while self.waiting and budget > 0 and self._admits(self.waiting[0]):
             sequence = self.waiting[0]
-            count = min(sequence.to_compute, budget)
+            count = min(sequence.to_compute, budget, limit)
             alone = sequence.to_compute > self.config.max_batch_tokens and not chosen
             if self.evicted or (whole and count < sequence.to_compute and not alone):
                 break
-            sequence.owner = self.pool.emptiest()
+            sequence.owner = self._owner(sequence)
             if sequence.owner in exhausted or not self._take(sequence, count):
                 break
             self.waiting.popleft()
-            self.running.append(sequence)
-            self._note(now, ADMITTED, sequence, sequence.known)
+            self._admit(now, sequence)
             chosen.append((sequence, count))
             budget -= count
         return chosen
+
+    def _admits(self, sequence: Sequence) -> bool:
+        """Return whether there is a place for the first sequence that waits."""
+        del sequence
+        return len(self.running) < self.config.max_batch_requests
+
+    def _owner(self, sequence: Sequence) -> int:
+        """Return whose pool is to keep a sequence."""
+        del sequence
+        return self.pool.emptiest()
+
+    def _admit(self, now: int, sequence: Sequence) -> None:
+        self.running.append(sequence)
+        self._note(now, ADMITTED, sequence, sequence.known)
 
     def _take(self, sequence: Sequence, tokens: int) -> bool:
         """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
@@ -155,17 +170,23 @@ class Scheduler:
     def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
         """Take the blocks that ``tokens`` need; return whether it has them.
 
-        Where the pool lacks them, sequences admitted later give theirs, the last one first. One that is in flight
-        cannot, so the sequence waits for it; and it never takes from one admitted earlier, nor gives up its own:
-        the earliest sequence gets ahead in every round, so that none can starve another.
+        Where the pool lacks them, sequences admitted later (or of a higher rank, where the queue is ranked) give
+        theirs, the last one first. One that is in flight cannot, so the sequence waits for it; and it never takes
+        from one before it, nor gives up its own: the first sequence gets ahead in every round, so that none can
+        starve another.
         """
         while not self._take(sequence, tokens):
-            younger = self.running[self.running.index(sequence) + 1 :]
-            victim = next((s for s in reversed(younger) if self._may_preempt(s, sequence, chosen)), None)
+            victim = next((s for s in self._after(sequence) if self._may_preempt(s, sequence, chosen)), None)
             if victim is None:
                 return False
             self._preempt(now, victim)
         return True
+
+    def _after(self, sequence: Sequence) -> list[Sequence]:
+        """Return the running sequences that come after this one, the last one first."""
+        if self.config.order.by == "arrival":
+            return self.running[: self.running.index(sequence) : -1]
+        return sorted((s for s in self.running if s.rank > sequence.rank), key=RANK, reverse=True)
 
     @staticmethod
     def _may_preempt(victim: Sequence, sequence: Sequence, chosen: list[Sequence]) -> bool:
@@ -177,9 +198,7 @@ class Scheduler:
         self.running.remove(sequence)
         sequence.computed = 0
         sequence.preemptions += 1
-        # Requests are numbered as they arrive. At the front it would overtake one that was preempted before it.
-        place = next((i for i, s in enumerate(self.waiting) if s.request > sequence.request), len(self.waiting))
-        self.waiting.insert(place, sequence)
+        self.waiting.add(sequence)  # at the front it would overtake one that was preempted before it
         self._note(now, PREEMPTED, sequence, sequence.generated)
 
     def _release(self, sequence: Sequence) -> None:

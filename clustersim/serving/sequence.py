@@ -31,8 +31,12 @@ class Sequence:
     in_flight : bool
         Whether a micro-batch carries it now.
     preemptions : int
+    arrived_ns, priority : int
+        When it came, and how urgent it is: lower numbers go first.
+    rank : tuple of int
+        Its place in the order of the queue (``serving.order``).
     place : int
-        How many admissions there were before its own (``serving.grouped`` keeps it).
+        How many admissions there were before its own (``serving.prompt_queue`` keeps it).
     joined : int
         Clock of its decode group as of which its progress is.
     slot, first_step, last_step : int
@@ -48,6 +52,9 @@ class Sequence:
     owner: int = 0
     in_flight: bool = False
     preemptions: int = 0
+    arrived_ns: int = 0
+    priority: int = 0
+    rank: tuple[int, int, int] = (0, 0, 0)
     place: int = 0
     joined: int = 0
     slot: int = -1

@@ -1,14 +1,15 @@
 """The requests of one run as columns: when each arrives, how long its prompt is, how many tokens it wants.
 
-It holds numbers, not text: what a prompt says is at most a hash per block (for prefix reuse). Priorities,
-sessions and cancellations are not modelled.
+It holds numbers, not text: what a prompt says is at most a hash per block (for prefix reuse). Sessions are not
+modelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,10 @@ class Requests:
     concurrency : int or None
         Closed loop: arrivals are ignored, this many requests are in flight, and the next one is released when
         one ends.
+    priorities : Int64Array or None, shape (n,)
+        How urgent each request is: lower numbers go first, as in vLLM.
+    cancel_after_ns : Int64Array or None, shape (n,)
+        How long after its arrival the client gives up each request; −1: never.
     source : str
         Where the requests come from, for messages and reports.
 
@@ -58,11 +63,16 @@ class Requests:
     prefix_hashes: HashRows | None = None
     hash_block_tokens: int | None = None
     concurrency: int | None = None
+    priorities: Int64Array | None = None
+    cancel_after_ns: Int64Array | None = None
     source: str
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        for name in _OPTIONAL:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _frozen(name, getattr(self, name)))
         if self.prefix_hashes is not None:
             hashes = tuple(_frozen("prefix_hashes", row) for row in self.prefix_hashes)
             object.__setattr__(self, "prefix_hashes", hashes)
@@ -78,6 +88,7 @@ class Requests:
         return (
             plain
             and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+            and all(_equal(getattr(self, name), getattr(other, name)) for name in _OPTIONAL)
             and equal_hash_rows(self.prefix_hashes, other.prefix_hashes)
         )
 
@@ -152,10 +163,12 @@ class Requests:
             prompt_tokens=self.prompt_tokens[place],
             output_tokens=self.output_tokens[place],
             prefix_hashes=None if hashes is None else repeat_hash_rows(hashes, num_requests),
+            **_optional(self, lambda column: column[place]),
         )
 
 
 _COLUMNS = ("arrived_at_ns", "prompt_tokens", "output_tokens")
+_OPTIONAL = ("priorities", "cancel_after_ns")
 _PLAIN = ("hash_block_tokens", "concurrency", "source")
 
 
@@ -166,6 +179,8 @@ def requests_in_order(
     output_tokens: Int64Array,
     prefix_hashes: Sequence[Int64Array] | None = None,
     hash_block_tokens: int | None = None,
+    priorities: Int64Array | None = None,
+    cancel_after_ns: Int64Array | None = None,
     source: str,
 ) -> Requests:
     """Sort recorded columns by arrival (stable) and let the first request arrive at 0."""
@@ -177,8 +192,20 @@ def requests_in_order(
         output_tokens=output_tokens[order],
         prefix_hashes=None if prefix_hashes is None else tuple(prefix_hashes[i] for i in order.tolist()),
         hash_block_tokens=hash_block_tokens,
+        priorities=None if priorities is None else priorities[order],
+        cancel_after_ns=None if cancel_after_ns is None else cancel_after_ns[order],
         source=source,
     )
+
+
+def _optional(requests: Requests, change: Callable[[Int64Array], Int64Array]) -> dict[str, Any]:
+    """Return the optional columns that are there, each changed."""
+    columns = {name: getattr(requests, name) for name in _OPTIONAL}
+    return {name: change(column) for name, column in columns.items() if column is not None}
+
+
+def _equal(mine: Int64Array | None, other: Int64Array | None) -> bool:
+    return mine is other if mine is None or other is None else np.array_equal(mine, other)
 
 
 def _frozen(name: str, values: npt.ArrayLike) -> Int64Array:
@@ -197,6 +224,7 @@ def _frozen(name: str, values: npt.ArrayLike) -> Int64Array:
 
 def _problems(requests: Requests) -> list[Problem]:
     sizes = {name: getattr(requests, name).size for name in _COLUMNS}
+    sizes |= {name: column.size for name, column in _optional(requests, lambda column: column).items()}
     if requests.prefix_hashes is not None:
         sizes["prefix_hashes"] = len(requests.prefix_hashes)
     found: list[tuple[str, str]] = []
@@ -207,6 +235,11 @@ def _problems(requests: Requests) -> list[Problem]:
         if negative.size:
             at = int(negative[0])
             found.append((name, f"found {getattr(requests, name)[at]} at index {at}; expected 0 or more"))
+    for name, column in _optional(requests, lambda column: column).items():
+        low = -1 if name == "cancel_after_ns" else 0
+        below = np.flatnonzero(column < low)
+        if below.size:
+            found.append((name, f"found {column[below[0]]} at index {below[0]}; expected {low} or more"))
     late = np.flatnonzero(np.diff(requests.arrived_at_ns) < 0)
     if late.size:
         found.append(("arrived_at_ns", f"request {int(late[0]) + 1} arrives before request {int(late[0])}"))
@@ -228,4 +261,5 @@ def _slice(requests: Requests, first: int, last: int, *, shift_ns: int) -> Reque
         prompt_tokens=requests.prompt_tokens[first:last],
         output_tokens=requests.output_tokens[first:last],
         prefix_hashes=None if hashes is None else hashes[first:last],
+        **_optional(requests, lambda column: column[first:last]),
     )

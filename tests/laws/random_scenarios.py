@@ -61,6 +61,21 @@ FABRICS = (
 SIZES = {"dgx-h100": 8, "dgx-a100": 16, "l40s-node": 8, "mi300x-node": 8, "fat-tree": 16}
 
 
+ROUTERS = ("round_robin", "least_outstanding", "round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
+
+
+@st.composite
+def orders(draw: st.DrawFn, scheduler: str) -> dict[str, Any]:
+    """Draw in which order a queue is taken up, and whether long prompts are cut; mostly as by default."""
+    found: dict[str, Any] = {}
+    if draw(st.integers(0, 2)) == 0:
+        patience = draw(st.sampled_from(("10 us", "1 ms", "unlimited")))
+        found["order"] = {"by": "shortest_prompt", "patience": patience}
+    if scheduler == "chunked_prefill" and draw(st.integers(0, 3)) == 0:
+        found["long_prompt_tokens"] = draw(st.sampled_from((1, 5, 20)))
+    return found
+
+
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the document of a small legal scenario."""
@@ -103,6 +118,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         )
     )
     longest = 64
+    scheduler = draw(st.sampled_from(("continuous", "chunked_prefill", "continuous", "chunked_prefill", "static")))
     block_tokens = draw(st.sampled_from((1, 4, 16)))
     pool_tokens = draw(st.sampled_from((48, 80, 120, 200, 65536)))
     return {
@@ -112,12 +128,13 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "model": {"name": "tiny", "source": "a test", "config": config},
         "plan": plan,
         "serving": {
-            "scheduler": draw(st.sampled_from(("continuous", "chunked_prefill"))),
+            "scheduler": scheduler,
             "max_batch_requests": draw(st.sampled_from((1, 2, 8))),
             "max_batch_tokens": draw(st.sampled_from((8, 32, 256))),
             "kv_block_tokens": block_tokens,
             "kv_blocks": -(-pool_tokens // block_tokens),
-            "router": draw(st.sampled_from(("round_robin", "least_outstanding"))),
+            "router": draw(st.sampled_from(ROUTERS)),
+            **draw(orders(scheduler)),
             "engine": draw(st.sampled_from(("vllm-0.19", "ideal"))),
         },
         "workload": {

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-from clustersim.serving.router import least_outstanding, round_robin
+from dataclasses import dataclass
+
+import pytest
+
+from clustersim.serving.router import make_router
+from clustersim.serving.sequence import Sequence
 from tests.round_numbers import deployment
 
-
-def test_round_robin_takes_replicas_in_turn():
-    assert [round_robin(request, [0, 0, 0]) for request in range(5)] == [0, 1, 2, 0, 1]
+REQUEST = Sequence(request=0, prompt_tokens=1, output_tokens=1)
 
 
-def test_least_outstanding_takes_the_replica_with_fewest_tokens():
-    assert least_outstanding(0, [5, 3, 4]) == 1
+@dataclass
+class Loaded:
+    index: int
+    outstanding: int
+    waiting: int = 0
+    running: int = 0
 
 
-def test_least_outstanding_takes_the_first_among_equals():
-    assert least_outstanding(7, [5, 3, 3]) == 1
+def routed(router, loads, count=1):
+    chosen = make_router(router, seed=7)
+    return [chosen.route(0, REQUEST, loads) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("router", "expected"),
+    [
+        ("round_robin", [0, 1, 2, 0, 1]),
+        ("least_outstanding", [1] * 5),  # 3 tokens; the first among equals
+        ("fewest_waiting", [2] * 5),  # 4 × waiting + running: 8, 4 and 3
+    ],
+)
+def test_a_router_takes(router, expected):
+    loads = [Loaded(0, 5, 2), Loaded(1, 3, 1, 0), Loaded(2, 3, 0, 3)]
+    assert routed(router, loads, 5) == expected
+
+
+def test_power_of_two_takes_the_less_loaded_of_two_that_are_drawn():
+    loads = [Loaded(0, 1), Loaded(1, 2), Loaded(2, 9)]
+    chosen = routed("power_of_two", loads, 300)
+    assert chosen == routed("power_of_two", loads, 300)
+    assert 2 not in chosen  # it loses against either
+    assert 150 < chosen.count(0) < 250  # two of three pairs have it: 200 of 300, σ = 8
+    assert routed("power_of_two", loads[:1]) == [0]
 
 
 def test_least_outstanding_counts_prompt_and_output_tokens_of_what_has_not_finished(run, two_replicas):

@@ -1,0 +1,70 @@
+"""From the ``serving`` of a scenario to a serving configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.clock import to_ns
+from clustersim.errors import InputError, Problem
+from clustersim.scenario.document import Document, dotted
+from clustersim.scenario.lookup import find_file
+from clustersim.scenario.schema import OrderPart, ServingPart
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.order import DEFAULT_PATIENCE_NS, UNLIMITED, Order
+from clustersim.serving.user_class import UserClass
+
+METHODS: Final = {"scheduler": "decide", "router": "route"}
+"""Key of a scenario that may name a user's class → the method that the class must have."""
+
+
+def build_serving(part: ServingPart, document: Document) -> ServingConfig:
+    """Return the serving configuration; a user's file must exist and have the class that is named.
+
+    Raises
+    ------
+    InputError
+        With every problem, placed in the scenario or in the user's file.
+    """
+    problems: list[Problem] = []
+    chosen: dict[str, Any] = {}
+    for key in METHODS:
+        try:
+            chosen[key] = _named(key, getattr(part, key), getattr(part, f"{key}_options"), document)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    elsewhere = {"engine", "order", *(f"{key}{end}" for key in METHODS for end in ("", "_options"))}
+    plain = part.model_dump(exclude=elsewhere)
+    return ServingConfig(**chosen, order=_order(part.order), **plain)
+
+
+def _order(part: OrderPart) -> Order:
+    if part.patience == "unlimited":
+        return Order(by=part.by, patience_ns=UNLIMITED)
+    given = DEFAULT_PATIENCE_NS[part.by] if part.patience is None else to_ns(part.patience)
+    return Order(by=part.by, patience_ns=given)
+
+
+def _named(key: str, text: str, options: dict[str, Any], document: Document) -> str | UserClass:
+    """Return a name that ships, or the class of a file."""
+    if ":" not in text:
+        return text
+    path = user_file(document, key, text)
+    user = UserClass(path=str(path), name=text.rpartition(":")[2], method=METHODS[key], options=options)
+    user.made()
+    return user
+
+
+def user_file(document: Document, key: str, text: str) -> Path:
+    """Return the absolute path of the file in ``my_file.py:MyClass``."""
+    place = ("serving", key)
+    found = find_file(
+        text.rpartition(":")[0],
+        kind=key,
+        mark=document.mark(place),
+        path=dotted(place),
+        base=Path(document.file).parent,
+    )
+    return found.resolve()

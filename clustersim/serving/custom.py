@@ -1,0 +1,155 @@
+"""A scheduler that asks a user's: it shows the state, checks the answer by the rules, and carries it out.
+
+What no scheduler may decide is refused with the rule that it breaks; nothing of a refused decision is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from clustersim.errors import IllegalDecisionError
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.decision import Decision
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.serving.user_class import UserClass
+from clustersim.serving.view import Choice, DecidesSteps, SchedulerView, SequenceView
+
+
+class CustomScheduler(Scheduler):
+    """Carries out what a user's scheduler decides.
+
+    Parameters
+    ----------
+    config, pool, stages, decode_overlap
+        As of :class:`~clustersim.serving.scheduler.Scheduler`.
+    user : UserClass
+        The user's, which has the method ``decide``.
+    """
+
+    def __init__(
+        self,
+        config: ServingConfig,
+        pool: BlockPool,
+        user: UserClass,
+        *,
+        stages: int = 1,
+        decode_overlap: bool = True,
+    ) -> None:
+        super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
+        self.user = user
+        self.decider: DecidesSteps = user.made()
+
+    def view(self, now: int) -> SchedulerView:
+        """Return what the user's scheduler is shown."""
+        return SchedulerView(
+            now_ns=now,
+            waiting=tuple(_shown(sequence) for sequence in self.waiting),
+            running=tuple(_shown(sequence) for sequence in self.running),
+            free_blocks=tuple(self.pool.free),
+            pool_blocks=self.pool.blocks,
+            block_tokens=self.pool.block_tokens,
+            max_batch_tokens=self.config.max_batch_tokens,
+            max_batch_requests=self.config.max_batch_requests,
+            stages=self.stages,
+            decodes_in_flight=self.decodes_in_flight,
+        )
+
+    def _decide(self, now: int) -> Decision | None:
+        self.evicted = False
+        choice = self._choice(now)
+        known = {sequence.request: sequence for sequence in (*self.running, *self.waiting)}
+        for request in choice.preempt:
+            self._preempt(now, known[request])
+        self.evicted = False  # what was preempted is not decided on anew in this instant
+        decodes, prefills = [], []
+        for request, count in choice.tokens.items():
+            sequence = known[request]
+            decodes_now = sequence.decodes
+            if sequence not in self.running:
+                sequence.owner = self.pool.emptiest()
+            if not self._take(sequence, sequence.computed + count):
+                missing = self.pool.needed(sequence.computed + count) - sequence.blocks
+                free = self.pool.free[sequence.owner]
+                self._refuse(
+                    now, f"KV-6: {count} tokens of request {request} need {missing} more blocks, and {free} are free"
+                )
+            if sequence not in self.running:
+                self.waiting.remove(sequence)
+                self._admit(now, sequence)
+            if decodes_now:
+                decodes.append(sequence)
+            else:
+                prefills.append((sequence, count))
+        if not decodes and not prefills:
+            return None
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills))
+
+    def _choice(self, now: int) -> Choice:
+        """Ask the user's scheduler, and check what can be checked before anything is carried out."""
+        view = self.view(now)
+        choice = self.user.asked(lambda: self.decider.decide(view))
+        if not isinstance(choice, Choice) or not isinstance(choice.tokens, Mapping):
+            self._refuse(now, f"decided {choice!r}; expected Choice(tokens={{request: tokens}}, preempt=(request, …))")
+        fault = next(self._faults(choice), None)
+        if fault is not None:
+            self._refuse(now, fault)
+        return choice
+
+    def _refuse(self, now: int, fault: str) -> NoReturn:
+        raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}")
+
+    def _faults(self, choice: Choice) -> Iterator[str]:
+        """Yield what is illegal in a choice, the rule first."""
+        running = {sequence.request: sequence for sequence in self.running}
+        waiting = {sequence.request: sequence for sequence in self.waiting}
+        for place, request in enumerate(choice.preempt):
+            if request not in running:
+                yield f"KV-7: request {request} is preempted, but is not running"
+            elif running[request].in_flight:
+                yield f"PH-3: request {request} is preempted while a step carries it"
+            elif request in choice.preempt[:place]:
+                yield f"KV-7: request {request} is preempted twice"
+            elif request in choice.tokens:
+                yield f"KV-2: request {request} is preempted and computed in one decision"
+        for request, count in choice.tokens.items():
+            sequence = running.get(request) or waiting.get(request)
+            if sequence is None:
+                yield f"RUN-4: request {request} is not here: it has not come, has finished, or is on another replica"
+            elif sequence.in_flight:
+                yield f"PH-3: request {request} is computed while a step carries it"
+            elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                yield f"KV-3: {count!r} tokens of request {request} are computed; expected a whole number from 1"
+            elif sequence.decodes and count > 1:
+                yield f"PH-2: {count} tokens of request {request} are computed in a decode step, which carries one"
+            elif count > sequence.to_compute:
+                yield (
+                    f"KV-1: {count} tokens of request {request} are computed, but only {sequence.to_compute} "
+                    f"are known and not computed"
+                )
+        total = sum(choice.tokens.values())
+        if total > self.config.max_batch_tokens:
+            yield f"KV-6: {total} tokens in one step, more than max_batch_tokens ({self.config.max_batch_tokens})"
+        kept = len(running) - len(set(choice.preempt)) + sum(request in waiting for request in choice.tokens)
+        if kept > self.config.max_batch_requests:
+            yield f"KV-6: {kept} sequences running, more than max_batch_requests ({self.config.max_batch_requests})"
+        decodes = any(request in running and running[request].decodes for request in choice.tokens)
+        if decodes and self.decodes_in_flight and not self.decode_overlap:
+            yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+
+
+def _shown(sequence: Sequence) -> SequenceView:
+    return SequenceView(
+        request=sequence.request,
+        arrived_ns=sequence.arrived_ns,
+        priority=sequence.priority,
+        prompt_tokens=sequence.prompt_tokens,
+        generated=sequence.generated,
+        computed=sequence.computed,
+        blocks=sequence.blocks,
+        owner=sequence.owner,
+        preemptions=sequence.preemptions,
+        in_flight=sequence.in_flight,
+    )

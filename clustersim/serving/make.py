@@ -1,0 +1,25 @@
+"""From a serving configuration to the scheduler of a replica."""
+
+from __future__ import annotations
+
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.custom import CustomScheduler
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.static import StaticScheduler
+from clustersim.serving.user_class import UserClass
+
+
+def make_scheduler(config: ServingConfig, pool: BlockPool, *, stages: int, decode_overlap: bool) -> Scheduler:
+    """Return the scheduler that a configuration names, with nothing in it.
+
+    Raises
+    ------
+    InputError
+        When a user's class can't be made.
+    """
+    named = config.scheduler
+    if isinstance(named, UserClass):
+        return CustomScheduler(config, pool, named, stages=stages, decode_overlap=decode_overlap)
+    kind = StaticScheduler if named == "static" else Scheduler
+    return kind(config, pool, stages=stages, decode_overlap=decode_overlap)

@@ -1,0 +1,53 @@
+"""Static batching: what waits becomes a batch, and nothing joins it until all of it has finished.
+
+Serving before continuous batching (Yu et al., "Orca", OSDI 2022, section 3.1, names its cost). Every member's place
+and all the K/V blocks that it will ever need are set aside when the batch is made up, so nothing is preempted. A
+sequence that has finished leaves; engines that go on to compute padding for it take longer than this.
+"""
+
+from __future__ import annotations
+
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.decision import Decision
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+
+class StaticScheduler(Scheduler):
+    """One batch after the other; the parameters are those of :class:`~clustersim.serving.scheduler.Scheduler`."""
+
+    def __init__(self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True) -> None:
+        super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
+        self.owners: dict[int, int] = {}
+        """Members of the batch that are still waiting: request → whose pool keeps it."""
+
+    def _decide(self, now: int) -> Decision | None:
+        if not self.running and not self.owners:
+            self._make_up()
+        prefills = self._prefills(now, self.config.max_batch_tokens, [], whole=True)
+        decodes = [] if prefills else self._decodes(now, self.config.max_batch_tokens)
+        if not prefills and not decodes:
+            return None
+        steady = not prefills and self.stages == 1 and len(decodes) == len(self.running)
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady)
+
+    def _make_up(self) -> None:
+        left = list(self.pool.free)
+        for sequence in self.waiting:
+            needed = self.pool.needed(sequence.prompt_tokens + max(0, sequence.output_tokens - 1))
+            owner = max(range(len(left)), key=lambda one: (left[one], -one))
+            if len(self.owners) == self.config.max_batch_requests or needed > left[owner]:
+                return
+            left[owner] -= needed
+            self.owners[sequence.request] = owner
+
+    def _admits(self, sequence: Sequence) -> bool:
+        return sequence.request in self.owners
+
+    def _owner(self, sequence: Sequence) -> int:
+        return self.owners[sequence.request]
+
+    def _admit(self, now: int, sequence: Sequence) -> None:
+        del self.owners[sequence.request]
+        super()._admit(now, sequence)

@@ -1,0 +1,134 @@
+"""Schedulers and routers of a user's file: what they see, what is refused, and how their errors are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clustersim.errors import IllegalDecisionError, InputError
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.replay import replay
+from clustersim.serving.user_class import UserClass
+from tests.round_numbers import deployment
+
+HEAD = "from clustersim.serving.view import Choice\n\n\nclass Mine:\n"
+ONE_AT_A_TIME = """
+    def decide(self, view):
+        for s in (*view.running, *view.waiting):
+            if not s.in_flight:
+                return Choice(tokens={s.request: 1 if s.decodes else min(s.to_compute, view.max_batch_tokens)})
+        return Choice()
+"""
+
+
+def user(tmp_path: Path, body: str, method: str = "decide", **options: object) -> UserClass:
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + body)
+    return UserClass(path=str(path), name="Mine", method=method, options=options)
+
+
+def answer(tmp_path: Path, expression: str, **kwargs: object) -> object:
+    """Run three requests; the scheduler answers with an expression, from its third decision on."""
+    first = ONE_AT_A_TIME.replace("def decide", "def usual")
+    body = f"""
+    def __init__(self):
+        self.asked = 0
+{first}
+    def decide(self, view):
+        self.asked += 1
+        return self.usual(view) if self.asked < 3 else {expression}
+"""
+    arrivals = [(0, 4, 3), (0, 4, 3), (0, 4, 3)]
+    return replay(deployment(arrivals, scheduler=user(tmp_path, body), **kwargs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_a_users_scheduler_decides_every_step(tmp_path, mode):
+    result = replay(deployment([(0, 4, 2), (0, 3, 1)], scheduler=user(tmp_path, ONE_AT_A_TIME), mode=mode))
+    steps = result.timeline.steps
+    assert steps["prefill_tokens"].tolist() == [4, 0, 3]
+    assert steps["decode_tokens"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [  # in the third decision request 0 runs and decodes (4 + 1 tokens known), 1 and 2 wait
+        ("Choice(tokens={0: 2})", "PH-2: 2 tokens of request 0 are computed in a decode step, which carries one"),
+        ("Choice(tokens={7: 1})", "RUN-4: request 7 is not here"),
+        ("Choice(tokens={1: 5})", "KV-1: 5 tokens of request 1 are computed, but only 4 are known and not computed"),
+        ("Choice(tokens={1: 0})", "KV-3: 0 tokens of request 1 are computed; expected a whole number from 1"),
+        ("Choice(tokens={0: 1, 1: 4, 2: 4})", "KV-6: 9 tokens in one step, more than max_batch_tokens (8)"),
+        ("Choice(preempt=(1,))", "KV-7: request 1 is preempted, but is not running"),
+        ("Choice(preempt=(0, 0))", "KV-7: request 0 is preempted twice"),
+        ("Choice(tokens={0: 1}, preempt=(0,))", "KV-2: request 0 is preempted and computed in one decision"),
+        ("None", "decided None; expected Choice"),
+    ],
+)
+def test_an_illegal_decision_is_refused_with_its_rule(tmp_path, expression, message):
+    with pytest.raises(IllegalDecisionError) as caught:
+        answer(tmp_path, expression, max_batch_tokens=8)
+    assert str(caught.value).startswith("mine.py:Mine at 0.0")
+    assert message in str(caught.value)
+
+
+def test_more_sequences_than_fit_are_refused(tmp_path):
+    with pytest.raises(IllegalDecisionError, match=r"KV-6: 2 sequences running, more than max_batch_requests \(1\)"):
+        answer(tmp_path, "Choice(tokens={1: 4})", max_batch_requests=1)
+
+
+def test_blocks_that_the_pool_lacks_are_refused(tmp_path):
+    with pytest.raises(IllegalDecisionError, match="KV-6: 4 tokens of request 1 need 1 more blocks, and 0 are free"):
+        answer(tmp_path, "Choice(tokens={1: 4})", kv_blocks=2)
+
+
+def test_a_sequence_in_flight_is_refused(tmp_path):
+    body = """
+    def decide(self, view):
+        s = (*view.running, *view.waiting)[0]
+        return Choice(tokens={s.request: 1})
+"""
+    plan = ParallelPlan(pp=2)
+    with pytest.raises(IllegalDecisionError, match="PH-3: request 0 is computed while a step carries it"):
+        replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body), plan=plan, layers=2))
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "message"),
+    [
+        ("    def decide(self, view):\n        return 1 / 0\n", {}, r"mine.py:6: Mine.decide raised ZeroDivisionError"),
+        ("    other = 1\n", {}, "class Mine has no method decide"),
+        (ONE_AT_A_TIME, {"limit": 3}, "Mine can't be made"),
+        ("    def decide(self view):\n", {}, "mine.py:5: "),
+    ],
+)
+def test_a_broken_file_is_told_by_its_line(tmp_path, body, options, message):
+    with pytest.raises(InputError, match=message):
+        replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body, **options)))
+
+
+def test_a_users_router_sees_the_same_in_both_replays(tmp_path):
+    body = """
+    def __init__(self):
+        self.seen = []
+
+    def route(self, view):
+        self.seen.append([(r.waiting, r.running, r.outstanding_tokens, r.waiting_tokens, r.free_blocks)
+                          for r in view.replicas])
+        return view.replicas[sum(map(sum, self.seen[-1])) % len(view.replicas)].replica
+"""
+    arrivals = [(at, 5, 30) for at in (0, 0, 7_000, 40_000, 90_000, 110_000, 200_000)]
+    digests, chosen = set(), set()
+    for mode in ("full", "folded"):
+        router = user(tmp_path, body, method="route")
+        result = replay(deployment(arrivals, mode=mode, plan=ParallelPlan(dp=2), router=router))
+        digests.add(result.timeline.digest)
+        chosen.add(tuple(result.replica.tolist()))
+    assert len(digests) == len(chosen) == 1
+    assert set(*chosen) == {0, 1}
+
+
+def test_a_router_that_names_no_replica_is_refused(tmp_path):
+    router = user(tmp_path, "    def route(self, view):\n        return 2\n", method="route")
+    with pytest.raises(IllegalDecisionError, match="DP-2: request 0 goes to replica 2; expected one of 0, 1"):
+        replay(deployment([(0, 5, 2)], plan=ParallelPlan(dp=2), router=router))
