@@ -8,6 +8,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
 from clustersim.legality.graph_rules.reach import reach
+from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import BoolArray, GraphView
@@ -43,6 +44,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
     told = merged(
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
+    told = merged(told, repeated(view, moves))
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
 
 

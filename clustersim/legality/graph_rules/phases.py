@@ -10,6 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
+from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import GraphView
 
@@ -23,7 +24,25 @@ def prefills_first(view: GraphView) -> GraphFinding:
         if not steps[before].chunks or steps[after].kind == "prefill":
             continue
         found.append(_bounded(view, between, before, after))
-    return merged(complete(view, "PH-1"), *found)
+    return merged(complete(view, "PH-1"), _sampled(view), *found)
+
+
+def _sampled(view: GraphView) -> GraphFinding:
+    """The boundary of a rank that samples waits for its sample: only then the prompt is through the last stage."""
+    ends, samples = np.flatnonzero(view.named("boundary")), np.flatnonzero(view.named("sample"))
+    width = max(1, view.num_ranks)
+    cell = view.step * width + view.rank
+    order = samples[np.argsort(cell[samples], kind="stable")]
+    if not len(order) or not len(ends):
+        return NOTHING
+    own = order[np.minimum(np.searchsorted(cell[order], cell[ends]), len(order) - 1)]
+    both = cell[own] == cell[ends]
+    sample, end = own[both], ends[both]
+    early = np.flatnonzero(~reach(view, ends).comes_before(sample, end))
+    return judged(
+        view, len(end), early, lambda at: f"the boundary does not wait for {place(view, int(sample[at]))}",
+        "let the boundary wait for the sample of its rank, which is behind the whole prompt", end,
+    )  # fmt: skip
 
 
 def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphFinding:

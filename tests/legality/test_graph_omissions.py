@@ -1,0 +1,91 @@
+"""Level G misses what is not there: operators, ranks, stages, boundaries; and sees what is there twice or too early.
+
+The sweeps take every node, edge and copy of small graphs; what they may leave uncaught is named, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from graph_cases_small import CASES, GATHER, RING, cut, view_of
+from omissions import OMISSIONS, Omission, doubled, dropped, one_step
+from plans import EXPERTS, LATENT, model
+
+from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.graph_view import GraphView
+from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
+
+CUT = (Cut(layer=0, before="ffn"),)
+
+
+def split(sp: SequencePlan, degree: int = 2) -> SequencePlan:
+    """Return a split of sequences in so many."""
+    return SequencePlan(degree=degree, scheme=sp.scheme, partition=sp.partition, decode=sp.decode)
+
+
+SWEPT = {
+    "tensor": (model(layers=1), ParallelPlan(tp=2)),
+    "stages": (model(layers=2), ParallelPlan(pp=2, stages=(Cut(layer=1),))),
+    "between attention and FFN": (model(layers=1), ParallelPlan(pp=2, tp=2, stages=CUT)),
+    "latent": (model(LATENT, layers=1), ParallelPlan(tp=2)),
+    "experts": (model(ffn=EXPERTS, layers=1), ParallelPlan(tp=2)),
+    "spread": (model(ffn=EXPERTS, layers=1), ParallelPlan(tp=2, ep=ExpertPlan(degree=2))),
+    "ring": (model(layers=1), ParallelPlan(sp=split(RING))),
+    "gather": (model(LATENT, layers=1), ParallelPlan(sp=split(GATHER))),
+    "idle experts": (model(ffn=EXPERTS, layers=1), ParallelPlan(sp=split(RING), ep=ExpertPlan(degree=2))),
+}
+_IN_A_RING = {(cache, "attention_prefill_1") for cache in ("kv_write", "kv_read")}
+HARMLESS = {
+    # The first part of attention waits for its rank's cache, and the second part for the first.
+    "ring": _IN_A_RING,
+    "idle experts": _IN_A_RING,
+    # Of segments in a row nobody attends to the last one but its own rank, which has it.
+    "gather": {("kv_a_norm_rope", "kv_all_gather")},
+}
+"""Case → edges without which a step does the same, in an order that other edges imply."""
+
+FIRST = ("TP-8", "TP-5", "EP-2", "EP-4", "EP-6", "PH-1", "PP-2", "SP-8", "KV-1", "KV-4", "PH-5")
+RULES = {rule: GRAPH_CHECKS[rule] for rule in (*FIRST, *GRAPH_CHECKS)}
+"""Those first that find most."""
+
+
+def is_legal(view: GraphView) -> bool:
+    return not any(check(view).faults for check in RULES.values())
+
+
+def names(view: GraphView, nodes: Iterable[int]) -> list[str]:
+    return [view.symbols[int(view.symbol[node])].name for node in nodes]
+
+
+@pytest.mark.parametrize("omission", OMISSIONS, ids=str)
+def test_an_omission_breaks_its_rules(omission: Omission) -> None:
+    verdict = check_graph(omission.change(view_of(omission.case)))
+    assert set(omission.rules) <= {violation.rule for violation in verdict.violations}
+
+
+@pytest.mark.parametrize(("case", "kind"), [*((case, "mixed") for case in SWEPT), ("idle experts", "decode")])
+def test_no_node_can_be_dropped_or_doubled(case: str, kind: str) -> None:
+    view = one_step(*SWEPT[case], kind)
+    assert is_legal(view)
+    unseen = [node for node in range(len(view)) if is_legal(dropped(view, [node]))]
+    assert names(view, unseen) == []
+    unseen = [node for node in range(len(view)) if is_legal(doubled(view, node))]
+    assert names(view, unseen) == []
+
+
+@pytest.mark.parametrize("case", SWEPT)
+def test_no_edge_of_a_step_can_be_dropped(case: str) -> None:
+    view = one_step(*SWEPT[case], "mixed")
+    unseen = [edge for edge in range(len(view.source)) if is_legal(cut(view, [edge]))]
+    pairs = set(zip(names(view, view.source[unseen]), names(view, view.target[unseen]), strict=True))
+    assert pairs == HARMLESS.get(case, set())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_rank_can_be_left_out(case: str) -> None:
+    view = view_of(case)
+    for rank in range(view.num_ranks):
+        nodes = np.flatnonzero((view.size == 1) & (view.rank == rank))
+        assert not is_legal(dropped(view, nodes.tolist())), rank
