@@ -10,7 +10,8 @@ import click
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict, together
-from clustersim.run.graph_legality import check_foreign, check_scenario_steps, graph_headline, violation_line
+from clustersim.run.foreign_graph import check_read, foreign_headline, graph_at, left_out_line
+from clustersim.run.graph_legality import check_scenario_steps, graph_headline, violation_line
 from clustersim.scenario.scenario import Scenario
 
 GRAPH_SUFFIX: Final = ".json"
@@ -32,11 +33,16 @@ def check_graph_file(name: str, overrides: tuple[str, ...], *, as_json: bool) ->
     """Check a step graph in a file, and print what was found."""
     if overrides:
         raise InputError(Problem(path="--set", message=f"{name} is a step graph, which has no values to change"))
-    verdict = check_foreign(Path(name))
+    graph = graph_at(Path(name))
+    verdict = check_read(graph)
     if as_json:
         print_json(verdict.as_json())
     else:
-        _print(name, verdict)
+        click.echo(foreign_headline(name, verdict))
+        for violation in verdict.violations:
+            click.echo(violation_line(violation))
+        if (missing := left_out_line(graph)) is not None:
+            click.echo(missing)
         if verdict.violations:
             click.echo("What a rule says, and why: clustersim rules ID")
     return verdict

@@ -9,31 +9,34 @@
      "edges": [{"source": 0, "target": 1, "kind": "data"}, …]}
 
 Nodes are in program order: each stream of each rank runs its nodes in the order of the list. Of a node ``id``,
-``name``, ``op`` and ``ranks`` are required; the rest has the defaults of ``clustersim.graph.blueprint.Node``, and the
-stream that fits the operator. ``amount`` is ``{"terms": {feature: coefficient}}`` with the features of
-``clustersim.graph.batch``; its ``of`` and ``value``, and ``flops``, ``bytes`` and ``duration_ns``, are written for
-readers and not read. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model`` is an architecture as
-:func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided here.
+``name``, ``op`` and ``ranks`` are required. What follows from these and the plan is filled in
+(:mod:`clustersim.graph.implied`); the rest has the defaults of ``clustersim.graph.blueprint.Node``, and ``unsaid``
+names it, so that nobody takes a default for a statement. ``amount`` is ``{"terms": {feature: coefficient}}`` with the
+features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes, ``bytes``
+says the same. ``of`` and ``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a
+part of the plan shows: ``[1]``. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model`` is an
+architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, get_type_hints
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.precision import Precision
 from clustersim.errors import InputError, did_you_mean
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, HOST_OPS, OPS, STREAMS, STRUCTURAL_OPS, Node, Terms
+from clustersim.graph.declared import DeclarationReader
 from clustersim.graph.export import FORMAT
-from clustersim.graph.plain import PlainReader
+from clustersim.graph.implied import implied_axis, implied_kind, implied_stage, is_outside_layers
 from clustersim.graph.stepgraph import StepGraph
-from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
-from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan, SequencePlan
 
 _TOP: Final = (
     "format",
@@ -43,6 +46,7 @@ _TOP: Final = (
     "devices",
     "step",
     "plan",
+    "stages",
     "model",
     "precision",
     "nodes",
@@ -55,17 +59,37 @@ _NODE_KEYS: Final = (
     "id", "name", "op", "ranks", "stream", "amount", *_PLAIN, *_COLUMNS, "flops", "bytes", "duration_ns",
 )  # fmt: skip
 _FEATURES: Final = tuple(features_of(StepBatch(chunks=(Chunk(request=0, start=0, count=1),)), SequencePlan()))
+MOST_FIGURE: Final = 1e30
+"""More than any step does or moves."""
+
+FIGURES: Final = ("value", "flops", "bytes")
+"""Numbers of a node for this very step."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForeignGraph:
-    """A graph with the step, plan, model and number formats that it is of; None where the document does not say."""
+    """A graph with the step, plan, model and number formats that it is of; None where the document does not say.
+
+    Parameters
+    ----------
+    graph : StepGraph
+    batch, plan, model, precision
+    unsaid : tuple of frozenset of str
+        Per symbol of the graph, the keys of a node that the document leaves out and that nothing else implies.
+    figures : float array of shape (nodes, 3)
+        What the document says of :data:`FIGURES`, NaN where it says nothing.
+    stages : tuple of int or None
+        The stages that the graph shows, where these are not all of the plan's.
+    """
 
     graph: StepGraph
     batch: StepBatch | None
     plan: ParallelPlan | None
-    model: ModelSpec | None = None
-    precision: Precision | None = None
+    model: ModelSpec | None
+    precision: Precision | None
+    unsaid: tuple[frozenset[str], ...]
+    figures: FloatArray
+    stages: tuple[int, ...] | None = None
 
 
 def graph_from_json(document: Mapping[str, Any], file: str | None = None) -> StepGraph:
@@ -90,98 +114,40 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     """
     reading = _Reading(file)
     top = reading.mapping(document, _TOP, "")
-    if top and top.get("format") != FORMAT:
+    if top and (type(top.get("format")) is not int or top["format"] != FORMAT):
         reading.unexpected("format", str(FORMAT), top.get("format"))
     batch = reading.batch(top["step"]) if top.get("step") is not None else None
     plan = reading.plan(top["plan"]) if top.get("plan") is not None else None
     model = reading.model(top["model"]) if top.get("model") is not None else None
     precision = reading.precision(top["precision"]) if top.get("precision") is not None else None
-    graph = reading.graph(top)
+    stages = reading.value(top.get("stages"), tuple[int, ...] | None, "stages")
+    graph = reading.graph(top, plan)
     if reading.problems or graph is None:
         raise InputError(reading.problems)
-    return ForeignGraph(graph=graph, batch=batch, plan=plan, model=model, precision=precision)
+    return ForeignGraph(
+        graph=graph, batch=batch, plan=plan, model=model, precision=precision, unsaid=tuple(reading.unsaid),
+        figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
+    )  # fmt: skip
 
 
-class _Reading(PlainReader):
-    def batch(self, step: Any) -> StepBatch | None:
-        known = self.mapping(step, ("kind", *get_type_hints(StepBatch)), "step")
-        chunks = [
-            self.fields(chunk, Chunk, f"step.chunks[{at}]")
-            for at, chunk in enumerate(self.items(known.get("chunks", []), "step.chunks"))
-        ]
-        windowed = self.mapping(known.get("windowed_keys", {}), None, "step.windowed_keys")
-        keys = {}
-        for window, counts in windowed.items():
-            path = f"step.windowed_keys.{window}"
-            if not window.isdecimal():
-                self.wrong(path, "expected a window in tokens as the key")
-                continue
-            keys[int(window)] = self.value(counts, tuple[int, ...], path)
-        plain = {key: known[key] for key in ("decode_sequences", "decode_keys") if key in known}
-        found = self.fields(
-            plain, StepBatch, "step", chunks=tuple(chunk for chunk in chunks if chunk is not None), windowed_keys=keys
-        )
-        if found is not None and known.get("kind", found.kind) != found.kind:
-            self.unexpected("step.kind", f"{found.kind!r}, as chunks and decode_sequences say", known["kind"])
-        return found
+class _Reading(DeclarationReader):
+    def __init__(self, file: str | None) -> None:
+        super().__init__(file)
+        self.unsaid: list[frozenset[str]] = []
+        self.figures: list[list[float]] = []
 
-    def plan(self, plan: Any) -> ParallelPlan | None:
-        if not isinstance(plan, Mapping):
-            self.unexpected("plan", "an object", plan)
-            return None
-        parts: dict[str, Any] = {
-            key: self.fields(plan[key], kind, f"plan.{key}")
-            for key, kind in (("split", TensorSplit), ("sp", SequencePlan), ("ep", ExpertPlan))
-            if key in plan
-        }
-        if plan.get("stages") is not None:
-            parts["stages"] = tuple(self.cut(cut) for cut in self.items(plan["stages"], "plan.stages"))
-        return self.fields(plan, ParallelPlan, "plan", **parts)
-
-    def model(self, model: Any) -> ModelSpec | None:
-        if not isinstance(model, Mapping):
-            self.unexpected("model", "an object", model)
-            return None
-        layers: list[Layer] = []
-        for at, found in enumerate(self.items(model.get("layers"), "model.layers")):
-            path = f"model.layers[{at}]"
-            known = self.mapping(found, ("count", "attention", "ffn", "moe"), path)
-            count = self.value(known.get("count", 1), int, f"{path}.count")
-            if not count or ("ffn" in known) == ("moe" in known):
-                self.wrong(path, "expected a count of at least 1, an attention, and either ffn or moe")
-                continue
-            attention = self.fields(known.get("attention"), Attention, f"{path}.attention")
-            kind: type[Ffn] | type[Moe] = Ffn if "ffn" in known else Moe
-            part = "ffn" if kind is Ffn else "moe"
-            second: Ffn | Moe | None = self.fields(known[part], kind, f"{path}.{part}")
-            if attention is not None and second is not None:
-                layers += [Layer(attention=attention, ffn=second)] * count
-        return self.fields({k: v for k, v in model.items() if k != "layers"}, ModelSpec, "model", layers=tuple(layers))
-
-    def precision(self, precision: Any) -> Precision | None:
-        try:
-            return self.fields(precision, Precision, "precision")
-        except InputError as error:
-            self.problems += [replace(problem, path="precision", file=self.file) for problem in error.problems]
-            return None
-
-    def cut(self, cut: Any) -> Cut:
-        layer, _, before = str(cut).partition(".")
-        if not layer.isdecimal() or before not in ("attention", "ffn"):
-            self.unexpected("plan.stages", "a cut such as '12.attention' or '12.ffn'", cut)
-            return Cut(layer=0)
-        return Cut(layer=int(layer), before="ffn" if before == "ffn" else "attention")
-
-    def graph(self, top: Mapping[str, Any]) -> StepGraph | None:
-        symbols: dict[Node, int] = {}
+    def graph(self, top: Mapping[str, Any], plan: ParallelPlan | None) -> StepGraph | None:
+        symbols: dict[tuple[Node, frozenset[str]], int] = {}
         groups: dict[tuple[int, ...], int] = {}
         ids: dict[int | str, int] = {}
+        nodes: list[Node] = []
         rows: list[tuple[int, ...]] = []
         for at, found in enumerate(self.items(top.get("nodes"), "nodes")):
             path = f"nodes[{at}]"
             known = self.mapping(found, _NODE_KEYS, path)
             self.identity(known.get("id"), path, ids, at)
             node = self.node(known, path)
+            self.figures.append(self.said_figures(known, path))
             ranks = self.value(known.get("ranks"), tuple[int, ...], f"{path}.ranks")
             if isinstance(ranks, tuple) and len(dict.fromkeys(ranks)) != max(1, len(ranks)):
                 self.unexpected(f"{path}.ranks", "one or more ranks, each once", list(ranks))
@@ -191,21 +157,42 @@ class _Reading(PlainReader):
             )
             if node is None or self.problems:
                 continue
+            unsaid = {key for key in _NODE_KEYS if key not in known}
+            node, stage = self.implied(node, ranks, stage, plan, unsaid)
+            nodes.append(node)
             stream = -1 if node.is_structural else STREAMS.index(node.stream)
-            symbol = symbols.setdefault(node, len(symbols))
+            symbol = symbols.setdefault((node, frozenset(unsaid)), len(symbols))
             group = groups.setdefault(ranks, len(groups))
             rows.append((symbol, group, -1 if layer is None else layer, stage, unit, stream))
         if not ids:
             self.wrong("nodes", "expected at least one node")
         edges = [
-            self.edge(found, f"edges[{at}]", ids) for at, found in enumerate(self.items(top.get("edges"), "edges"))
+            self.edge(found, f"edges[{at}]", ids, nodes)
+            for at, found in enumerate(self.items(top.get("edges"), "edges"))
         ]
         if self.problems:
             return None
+        self.unsaid = [unsaid for _, unsaid in symbols]
         names = ("symbol", "group", "layer", "stage", "unit", "stream")
         columns = dict(zip(names, _columns(rows, len(names)), strict=True))
         columns |= dict(zip(("source", "target", "kind"), _columns(edges, 3), strict=True))
-        return StepGraph(symbols=tuple(symbols), groups=tuple(groups), **columns)
+        return StepGraph(symbols=tuple(node for node, _ in symbols), groups=tuple(groups), **columns)
+
+    def implied(
+        self, node: Node, ranks: tuple[int, ...], stage: int, plan: ParallelPlan | None, unsaid: set[str]
+    ) -> tuple[Node, int]:
+        """Return a node and its stage with what was left out and follows; ``unsaid`` loses what does."""
+        if "layer" in unsaid and is_outside_layers(node):
+            unsaid.remove("layer")
+        if plan is None:
+            return node, stage
+        if "stage" in unsaid and (found := implied_stage(ranks, plan)) is not None:
+            stage = found
+            unsaid.remove("stage")
+        if "axis" in unsaid and (axis := implied_axis(node, ranks, plan)) is not None:
+            node = replace(node, axis=axis)
+            unsaid.remove("axis")
+        return node, stage
 
     def identity(self, found: Any, path: str, ids: dict[int | str, int], at: int) -> None:
         if isinstance(found, bool) or not isinstance(found, int | str):
@@ -233,15 +220,29 @@ class _Reading(PlainReader):
         if amount is None:
             return ()
         known = self.mapping(amount, ("of", "value", "terms"), path)
+        if known and "terms" not in known and known.get("value") is not None:
+            return ()
         found = []
         for feature, coefficient in self.mapping(known.get("terms"), _FEATURES, f"{path}.terms").items():
-            if isinstance(coefficient, bool) or not isinstance(coefficient, int | float):
-                self.unexpected(f"{path}.terms.{feature}", "a number", coefficient)
-            else:
+            if _is_number(coefficient):
                 found.append((feature, float(coefficient)))
+            else:
+                self.unexpected(f"{path}.terms.{feature}", "a number", coefficient)
         return tuple(found)
 
-    def edge(self, found: Any, path: str, ids: Mapping[int | str, int]) -> tuple[int, int, int]:
+    def said_figures(self, known: Mapping[str, Any], path: str) -> list[float]:
+        amount = known.get("amount")
+        value = amount.get("value") if isinstance(amount, Mapping) else None
+        found = []
+        for key, figure in zip(FIGURES, (value, known.get("flops"), known.get("bytes")), strict=True):
+            said = np.nan if figure is None else float(figure) if _is_number(figure) else -1.0
+            if said < 0:
+                place = f"{path}.amount.value" if key == "value" else f"{path}.{key}"
+                self.unexpected(place, "a number of at least 0", figure)
+            found.append(said)
+        return found
+
+    def edge(self, found: Any, path: str, ids: Mapping[int | str, int], nodes: Sequence[Node]) -> tuple[int, int, int]:
         known = self.mapping(found, ("source", "target", "kind"), path)
         ends = []
         for end in ("source", "target"):
@@ -250,10 +251,13 @@ class _Reading(PlainReader):
                 self.unexpected(f"{path}.{end}", "the id of a node", identity)
             else:
                 ends.append(ids[identity])
-        kind = known.get("kind", "data")
-        if kind not in EDGE_KINDS:
+        kind = known.get("kind")
+        if "kind" in known and kind not in EDGE_KINDS:
             self.unexpected(f"{path}.kind", " or ".join(map(repr, EDGE_KINDS)), kind)
-        return (*ends, EDGE_KINDS.index(kind)) if len(ends) == 2 and kind in EDGE_KINDS else (0, 0, 0)  # type: ignore[return-value]
+        if self.problems:
+            return (0, 0, 0)
+        source, target = ends
+        return source, target, EDGE_KINDS.index(kind or implied_kind(nodes[source], nodes[target]))
 
 
 def _default_stream(op: str) -> str | None:
@@ -262,6 +266,10 @@ def _default_stream(op: str) -> str | None:
     if op in COLLECTIVE_OPS:
         return "comm"
     return "host" if op in HOST_OPS else op if op in STREAMS else "compute"
+
+
+def _is_number(found: Any) -> bool:
+    return type(found) in (int, float) and abs(found) <= MOST_FIGURE
 
 
 def _columns(rows: list[tuple[int, ...]] | list[tuple[int, int, int]], width: int) -> Int64Array:

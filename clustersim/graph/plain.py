@@ -6,11 +6,14 @@ import types
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from clustersim.errors import Problem, did_you_mean
 
 Value = TypeVar("Value")
+
+MOST: Final = 2**40
+"""Larger whole numbers are no count of anything in a step, and products of them would not be exact."""
 
 _WORDS = {int: "a whole number of at least 0", bool: "true or false", str: "a text", types.NoneType: "null"}
 
@@ -57,7 +60,7 @@ class PlainReader:
     def value(self, found: Any, hint: Any, path: str) -> Any:
         """Return a value of the type ``hint``, lists as tuples; the type's own problem when it is another."""
         if not fits(found, hint):
-            self.unexpected(path, wording(hint), found)
+            self.unexpected(path, wording(hint) + (f" and at most {MOST:,}" if _too_large(found) else ""), found)
         return tuple(found) if isinstance(found, list) else found
 
     def fields(self, found: Any, kind: type[Value], path: str, **given: Any) -> Value | None:
@@ -99,8 +102,12 @@ def fits(found: Any, hint: Any) -> bool:
     if origin is tuple:
         return isinstance(found, list) and all(fits(item, get_args(hint)[0]) for item in found)
     if hint is int:
-        return type(found) is int and found >= 0
+        return type(found) is int and 0 <= found <= MOST
     return isinstance(found, hint)
+
+
+def _too_large(found: Any) -> bool:
+    return any(type(item) is int and item > MOST for item in (found if isinstance(found, list) else [found]))
 
 
 def wording(hint: Any) -> str:

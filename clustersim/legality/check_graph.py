@@ -24,9 +24,10 @@ from clustersim.legality.graph_rules import (
     structure,
     tensor,
 )
-from clustersim.legality.graph_rules.finding import GraphFinding
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding
 from clustersim.legality.graph_view import GraphView
 from clustersim.legality.rule import LookedAt, Verdict, Violation
+from clustersim.legality.unsaid import not_checkable
 
 GraphCheck = Callable[[GraphView], GraphFinding]
 
@@ -77,7 +78,8 @@ def check_graph(view: GraphView, rules: Mapping[str, GraphCheck] = GRAPH_CHECKS)
     rules : mapping
         By default all; tests switch one off.
     """
-    findings = {rule: check(view) for rule, check in rules.items()}
+    silent = not_checkable(view)
+    findings = {rule: NOTHING if rule in silent else check(view) for rule, check in rules.items()}
     violations = [
         Violation(rule=rule, level="G", where=fault.where, message=fault.message, fix=fault.fix)
         for rule, finding in findings.items()

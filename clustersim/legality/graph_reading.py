@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Features, StepBatch, features_of
-from clustersim.graph.blueprint import Node
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS, Node
 from clustersim.graph.condense import Condensed
 from clustersim.graph.foreign import ForeignGraph
 from clustersim.graph.price_table import amount
@@ -19,6 +20,12 @@ from clustersim.legality.graph_view import GraphView, Step
 from clustersim.legality.stages import stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
+
+COUNTED_IN_BYTES: Final = ("memory", *COLLECTIVE_OPS, *TRANSFER_OPS)
+"""Operators whose amount is the bytes that they move; of the others bytes depend on what one counts."""
+
+PRODUCTS: Final = ("gemm", "grouped_gemm")
+"""Operators whose FLOPs are 2·m·n·k, whoever counts them."""
 
 
 def view_of_chain(
@@ -67,9 +74,9 @@ def view_of_chain(
 def view_of_foreign(found: ForeignGraph) -> GraphView:
     """Return the columns of a graph from outside; what it does not say is None, NaN or of one step."""
     batch, plan, model = found.batch, found.plan, found.model
-    symbols: dict[Node, int] = {}
     known = windows(model) if model is not None else ()
-    columns = _columns(found.graph, batch, plan, known, symbols, 0, 0, 0)
+    columns = _columns(found.graph, batch, plan, known, {}, 0, 0, 0)
+    columns |= {"symbol": found.graph.symbol, "amount": _said_amounts(found, columns["amount"])}
     step = (
         Step(kind="unknown")
         if batch is None
@@ -79,9 +86,44 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
     if model is not None and plan is not None:
         cached = tuple(sum(part == "attention" for _, part in stage) for stage in stages_of(model, plan))
     return GraphView(
-        symbols=tuple(symbols), **columns, steps=(step,), plan=plan, model=model, precision=found.precision,
-        cached_layers=cached, evenly_routed=False,
+        symbols=found.graph.symbols, **columns, steps=(step,), plan=plan, model=model, precision=found.precision,
+        cached_layers=cached, evenly_routed=False, unsaid=found.unsaid, shown=found.stages,
     )  # fmt: skip
+
+
+def _said_amounts(found: ForeignGraph, worked_out: FloatArray) -> FloatArray:
+    """Return amounts: of their terms, else of what is said for this step, be it as a value or in bytes."""
+    if found.batch is None:
+        return worked_out
+    of = found.graph.symbol
+    terms = np.array([bool(node.amount) for node in found.graph.symbols], bool)[of]
+    in_bytes = np.array([node.op in COUNTED_IN_BYTES for node in found.graph.symbols], bool)[of]
+    value, _, moved = found.figures.T
+    said = np.where(np.isnan(value) & in_bytes, moved, value)
+    empty = np.array(["amount" not in unsaid for unsaid in found.unsaid], bool)[of] & ~terms & np.isnan(said)
+    return np.where(terms, worked_out, np.where(empty, 0.0, said))
+
+
+def disagreements(found: ForeignGraph) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) where a number that a node says for this step is not what its terms and shape give."""
+    known = windows(found.model) if found.model is not None else ()
+    amounts = _said_amounts(found, _figures(found.graph, found.batch, found.plan, known)[0])
+    nodes = found.graph.symbols
+    of = found.graph.symbol
+    shaped = [node.op in PRODUCTS and not unsaid & {"n", "k"} for node, unsaid in zip(nodes, found.unsaid, strict=True)]
+    each = np.array([2.0 * node.n * node.k for node in nodes])[of]
+    told = {
+        "amount.value": (found.figures[:, 0], amounts),
+        "flops": (found.figures[:, 1], np.where(np.array(shaped, bool)[of], amounts * each, np.nan)),
+        "bytes": (
+            found.figures[:, 2],
+            np.where(np.array([node.op in COUNTED_IN_BYTES for node in nodes], bool)[of], amounts, np.nan),
+        ),
+    }
+    for key, (said, expected) in told.items():
+        for at in np.flatnonzero(np.abs(said - expected) > 1e-6 * np.maximum(expected, 1)).tolist():
+            what = "terms" if nodes[int(of[at])].amount else "amount"
+            yield f"nodes[{at}].{key}", f"{said[at]:,.6g}, but its {what} gives {expected[at]:,.6g} for this step"
 
 
 def windows(model: ModelSpec) -> tuple[int, ...]:

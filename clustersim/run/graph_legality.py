@@ -1,4 +1,4 @@
-"""Whether the step graphs that a scenario's plan expands to are legal, and graphs from outside.
+"""Whether the step graphs that a scenario's plan expands to are legal.
 
 A short story of three sequences is expanded that has every kind of step and every way from one to the next: a prompt
 and a part of another, the rest of that one beside a decode, two decodes; another micro-batch; another replica.
@@ -6,37 +6,25 @@ and a part of another, the rest of that one beside a decode, two decodes; anothe
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from clustersim.cost.precision import Precision
-from clustersim.errors import InputError, Problem
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.condense import Condensed, condensed, whole
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.foreign import ForeignGraph, read_graph
 from clustersim.graph.stepgraph import expand
 from clustersim.graph.steps import ChainedStep, DecodeToken, chain
-from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.legality.deployment import counted
-from clustersim.legality.graph_reading import view_of_chain, view_of_foreign, windows
+from clustersim.legality.graph_reading import view_of_chain, windows
 from clustersim.legality.graph_view import GraphView
-from clustersim.legality.rule import LookedAt, Verdict, Violation, together
-from clustersim.legality.shards import MOST_SEGMENTS
+from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
-
-ENOUGH_BYTES: Final = 2**60
-"""Memory of a device of which nothing is known."""
-
-MOST_NUMBERED: Final = 2**20
-"""More layers, stages or ranks are a slip of the pen."""
 
 NOT_CHECKABLE: Final = Verdict(
     violations=(), rules=tuple(LookedAt(id=rule, level="G", looked_at=0) for rule in GRAPH_CHECKS)
@@ -136,82 +124,6 @@ def check_scenario_steps(scenario: Scenario) -> Verdict:
     return check_steps(scenario.model, scenario.plan, scenario.precision)
 
 
-def check_foreign(path: Path) -> Verdict:
-    """Check a step graph in a JSON file that clustersim or another program wrote.
-
-    Where it names its plan and its model, the plan is checked first, as of a cluster that is large enough.
-
-    Raises
-    ------
-    InputError
-        When the file can't be read, is no graph of format 1, or contradicts itself.
-    """
-    try:
-        found = read_graph(_document(path), str(path))
-    except OverflowError:
-        raise InputError(Problem(file=str(path), path="nodes", message="a number is too large")) from None
-    problems = [replace(problem, file=str(path)) for problem in contradictions(found)]
-    if problems:
-        raise InputError(problems)
-    if found.plan is None or found.model is None:
-        return check_graph(view_of_foreign(found))
-    placed = max(found.plan.placement or (0,)) + 1
-    first = check_plan(
-        plan=found.plan, model=found.model, num_devices=max(found.plan.world, placed), memory_bytes=ENOUGH_BYTES,
-        precision=found.precision, cluster="a cluster that is large enough",
-    )  # fmt: skip
-    return first if first.verdict == "illegal" else together([first, check_graph(view_of_foreign(found))])
-
-
-def contradictions(found: ForeignGraph) -> Iterator[Problem]:
-    """Yield what of a graph from outside does not go together with its own plan, step or model."""
-    plan, batch, model, graph = found.plan, found.batch, found.model, found.graph
-    ranks = max(max(group) for group in graph.groups)
-    for name, largest in (("layer", int(graph.layer.max())), ("stage", int(graph.stage.max())), ("rank", ranks)):
-        if largest >= MOST_NUMBERED:
-            yield Problem(path="nodes", message=f"{name} {largest} is too large; number them from 0")
-    if model is not None and int(graph.layer.max()) >= len(model.layers):
-        yield Problem(path="nodes", message=f"layer {graph.layer.max()}, but the model has {len(model.layers)} layers")
-    if batch is not None and not len(batch.decode_sequences) == len(batch.decode_keys) > 0:
-        yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
-    if plan is None:
-        return
-    degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
-    zeros = [name for name, degree in degrees.items() if degree < 1]
-    yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
-    if plan.sp.degree > MOST_SEGMENTS:
-        yield Problem(path="plan.sp.degree", message=f"{plan.sp.degree} is too large; use at most {MOST_SEGMENTS}")
-    ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
-    if not zeros and ranks % plan.ep.degree:
-        yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
-    if int(graph.stage.max()) >= plan.pp:
-        yield Problem(path="nodes", message=f"stage {graph.stage.max()}, but the plan has {plan.pp} stages")
-    if batch is None:
-        return
-    owners = [chunk.owner for chunk in batch.chunks]
-    if max(owners, default=0) >= plan.sp.degree or any(
-        len(counts) > plan.sp.degree
-        for counts in (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
-    ):
-        yield Problem(path="step", message=f"more SP ranks than the plan has ({plan.sp.degree})")
-
-
-def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Problem(file=str(path), message=f"can't be read: {error}")) from None
-    except RecursionError:
-        raise InputError(Problem(file=str(path), message="nested too deeply for a graph")) from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            Problem(file=str(path), line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}")
-        ) from None
-    if not isinstance(found, Mapping):
-        raise InputError(Problem(file=str(path), message="expected an object with nodes and edges"))
-    return found
-
-
 def graph_headline(name: str, verdict: Verdict) -> str:
     """Return the verdict on step graphs in one line; ``name`` says whose."""
     if verdict.violations:
@@ -224,9 +136,9 @@ def graph_headline(name: str, verdict: Verdict) -> str:
     silent = [rule for rule, looked_at in seen.items() if not looked_at]
     looked = len(seen) - len(silent)
     if not looked:
-        return f"not checkable: {name} has nothing for any rule to look at"
+        return f"not checkable: {name} has nothing that any rule looks at"
     text = f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
-    return f"{text}; nothing to look at for {', '.join(silent)}" if silent else text
+    return f"{text}; not checkable: {', '.join(silent)}" if silent else text
 
 
 def violation_line(violation: Violation) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.legality.check_graph import GRAPH_CHECKS
-from clustersim.run.graph_legality import check_foreign, check_scenario_steps
+from clustersim.run.foreign_graph import check_foreign
+from clustersim.run.graph_legality import check_scenario_steps
 from clustersim.scenario.load import load
 
 Document = dict[str, Any]
@@ -123,14 +125,15 @@ def test_a_graph_that_clustersim_wrote_is_legal(
     assert verdict["violations"] == []
     looked = {rule["id"]: rule["looked_at"] for rule in verdict["rules"] if rule["level"] == "G"}
     assert min(looked[rule] for rule in ("PH-5", "KV-1", "KV-2", "KV-4", "TP-2", "TP-8", "TP-9", "RUN-1")) > 0
-    assert (looked["PH-1"], looked["PH-3"], looked["PP-4"]) == (0, 0, 0)  # of one step: not checkable
+    assert (looked["PH-3"], looked["PP-4"]) == (0, 0)  # of one step: not checkable
+    assert (looked["PH-1"] > 0) == (kind != "decode")
 
 
 def test_a_graph_of_one_stage_is_legal(tmp_path: Path) -> None:
     path = str(tmp_path / "stage.json")
     assert invoke("graph", "quickstart", "--stage", "1", "-o", path).exit_code == 0
     result = invoke("check", path)
-    assert (result.exit_code, result.stdout.split(":")[0]) == (0, "legal")
+    assert (result.exit_code, result.stdout.split(":")[0]) == (0, "legal as far as it could be looked at")
 
 
 def test_a_broken_graph_names_place_witness_and_fix(documents: Callable[[str, str], Document], tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ def test_a_graph_whose_own_plan_is_illegal_is_told_that_first(
 def test_a_graph_that_says_little_is_checked_for_what_it_says(tmp_path: Path) -> None:
     verdict = verdict_on(tmp_path, FOREIGN)
     assert verdict["verdict"] == "legal"
-    assert {rule["id"] for rule in verdict["rules"] if rule["looked_at"]} == {"RUN-1", "TP-7"}
+    assert {rule["id"] for rule in verdict["rules"] if rule["looked_at"]} == {"RUN-1"}
     document = FOREIGN | {"edges": [*FOREIGN["edges"], {"source": "c", "target": "a", "kind": "order"}]}
     assert [found["rule"] for found in verdict_on(tmp_path, document)["violations"]] == ["RUN-1"]
 
@@ -178,19 +181,19 @@ def test_without_model_the_rest_is_checked(documents: Callable[[str, str], Docum
     [
         ({"plan": {"tp": 0}}, "plan.tp: a degree must be at least 1"),
         ({"plan": {"tp": 2, "ep": {"degree": 3}}}, "plan.ep.degree: 3 does not divide the 2 ranks of experts"),
-        ({"plan": {"tp": 2}, "nodes": [FOREIGN["nodes"][0] | {"stage": 4}], "edges": []}, "nodes: stage 4, but"),
+        ({"plan": {"tp": 2}, "nodes": [FOREIGN["nodes"][0] | {"stage": 4}], "edges": []}, "nodes[0].stage: stage 4, but"),
         ({"plan": {"tp": 2}, "step": {"decode_sequences": [1, 1], "decode_keys": [2, 2]}}, "step: more SP ranks"),
         ({"model": {"name": "m", "hidden": 8, "vocab": 9, "layers": [{"attention": {}}]}}, "model.layers[0]: exp"),
         ({"precision": {"weights": "fp7"}}, "precision: unknown number format 'fp7'"),
-        ({"nodes": [FOREIGN["nodes"][0] | {"ranks": [10**20]}], "edges": []}, "nodes: rank 100000000000000000000 is"),
-        ({"nodes": [FOREIGN["nodes"][0] | {"layer": 10**9}], "edges": []}, "nodes: layer 1000000000 is too large"),
+        ({"nodes": [FOREIGN["nodes"][0] | {"ranks": [10**20]}], "edges": []}, "nodes[0].ranks: expected a list"),
+        ({"nodes": [FOREIGN["nodes"][0] | {"layer": 10**9}], "edges": []}, "nodes[0].layer: layer 1000000000 is too large"),
         ({"plan": {"sp": {"degree": 5000}}}, "plan.sp.degree: 5000 is too large"),
     ],
 )  # fmt: skip
 def test_a_graph_that_contradicts_itself_is_refused(tmp_path: Path, change: Document, problem: str) -> None:
     result = invoke("check", written(tmp_path, FOREIGN | change))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"graph.json: {problem}" in result.stderr
+    assert re.search(rf"graph\.json:1:\d+: {re.escape(problem)}", result.stderr)
 
 
 def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     seen: dict[tuple[object, ...], str | None] = {}
     faults = []
     looked_at = 0
+    says = view.says("variant")
     leads = np.zeros(len(view), bool)
     leads[view.source[(view.kind == DATA) & view.within_step]] = True
     parts = np.stack([
@@ -83,7 +84,10 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
             rows = [tuple(map(int, parts[:, at])) for at in group]
             seen[key] = _matrix_fault(view.symbols, rows, step, plan, attention.num_heads, attention.sliding_window)
         message = seen[key]
-        if message is not None:
+        varied = plan.sp.degree > 1 or attention.sliding_window is not None
+        if message is not None and varied and not says[cores[group]].all():
+            looked_at -= len(group)  # which keys these take may have been left out
+        elif message is not None:
             faults.append(GraphFault(where=place(view, first), message=message, fix=FIX))
     return (
         GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
 from clustersim.legality.graph_rules.links import Links, links, successions
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import KV, BoolArray, GraphView, Step
 from clustersim.legality.shards import kv_heads_held
+from clustersim.model.architecture import Attention
+from clustersim.plan.parallel import ParallelPlan
 
 
 def appends(view: GraphView) -> GraphFinding:
@@ -57,8 +60,10 @@ def _all_written(view: GraphView) -> GraphFinding:
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None:
         return NOTHING
-    writes = np.flatnonzero(view.named("kv_write") & ~np.isnan(view.amount) & (view.layer >= 0))
-    latent = np.array([layer.attention.kind == "mla" for layer in model.layers])[view.layer[writes]]
+    latent = np.array([*(layer.attention.kind == "mla" for layer in model.layers), False])[view.layer]
+    told = np.where(latent, view.says("width"), view.says("kv_heads", "qk_dim", "v_dim"))
+    writes = np.flatnonzero(view.named("kv_write") & ~np.isnan(view.amount) & (view.layer >= 0) & told)
+    latent = latent[writes]
     by_heads = view.column("kv_heads") * (view.column("qk_dim") + view.column("v_dim"))
     elements = np.where(latent, view.column("width")[writes], by_heads[writes])
     each = elements * (precision.activation_bytes + precision.kv_bytes)
@@ -142,31 +147,54 @@ def holds_every_head(view: GraphView) -> GraphFinding:
         return NOTHING
     held = [tuple(map(len, kv_heads_held(layer.attention, plan.tp))) for layer in model.layers]
     latent = [layer.attention.kind == "mla" for layer in model.layers]
-    heads, width, copies = view.column("kv_heads"), view.column("width"), view.column("copies")
-    wrong = []
+    told = {}
+    silent = 0
     for at, node in enumerate(writes.tolist()):
         layer = int(view.layer[node])
         a = model.layers[layer].attention
-        t = int(view.rank[node]) % plan.tp
-        if latent[layer]:
-            found, wanted, declared = int(width[node]), (a.kv_lora_rank or 0) + (a.qk_rope_head_dim or 0), plan.tp
-        else:
-            found, wanted = int(heads[node]), held[layer][t]
-            declared = max(1, plan.tp // a.num_kv_heads)
-        if found != wanted or int(copies[node]) != declared:
-            wrong.append((at, found, wanted, int(copies[node]), declared))
-    told = {at: rest for at, *rest in wrong}
-
-    def message(at: int) -> str:
-        found, wanted, has, declared = told[at]
-        if found == wanted:
-            return f"its entries are said to be kept {has} times, where the plan keeps them {declared} times"
-        lost = "a head of the cache is kept nowhere" if found < wanted else "copies that the plan does not declare"
-        return f"the rank keeps {found} of what should be {wanted} K/V heads (or latent elements): {lost}"
-
+        symbol = int(view.symbol[node])
+        unsaid = view.unsaid_of(symbol)
+        silent += ("width" if latent[layer] else "kv_heads") in unsaid
+        wrong = (
+            _wrong_latent(view.symbols[symbol], a, plan, unsaid)
+            if latent[layer]
+            else _wrong_entries(view.symbols[symbol], a, plan, held[layer][int(view.rank[node]) % plan.tp], unsaid)
+        )
+        if wrong is not None:
+            told[at] = wrong
     fix = "keep on each rank the K/V heads that its query heads attend with, and no others"
-    shares = judged(view, len(writes), np.array([at for at, *_ in wrong], np.int64), message, fix, writes)
+    shares = judged(view, len(writes) - silent, np.array(list(told), np.int64), lambda at: told[at], fix, writes)
     return merged(shares, _whole_groups(view, writes))
+
+
+def _wrong_latent(write: Node, a: Attention, plan: ParallelPlan, unsaid: frozenset[str]) -> str | None:
+    """Say how what one rank writes of a latent is not the whole of it."""
+    return _wrong_amount(write.width, (a.kv_lora_rank or 0) + (a.qk_rope_head_dim or 0), "width" in unsaid) or (
+        _wrong_copies(write, plan.tp, unsaid)
+    )
+
+
+def _wrong_entries(write: Node, a: Attention, plan: ParallelPlan, held: int, unsaid: frozenset[str]) -> str | None:
+    """Say how what one rank writes is not the K/V heads that it holds, each of its keys' and values' width."""
+    if (wrong := _wrong_amount(write.kv_heads, held, "kv_heads" in unsaid)) is not None:
+        return wrong
+    for name, found, wanted in (("keys", write.qk_dim, a.head_dim), ("values", write.v_dim, a.v_head_dim)):
+        if found != wanted and ("qk_dim" if name == "keys" else "v_dim") not in unsaid:
+            return f"it keeps {found} elements of {name} per head, where the model has {wanted}"
+    return _wrong_copies(write, max(1, plan.tp // a.num_kv_heads), unsaid)
+
+
+def _wrong_amount(found: int, wanted: int, unknown: bool) -> str | None:
+    if found == wanted or unknown:
+        return None
+    lost = "a head of the cache is kept nowhere" if found < wanted else "copies that the plan does not declare"
+    return f"the rank keeps {found} of what should be {wanted} K/V heads (or latent elements): {lost}"
+
+
+def _wrong_copies(write: Node, declared: int, unsaid: frozenset[str]) -> str | None:
+    if write.copies == declared or "copies" in unsaid:
+        return None
+    return f"its entries are said to be kept {write.copies} times, where the plan keeps them {declared} times"
 
 
 def _whole_groups(view: GraphView, writes: Int64Array) -> GraphFinding:

@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
-from clustersim.legality.graph_rules.sequence import RESHARDS, prefills, sp_collectives, splits_tokens
+from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
 from clustersim.legality.graph_rules.tokens import carried, chunk_segments
 from clustersim.legality.graph_view import BoolArray, GraphView
 from clustersim.legality.reference import entry_elements
@@ -49,7 +49,7 @@ def _cells(view: GraphView, plan: ParallelPlan) -> Cells:
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
     number, first = np.unique(_numbers(view, cores, view.rank[cores]), return_index=True)
     got = np.zeros((len(number), sp), bool)
-    brings = sp_collectives(view) & view.mask(lambda node: node.module == "attention") & _feeds(view)
+    brings = sp_collectives(view) & at_attention(view) & _feeds(view)
     fed = _contributions(view, brings)
     member = np.flatnonzero(brings[view.member_node])
     node, rank = view.member_node[member], view.member_rank[member]
@@ -131,7 +131,7 @@ def materialised(view: GraphView) -> GraphFinding:
 def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
     """What a rank has cached of tokens before the step is exposed with its segment."""
     reads = np.flatnonzero(view.named("kv_read"))
-    first = sp_collectives(view) & prefills(view) & view.mask(lambda node: node.module == "attention") & _feeds(view)
+    first = sp_collectives(view) & prefills(view) & at_attention(view) & _feeds(view)
     passed = np.zeros(len(view), bool)
     passed[view.target[first[view.source]]] = True  # behind another one: a later shift of a ring
     node = np.flatnonzero((first & ~passed)[view.member_node])
@@ -157,7 +157,7 @@ def in_order(view: GraphView) -> GraphFinding:
     if plan is None or not splits_tokens(view):
         return NOTHING
     meets = sp_collectives(view) & prefills(view)
-    elsewhere = meets & view.mask(lambda node: node.module != "attention" and node.op not in RESHARDS)
+    elsewhere = meets & ~at_attention(view) & view.mask(lambda node: node.op not in RESHARDS)
     fix = "let SP ranks meet at attention, and each part of it wait for the segment that it works on"
     stray = judged(
         view, int(meets.sum()), np.flatnonzero(elsewhere), lambda at: f"{operator(view, at)} joins SP ranks outside "
@@ -168,7 +168,7 @@ def in_order(view: GraphView) -> GraphFinding:
 
 def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
     cells = _cells(view, plan)
-    brings = sp_collectives(view) & view.mask(lambda node: node.module == "attention")
+    brings = sp_collectives(view) & at_attention(view)
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
     into = np.flatnonzero(brings[view.source])
     direct = np.unique(view.source[into] * len(view) + view.target[into])
@@ -217,7 +217,7 @@ def volumes(view: GraphView) -> GraphFinding:
     if plan is None or model is None or precision is None or not splits_tokens(view):
         return NOTHING
     inner = (view.layer >= 0) & ~np.isnan(view.amount)
-    nodes = np.flatnonzero(sp_collectives(view) & prefills(view) & inner & view.mask(lambda n: n.module == "attention"))
+    nodes = np.flatnonzero(sp_collectives(view) & prefills(view) & inner & at_attention(view))
     numbers = carried(view, plan)
     act = precision.activation_bytes
     behind = ~_feeds(view)
@@ -237,7 +237,23 @@ def volumes(view: GraphView) -> GraphFinding:
     def message(at: int) -> str:
         return f"it carries {view.amount[nodes][at]:,.0f} bytes, where the prompt's K/V is {expected[at]:,.0f}"
 
-    return judged(view, len(nodes), wrong, message, "expose the K/V of every token and head once", nodes)
+    fix = "expose the K/V of every token and head once"
+    return merged(judged(view, len(nodes), wrong, message, fix, nodes), _repeated(view, plan, nodes, fix))
+
+
+def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) -> GraphFinding:
+    """No rank takes part in more collectives of a layer than the scheme has."""
+    most = {"all_gather": 1, "ring": plan.sp.degree - 1, "all_to_all": 2}.get(plan.sp.scheme or "")
+    if most is None:
+        return NOTHING
+    member = np.flatnonzero(np.isin(view.member_node, nodes))
+    node = view.member_node[member]
+    _, cell, count = np.unique(_numbers(view, node, view.member_rank[member]), return_inverse=True, return_counts=True)
+    twice = np.flatnonzero(count[cell.ravel()] > most)
+    return judged(
+        view, 0, twice, lambda at: f"SP ranks meet {count[cell.ravel()][at]} times in the attention of a layer, where "
+        f"{plan.sp.scheme} meets {most} times", fix, node,
+    )  # fmt: skip
 
 
 def _elements(

@@ -49,11 +49,20 @@ def layouts(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> tuple[Int6
     width = len(model.layers) + 1
     pairs, which = np.unique(view.symbol * width + view.layer + 1, return_inverse=True)
     found = [
-        _layout(view.symbols[pair // width], model.layers[pair % width - 1] if pair % width else None, model, plan)
+        (UNKNOWN, UNKNOWN)
+        if view.unsaid_of(pair // width) & _shaping(view.symbols[pair // width])
+        else _layout(view.symbols[pair // width], model.layers[pair % width - 1] if pair % width else None, model, plan)
         for pair in pairs.tolist()
     ]
     wanted, made = np.array(found, np.int64).reshape(-1, 2)[which.ravel()].T
     return wanted, made
+
+
+def _shaping(node: Node) -> frozenset[str]:
+    """Return the fields that tell the layout of an operator: where they are not said, it is unknown."""
+    if node.op in COLLECTIVE_OPS:
+        return frozenset({"axis", "layer"})
+    return frozenset({"n", "k", "layer"} if node.op in ("gemm", "grouped_gemm") else {"layer"})
 
 
 def _layout(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan) -> tuple[int, int]:

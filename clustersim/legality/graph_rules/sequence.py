@@ -8,8 +8,8 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
-from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_rules.tokens import carried, chunk_segments
+from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 
 RESHARDS = ("all_to_all", "reduce_scatter")
 """Collectives after which other ranks have the tokens."""
@@ -23,6 +23,11 @@ def splits_tokens(view: GraphView) -> bool:
 def sp_collectives(view: GraphView) -> BoolArray:
     """Return which nodes are collectives over SP ranks, the move of K/V before the boundary excepted."""
     return view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis == "sp" and node.name != "kv_move")
+
+
+def at_attention(view: GraphView) -> BoolArray:
+    """Return which nodes belong to attention; of a node that does not say where it belongs it is taken as given."""
+    return view.mask(lambda node: node.module == "attention") | ~view.says("module")
 
 
 def prefills(view: GraphView) -> BoolArray:
@@ -44,7 +49,8 @@ def partitions(view: GraphView) -> GraphFinding:
         cell = view.step[node] * max(1, view.num_ranks) + view.stage[node] * plan.tp + view.rank[node] % plan.tp
         _, which = np.unique(cell, return_inverse=True)
         total, wanted = (np.bincount(which, weights=part)[which] for part in (view.amount[node], expected))
-        expected = view.amount[node] + wanted - total
+        whole = np.bincount(which)[which] == plan.sp.degree  # else a rank does not say how many tokens it has
+        expected = np.where(whole | (total > wanted), view.amount[node] + wanted - total, view.amount[node])
     wrong = np.flatnonzero(np.abs(view.amount[node] - expected) > 1e-6)
 
     def message(at: int) -> str:
@@ -79,17 +85,36 @@ def same_partition(view: GraphView) -> GraphFinding:
         return f"the rank works on {found:g} tokens here, and on {expected[at]:g} in the first product of the step"
 
     fix = "keep the partition of tokens through all projections and layers"
-    reshards = np.flatnonzero(
-        sp_collectives(view) & view.mask(lambda node: node.op in RESHARDS and node.module != "attention")
-    )
+    reshards = np.flatnonzero(sp_collectives(view) & view.mask(lambda node: node.op in RESHARDS) & ~at_attention(view))
     dealt = judged(
         view, 0, reshards, lambda at: f"{operator(view, at)} deals tokens out anew", fix, np.arange(len(view))
     )
-    return merged(judged(view, len(node), wrong, message, fix, node), dealt)
+    return merged(judged(view, len(node), wrong, message, fix, node), dealt, _sampled_where_computed(view, fix))
+
+
+def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
+    """The LM head works on a rank's own tokens: those that it decodes, and the last one of a chunk if it has that."""
+    plan = view.plan
+    assert plan is not None
+    if not view.evenly_routed:  # a graph from outside may compute logits of more tokens, or of fewer
+        return NOTHING
+    expected = carried(view, plan).decode.astype(np.float64)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            for s, runs in enumerate(chunk_segments(chunk.count, plan)):
+                expected[at, s] += any(first < chunk.count == end for first, end in runs)
+    node = np.flatnonzero(view.named("lm_head") & prefills(view) & ~np.isnan(view.amount))
+    rows = expected[view.step[node], view.s_of(view.rank[node])]
+    wrong = np.flatnonzero(np.abs(view.amount[node] - rows) > 1e-6)
+
+    def message(at: int) -> str:
+        return f"the rank makes logits of {view.amount[node][at]:g} tokens, and has {rows[at]:g} that are sampled"
+
+    return judged(view, len(node), wrong, message, fix, node)
 
 
 def prefill_only(view: GraphView) -> GraphFinding:
-    """SP-3: a decode step has no collective over SP ranks, and whole sequences on the ranks that the plan names."""
+    """SP-3: no decode is split by tokens, and whole sequences are on the ranks that the plan names."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
         return NOTHING
@@ -99,6 +124,7 @@ def prefill_only(view: GraphView) -> GraphFinding:
     inside = judged(
         view, int(decodes.sum()), over, lambda _: "a decode step has an operator of SP", fix, np.arange(len(view))
     )
+    inside = merged(inside, _exchanged(view, fix))
     if plan.sp.decode != "idle":
         return inside
     everywhere = view.of_steps(lambda step: step.kind != "prefill")
@@ -109,3 +135,13 @@ def prefill_only(view: GraphView) -> GraphFinding:
         fix, cores,
     )  # fmt: skip
     return merged(inside, idle)
+
+
+def _exchanged(view: GraphView, fix: str) -> GraphFinding:
+    """The attention of new tokens takes nothing from a collective over SP ranks, beside a prompt either."""
+    decode = view.mask(lambda node: node.op == "attention_decode")
+    edges = np.flatnonzero(sp_collectives(view)[view.source] & decode[view.target] & (view.kind != ORDER))
+    return judged(
+        view, 0, edges, lambda edge: f"a new token's attention takes K/V from {operator(view, int(view.source[edge]))}",
+        fix, view.target,
+    )  # fmt: skip

@@ -6,14 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.graph.blueprint import Node
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.layouts import qkv_width
 from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import DATA, GraphView
+from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
-from clustersim.model.architecture import Layer, ModelSpec
+from clustersim.model.architecture import Attention, Layer, ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 
 TOKEN_WISE: Final = (
@@ -22,59 +23,120 @@ TOKEN_WISE: Final = (
 )  # fmt: skip
 """Products with one row per token that a rank has."""
 
+OF_NEW_TOKENS: Final = ("q_absorb", "v_absorb")
+"""Products with one row per sequence that decodes; the attention between them is rule PH-2."""
+
+CORES: Final = ("attention_prefill", "attention_decode")
+PRODUCTS: Final = ("gemm", "grouped_gemm")
+COMPUTES: Final = (*PRODUCTS, *CORES)
+BY_HEADS: Final = ("qkv_proj", "rope", "qk_norm_rope")
+"""Operators before attention that have its heads; what the cache has of them is rule KV-4."""
+
 
 def conserves(view: GraphView) -> GraphFinding:
     """TP-9: all ranks together do each product once, for every head and every token of the batch, under any tp."""
     plan, model = view.plan, view.model
     if plan is None or model is None:
         return NOTHING
-    working = view.mask(lambda node: node.op in ("gemm", "grouped_gemm", "attention_prefill", "attention_decode"))
+    working = view.mask(lambda node: node.op in COMPUTES or node.name in BY_HEADS)
     products = np.flatnonzero(working)
     width = len(model.layers) + 1
     pairs, which = np.unique(view.symbol[products] * width + view.layer[products] + 1, return_inverse=True)
-    wrong = [
-        _wrong_share(view.symbols[pair // width], model.layers[pair % width - 1] if pair % width else None, model, plan)
-        for pair in pairs.tolist()
-    ]
+    wrong = []
+    for pair in pairs.tolist():
+        symbol, at = divmod(pair, width)
+        layer = model.layers[at - 1] if at else None
+        wrong.append(_wrong_share(view.symbols[symbol], layer, model, plan, view.unsaid_of(symbol)))
     bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
+    told = view.says("n", "k") | ~view.mask(lambda node: node.op in PRODUCTS)
+    told &= view.says("heads") | ~view.mask(lambda node: node.op in CORES)
     shares = judged(
-        view, len(products), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
+        view, int(told[products].sum()), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
         "give every rank its even share of the matrix or the heads, or declare how many ranks repeat it", products,
     )  # fmt: skip
-    return shares if plan.sp.degree > 1 else merged(shares, _all_tokens(view, plan))
+    return merged(shares, _all_tokens(view, plan, model))
 
 
-def _all_tokens(view: GraphView, plan: ParallelPlan) -> GraphFinding:
-    tokens = carried(view, plan).tokens
-    rows = np.flatnonzero(view.named(*TOKEN_WISE) & ~np.isnan(view.amount))
-    expected = tokens[view.step[rows], 0]
-    off = np.flatnonzero(np.abs(view.amount[rows] - expected) > 0.5)
+def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:
+    """Each product has a row per token that its rank has: of prompts, of new tokens, or of both; so has the table.
+
+    Under SP the tokens of prompts are the affair of rules SP-1 and SP-6.
+    """
+    numbers = carried(view, plan)
+    s = view.s_of(view.rank)
+    sampled = numbers.decode[:, 0] + np.array([len(step.chunks) for step in view.steps], np.int64)
+    found = [_rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s])]
+    if plan.sp.degree == 1:
+        found += [
+            _rows(view, view.named(*TOKEN_WISE), numbers.tokens[view.step, 0]),
+            _rows(view, view.named("attention_prefill"), numbers.prefill[view.step, 0]),
+            _rows(view, view.named("lm_head"), sampled[view.step]),
+        ]
+    if view.precision is not None:
+        share = plan.tp if plan.split.embedding == "hidden" else 1
+        each = 2 * model.hidden * view.precision.activation_bytes / share
+        found.append(_rows(view, view.named("embedding") & (plan.sp.degree == 1), numbers.tokens[view.step, 0], each))
+    return merged(*found)
+
+
+def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1.0) -> GraphFinding:
+    """Compare the amounts of some nodes with the tokens that their ranks have."""
+    nodes = np.flatnonzero(which & ~np.isnan(view.amount))
+    rows, expected = view.amount[nodes] / each, tokens[nodes]
+    off = np.flatnonzero(np.abs(rows - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
-        return f"it works on {view.amount[rows][at]:g} tokens, and the batch has {expected[at]}"
+        return f"it works on {rows[at]:g} tokens, and the batch has {expected[at]}"
 
-    return judged(view, len(rows), off, message, "let TP split features, and no tokens", rows)
+    return judged(view, len(nodes), off, message, "let TP split features, and no tokens", nodes)
 
 
-def _wrong_share(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan) -> str | None:
-    """Say how the ranks' shares of one product miss the whole."""
-    if node.op.startswith("attention"):
-        return _wrong_heads(node, layer, plan) if layer is not None else None
+def _wrong_share(
+    node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, unsaid: frozenset[str]
+) -> str | None:
+    """Say how the ranks' shares of one product miss the whole, as far as the node says what it is."""
+    if node.op in CORES:
+        return _wrong_heads(node, layer, plan, unsaid) if layer is not None else None
     whole = shapes_of(layer, model).get(node.name)
-    if whole is None:
+    wrong = _wrong_product(node, layer, whole, plan, unsaid) if whole is not None else None
+    if wrong is None and whole is not None and node.width != whole[0] and "width" not in unsaid:
+        wrong = f"its whole output is said to be {node.width} wide, where {node.name} makes {whole[0]}"
+    if wrong is None and node.name in BY_HEADS and layer is not None and layer.attention.kind != "mla":
+        wrong = _wrong_dims(node, layer, plan, unsaid)
+    return wrong
+
+
+def _wrong_product(
+    node: Node, layer: Layer | None, whole: tuple[int, int], plan: ParallelPlan, unsaid: frozenset[str]
+) -> str | None:
+    if unsaid & {"n", "k"}:
         return None
     n, k = whole
     parts = plan.expert_tp if node.op == "grouped_gemm" else plan.tp
     width = qkv_width(node.name, layer, plan.tp)
-    if (width is not None and (node.n, node.k) == (width, k)) or node.n * node.k * parts == n * k * node.copies:
+    done = node.n * node.k * parts
+    if (width is not None and (node.n, node.k) == (width, k)) or done == n * k * node.copies:
         return None
+    if "copies" in unsaid and (node.n, node.k) == whole:
+        return None  # every rank repeats the whole, and it is not said how many do
     return (
         f"{parts} ranks with {node.n} × {node.k} each don't make {node.name} of {n} × {k} "
         f"({node.copies} of them repeat the same)"
     )
 
 
-def _wrong_heads(node: Node, layer: Layer, plan: ParallelPlan) -> str | None:
+def _wrong_dims(node: Node, layer: Layer, plan: ParallelPlan, unsaid: frozenset[str]) -> str | None:
+    """Say how heads that an operator before attention makes or turns are not those of its rank."""
+    a = layer.attention
+    held = max(map(len, kv_heads_held(a, plan.tp)))
+    shape = {"heads": a.num_heads // plan.tp, "kv_heads": held, "qk_dim": a.head_dim, "v_dim": a.v_head_dim}
+    for field, wanted in shape.items():
+        if field not in unsaid and getattr(node, field) != wanted:
+            return f"its {field} is {getattr(node, field)}, where the rank has {wanted}"
+    return None
+
+
+def _wrong_heads(node: Node, layer: Layer, plan: ParallelPlan, unsaid: frozenset[str]) -> str | None:
     """Say how the heads of an attention on one rank miss its share; Ulysses deals heads out to SP ranks as well."""
     a = layer.attention
     spread = plan.sp.scheme == "all_to_all" and plan.sp.degree > 1 and node.op == "attention_prefill"
@@ -83,13 +145,24 @@ def _wrong_heads(node: Node, layer: Layer, plan: ParallelPlan) -> str | None:
     latent, rope = a.kv_lora_rank or 0, a.qk_rope_head_dim or 0
     dims = (latent + rope, latent) if absorbed else (a.head_dim, a.v_head_dim)
     kept = 1 if absorbed else node.heads if a.kind == "mla" else max(map(len, kv_heads_held(a, plan.tp)))
-    if node.heads * parts != a.num_heads:
+    if node.heads * parts != a.num_heads and "heads" not in unsaid:
         return f"{parts} ranks with {node.heads} heads each don't make {a.num_heads} heads"
-    if (node.qk_dim, node.v_dim) != dims:
-        return f"heads have dimensions {node.qk_dim} and {node.v_dim}, where the model has {dims[0]} and {dims[1]}"
-    if node.kv_heads != kept and not spread:
+    said = (dims[0] if "qk_dim" in unsaid else node.qk_dim, dims[1] if "v_dim" in unsaid else node.v_dim)
+    if said != dims:
+        return f"heads have dimensions {said[0]} and {said[1]}, where the model has {dims[0]} and {dims[1]}"
+    if spread:
+        kept = _kv_heads_of_run(a, plan)
+    unknown = "kv_heads" in unsaid or (a.kind == "mla" and "heads" in unsaid)
+    if node.kv_heads != kept and not unknown:
         return f"{node.heads} query heads read {node.kv_heads} K/V heads, where the rank has {kept}"
     return None
+
+
+def _kv_heads_of_run(a: Attention, plan: ParallelPlan) -> int:
+    """Return the most K/V heads that the query heads of one SP rank attend with, under Ulysses."""
+    ranks = plan.tp * plan.sp.degree
+    each, group = a.num_heads // ranks, -(-a.num_heads // a.num_kv_heads)
+    return max(len({q // group for q in range(at * each, (at + 1) * each)}) for at in range(ranks))
 
 
 def passes_on_all(view: GraphView) -> GraphFinding:
@@ -97,10 +170,10 @@ def passes_on_all(view: GraphView) -> GraphFinding:
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None:
         return NOTHING
-    maker = view.named(*TOKEN_WISE, "embedding", "aggregate")
-    edges = np.flatnonzero(
-        (view.kind == DATA) & view.within_step & maker[view.source] & view.mask(lambda n: n.axis == "tp")[view.target]
-    )
+    by_rows = view.named("lm_head", "expert_down")  # of these not every token makes a row
+    maker = by_rows | view.named(*TOKEN_WISE, "embedding", "aggregate", "shared_add", "combine")
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
+    edges = np.flatnonzero((view.kind == DATA) & view.within_step & maker[view.source] & joins[view.target])
     source, target = view.source[edges], view.target[edges]
     width = len(model.layers) + 1
     pairs, which = np.unique(view.symbol[source] * width + view.layer[source] + 1, return_inverse=True)
@@ -110,11 +183,13 @@ def passes_on_all(view: GraphView) -> GraphFinding:
         )[0]
         for pair in pairs.tolist()
     ]
-    elements = np.array(outputs, np.int64)[which.ravel()] if len(pairs) else np.zeros(0, np.int64)
+    elements = np.array(outputs, np.float64)[which.ravel()] if len(pairs) else np.zeros(0)
     tokens = carried(view, plan).tokens[view.step[source], view.s_of(view.rank[source])]
-    expected = tokens * elements * precision.activation_bytes
+    rows = np.where(by_rows[source], view.amount[source], tokens)
+    expected = rows * elements * precision.activation_bytes
     found = view.amount[target]
-    wrong = np.flatnonzero(~np.isnan(found) & (np.abs(found - expected) > 1e-6 * np.maximum(expected, 1)))
+    known = ~np.isnan(found) & ~np.isnan(expected)
+    wrong = np.flatnonzero(known & (np.abs(found - expected) > 1e-6 * np.maximum(expected, 1)))
 
     def message(at: int) -> str:
         return (
@@ -122,4 +197,11 @@ def passes_on_all(view: GraphView) -> GraphFinding:
             f"{expected[at]:,.0f}"
         )
 
-    return judged(view, 0, wrong, message, "put the whole output together", target)
+    fix = "put the whole output together"
+    said = view.column("width")[target]
+    other = np.flatnonzero(view.says("width")[target] & (said != elements))
+    widths = judged(
+        view, 0, other, lambda at: f"what it puts together is said to be {said[at]} wide, where "
+        f"{operator(view, int(source[at]))} makes {elements[at]:g}", fix, target,
+    )  # fmt: skip
+    return merged(judged(view, int(known.sum()), wrong, message, fix, target), widths)

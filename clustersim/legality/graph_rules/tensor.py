@@ -105,7 +105,7 @@ def inherits(view: GraphView) -> GraphFinding:
     if plan is None or model is None or not is_split(view):
         return NOTHING
     elementwise = view.named(*ELEMENTWISE)
-    _, made = layouts(view, plan, model)
+    wanted, made = layouts(view, plan, model)
     joining = joins(view)
     into = elementwise[view.target] & joining[view.source]
     summed = np.zeros(len(view), bool)
@@ -121,7 +121,25 @@ def inherits(view: GraphView) -> GraphFinding:
         )
 
     fix = "let the element-wise operator take its producer's partition, with no collective between"
-    return judged(view, int(elementwise.sum()), bad, message, fix, view.source)
+    before = judged(view, int(elementwise.sum()), bad, message, fix, view.source)
+    return merged(before, _gathered_in_vain(view, elementwise[view.source] & joining[view.target], wanted))
+
+
+def _gathered_in_vain(view: GraphView, into: BoolArray, wanted: Int64Array) -> GraphFinding:
+    """No collective puts an element-wise operator's slices together for an operator that takes a slice."""
+    data = view.kind == DATA
+    feeds, slices = np.zeros(len(view), bool), np.ones(len(view), bool)
+    feeds[view.source[data]] = True
+    slices[view.source[data & (wanted[view.target] != SPLIT)]] = False
+    vain = np.flatnonzero(into & data & (feeds & slices)[view.target])
+
+    def message(at: int) -> str:
+        return (
+            f"the {operator(view, int(view.target[at]))} puts slices of {operator(view, int(view.source[at]))} "
+            "together for an operator that takes a slice"
+        )
+
+    return judged(view, 0, vain, message, "let the next operator take the partition as it is", view.target)
 
 
 def local_heads(view: GraphView) -> GraphFinding:

@@ -1,0 +1,72 @@
+"""Rules that can say nothing of a graph from outside, since it leaves out where its operators belong.
+
+A rule that misses a shape looks at the other operators. One that puts operators together by layer, or finds transfers
+by stage, would take an operator of unknown layer for one that is missing: it is not checkable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.legality.graph_view import GraphView, base_name
+from clustersim.legality.reference import HEAD, inputs_of
+
+BY_LAYER: Final = frozenset({
+    "PH-1", "PH-3", "PH-5", "KV-1", "KV-2", "KV-4", "KV-5", "TP-2", "TP-3", "TP-8", "TP-9", "SP-2", "SP-4", "SP-5",
+    "SP-6", "SP-8", "PP-2", "PP-6", "EP-2", "EP-4", "EP-5", "EP-6",
+})  # fmt: skip
+"""Rules that look for an operator in its layer."""
+
+BY_AXIS: Final = frozenset({
+    "TP-2", "TP-3", "TP-5", "TP-8", "SP-2", "SP-4", "SP-5", "SP-8", "EP-2", "EP-4", "EP-5", "EP-6",
+})  # fmt: skip
+"""Rules that look for a collective over an axis."""
+
+BY_STAGE: Final = frozenset({"PP-2", "PP-5", "RUN-1"})
+"""Rules that look for a stage's transfers."""
+
+TOLD: Final = ("amount", "n", "k", "heads", "kv_heads", "qk_dim", "v_dim", "axis", "layer", "stage")
+"""Fields without which an operator is not looked at in full."""
+
+
+def not_checkable(view: GraphView) -> frozenset[str]:
+    """Return the rules that lack the layer, axis or stage of an operator that they may be about."""
+    if not view.unsaid:
+        return frozenset()
+    found: frozenset[str] = frozenset()
+    if (_lacks(view, "layer") & _in_layers(view)).any():
+        found |= BY_LAYER
+    if (_lacks(view, "axis") & view.mask(lambda node: node.op in COLLECTIVE_OPS)).any():
+        found |= BY_AXIS
+    if (_lacks(view, "stage") & view.mask(lambda node: node.op in TRANSFER_OPS)).any():
+        found |= BY_STAGE
+    return found
+
+
+def _lacks(view: GraphView, field: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return ~view.says(field)
+
+
+def _in_layers(view: GraphView) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which nodes are operators that rules know to be inside a layer, or collectives."""
+    model = view.model
+    layers = dict.fromkeys(model.layers) if model is not None else {}
+    known = {"kv_read"}.union(*(inputs_of(layer, prefills=True, decodes=True) for layer in layers)) - set(HEAD)
+    return view.mask(lambda node: node.op in COLLECTIVE_OPS or base_name(node) in known)
+
+
+def left_out(view: GraphView) -> Counter[str]:
+    """Return field → operators that need it and do not say it."""
+    needed = {
+        "amount": view.mask(lambda node: node.op in (*TRANSFER_OPS, *COLLECTIVE_OPS, "gemm", "grouped_gemm")),
+        "n": view.mask(lambda node: node.op in ("gemm", "grouped_gemm")),
+        "heads": view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")),
+        "axis": view.mask(lambda node: node.op in COLLECTIVE_OPS),
+        "layer": _in_layers(view),
+    }
+    counts = {field: int((_lacks(view, field) & mask).sum()) for field, mask in needed.items()}
+    return Counter({field: count for field, count in counts.items() if count})

@@ -1,0 +1,174 @@
+"""Whether a step graph in a file is legal, whoever wrote it, and whether it goes together with what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.errors import InputError, Problem
+from clustersim.graph.foreign import ForeignGraph, read_graph
+from clustersim.graph.json_text import located, parsed
+from clustersim.legality.check import check_plan
+from clustersim.legality.check_graph import check_graph
+from clustersim.legality.deployment import counted
+from clustersim.legality.graph_reading import disagreements, view_of_foreign
+from clustersim.legality.rule import Verdict, together
+from clustersim.legality.shards import MOST_SEGMENTS
+from clustersim.legality.unsaid import left_out
+from clustersim.run.graph_legality import graph_headline
+
+ENOUGH_BYTES: Final = 2**60
+"""Memory of a device of which nothing is known."""
+
+MOST_NUMBERED: Final = 2**20
+"""More layers, stages or ranks are a slip of the pen."""
+
+
+def check_foreign(path: Path) -> Verdict:
+    """Check a step graph in a JSON file that clustersim or another program wrote.
+
+    Where it names its plan and its model, the plan is checked first, as of a cluster that is large enough.
+
+    Raises
+    ------
+    InputError
+        When the file can't be read, is no graph of format 1, or contradicts itself.
+    """
+    return check_read(graph_at(path))
+
+
+def graph_at(path: Path) -> ForeignGraph:
+    """Read a step graph in a file; see :func:`check_foreign` for the errors."""
+    return graph_in(_text(path), str(path))
+
+
+def graph_in(text: str, file: str) -> ForeignGraph:
+    """Read a step graph that is a JSON text; see :func:`check_foreign` for the errors."""
+    try:
+        found = read_graph(_document(text, file), file)
+        problems = [replace(problem, file=file) for problem in contradictions(found)]
+        if problems:
+            raise InputError(problems)
+    except InputError as error:
+        raise InputError(located(error.problems, text)) from None
+    return found
+
+
+def check_read(found: ForeignGraph) -> Verdict:
+    """Check a graph that was read, and its plan where it names that and its model."""
+    if found.plan is None or found.model is None:
+        return check_graph(view_of_foreign(found))
+    placed = max(found.plan.placement or (0,)) + 1
+    first = check_plan(
+        plan=found.plan, model=found.model, num_devices=max(found.plan.world, placed), memory_bytes=ENOUGH_BYTES,
+        precision=found.precision, cluster="a cluster that is large enough",
+    )  # fmt: skip
+    return first if first.verdict == "illegal" else together([first, check_graph(view_of_foreign(found))])
+
+
+def contradictions(found: ForeignGraph) -> list[Problem]:
+    """Return what of a graph from outside does not go together with its own plan, step or model."""
+    problems = [*_of_numbers(found), *_of_plan(found), *_of_step(found)]
+    if not problems and found.batch is not None:
+        problems += [Problem(path=path, message=message) for path, message in disagreements(found)]
+    return problems
+
+
+def _of_numbers(found: ForeignGraph) -> Iterator[Problem]:
+    """Layers, stages and ranks that are no numbers of these, or more than model and plan have."""
+    graph, plan, model = found.graph, found.plan, found.model
+    ranks = np.array([max(group) for group in graph.groups], np.int64)[graph.group]
+    limits = (
+        ("layer", graph.layer, len(model.layers) if model is not None else MOST_NUMBERED, "model"),
+        ("stage", graph.stage, plan.pp if plan is not None else MOST_NUMBERED, "plan"),
+        ("rank", ranks, MOST_NUMBERED, "plan"),
+    )
+    for name, column, most, owner in limits:
+        at = int(np.argmax(column))
+        if column[at] < most:
+            continue
+        path = f"nodes[{at}].{'ranks' if name == 'rank' else name}"
+        if most >= MOST_NUMBERED:
+            yield Problem(path=path, message=f"{name} {column[at]} is too large; number them from 0")
+        else:
+            yield Problem(path=path, message=f"{name} {column[at]}, but the {owner} has {counted(most, name)}")
+
+
+def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
+    """Degrees that no plan has."""
+    plan = found.plan
+    if plan is None:
+        return
+    degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
+    zeros = [name for name, degree in degrees.items() if degree < 1]
+    yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
+    if plan.sp.degree > MOST_SEGMENTS:
+        yield Problem(path="plan.sp.degree", message=f"{plan.sp.degree} is too large; use at most {MOST_SEGMENTS}")
+    elif plan.world > MOST_NUMBERED:
+        yield Problem(path="plan", message=f"{plan.world:,} ranks are too many; use at most {MOST_NUMBERED:,}")
+    elif max(plan.placement or (0,)) > MOST_NUMBERED:
+        yield Problem(path="plan.placement", message="a device's number is too large; number them from 0")
+    beyond = [stage for stage in found.stages or () if stage >= plan.pp]
+    yield from (Problem(path="stages", message=f"{stage}, but the plan has {plan.pp} stages") for stage in beyond)
+    ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
+    if not zeros and ranks % plan.ep.degree:
+        yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
+
+
+def _of_step(found: ForeignGraph) -> Iterator[Problem]:
+    """Counts that are not one per SP rank, and sequences of SP ranks that the plan does not have."""
+    plan, batch = found.plan, found.batch
+    if batch is None:
+        return
+    if not len(batch.decode_sequences) == len(batch.decode_keys) > 0:
+        yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
+    degree = plan.sp.degree if plan is not None else None
+    if degree is None:
+        return
+    owners = [chunk.owner for chunk in batch.chunks]
+    counts = (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
+    if max(owners, default=0) >= degree or any(len(each) > degree for each in counts):
+        yield Problem(path="step", message=f"more SP ranks than the plan has ({degree})")
+    elif not all(batch.windowed_keys.values()):
+        yield Problem(path="step.windowed_keys", message="expected keys in each window, one number per SP rank")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(Problem(file=str(path), message=f"can't be read: {error}")) from None
+
+
+def _document(text: str, file: str) -> Mapping[str, Any]:
+    found = parsed(text, file)
+    if not isinstance(found, Mapping):
+        raise InputError(Problem(file=file, message="expected an object with nodes and edges"))
+    return found
+
+
+def foreign_headline(name: str, verdict: Verdict) -> str:
+    """Return the verdict on a graph from outside in one line: what was looked at, and what could not be."""
+    if verdict.verdict != "legal":
+        return graph_headline(name, verdict)
+    looked = [rule for rule in verdict.rules if rule.looked_at]
+    silent = dict.fromkeys(rule.id for rule in verdict.rules if not rule.looked_at)
+    text = f"legal as far as it could be looked at: {counted(len(looked), 'rule')} looked at {name}"
+    return f"{text}, {len(silent)} not checkable: {', '.join(silent)}" if silent else text
+
+
+def left_out_line(found: ForeignGraph) -> str | None:
+    """Return one line that says which statements the operators of a graph lack; None where they say all."""
+    missing = [
+        *(f"no {name}" for name in ("step", "plan", "model", "precision") if _declares(found, name) is None),
+        *(f"no {field} of {counted(count, 'operator')}" for field, count in left_out(view_of_foreign(found)).items()),
+    ]
+    return f"not looked at, since the graph does not say it: {', '.join(missing)}" if missing else None
+
+
+def _declares(found: ForeignGraph, name: str) -> object:
+    return found.batch if name == "step" else getattr(found, name)
