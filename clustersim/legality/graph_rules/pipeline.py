@@ -143,7 +143,7 @@ def meets(view: GraphView) -> GraphFinding:
     edges = np.flatnonzero((view.kind == SYNC) & np.isin(view.source, sends) & np.isin(view.target, receives))
     ahead = view.stage[view.source[edges]] + 1 == view.stage[view.target[edges]]
     across = view.s_of(view.rank[view.source[edges]]) != view.s_of(view.rank[view.target[edges]])
-    astray = np.flatnonzero(~ahead | across)
+    astray = np.flatnonzero((~ahead | across) & (view.plan is not None))
     out = np.bincount(view.source[edges], minlength=len(view))
     into = np.bincount(view.target[edges], minlength=len(view))
     alone = np.concatenate((sends[out[sends] != 1], receives[into[receives] != 1]))
