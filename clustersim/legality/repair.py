@@ -82,6 +82,8 @@ def changed(deployment: Deployment, change: Change) -> Deployment:
             plan = replace(plan, **{name: _PLAN[path](value)})
         elif path == "plan.tp.degree":
             plan = replace(plan, tp=value)
+        elif head == "plan.tp":
+            plan = replace(plan, split=replace(plan.split, **{name: value}))
         elif f"{head}." in _PARTS:
             part = head.removeprefix("plan.")
             plan = replace(plan, **{part: replace(getattr(plan, part), **{name: value})})

@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.rule import Violation
+from clustersim.proof.attention import variant_of
 from clustersim.proof.place import Place
 from clustersim.proof.values import ALL, Arrival, Dense, Routed
 
@@ -76,11 +78,27 @@ _FIX: Final = {
 def cause_of(suspect: Suspect, step: int) -> Cause:
     """Return the rule that the first wrong value of an execution breaks."""
     rule, words = _rule(suspect)
-    at = suspect.at
-    layer = f"layer {at.layer}, " if at.layer >= 0 else ""
-    where = f"step {step}, rank {at.rank}, {layer}{at.node.module} {at.node.name}"
     state = "is missing" if suspect.missing else "differs from that of one device"
-    return Cause(rule=rule, where=where, message=f"the value {state}: {words}", fix=_FIX[rule])
+    return Cause(rule=rule, where=where_of(suspect.at, step), message=f"the value {state}: {words}", fix=_FIX[rule])
+
+
+def as_violation(cause: Cause, order: str) -> Violation:
+    """Return a cause as a violation of level X, found in an order of that name."""
+    message = f"{cause.message} ({order})"
+    return Violation(rule=cause.rule, level="X", where=cause.where, message=message, fix=cause.fix)
+
+
+def where_of(at: Place, step: int) -> str:
+    """Return where a node runs: ``step 2, rank 1, layer 0, attention o_proj``."""
+    layer = f"layer {at.layer}, " if at.layer >= 0 else ""
+    return f"step {step}, rank {at.rank}, {layer}{at.node.module} {at.node.name}"
+
+
+def out_of_shape(at: Place, step: int) -> Cause:
+    """Return the cause of a node that asks for heads or features that its inputs or parameters do not have."""
+    words = "the node asks for heads or features that its rank, or the model, does not have"
+    fix = "give the node its rank's share of the heads and of the matrix"
+    return Cause(rule="TP-9", where=where_of(at, step), message=f"no value can be computed: {words}", fix=fix)
 
 
 def _rule(suspect: Suspect) -> tuple[str, str]:
@@ -121,6 +139,12 @@ _WHOLE: Final = ("replicate", "columns", "qkv", "ffn_up", "lm_head", "attention_
 
 def _attention_rule(suspect: Suspect) -> tuple[str, str]:
     at, tokens = suspect.at, suspect.at.tokens
+    window, wanted = variant_of(at.node.variant).window, at.attention.sliding_window
+    if window != wanted:
+        row, slot = (suspect.unasked if len(suspect.unasked) else suspect.unseen)[0].tolist()
+        verb = "attends" if len(suspect.unasked) else "does not attend"
+        words = f"{_token(suspect, row)} {verb} to token {tokens.slot_position[slot]}"
+        return "PH-5", f"{words}: its window is {window or 'all tokens'}, and the model's {wanted or 'all tokens'}"
     if len(suspect.unasked):
         row, slot = suspect.unasked[0].tolist()
         return "PH-5", f"{_token(suspect, row)} attends to token {tokens.slot_position[slot]}"

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from clustersim.errors import BrokenLawError
-from clustersim.graph.blueprint import StepKind
+from clustersim.graph.blueprint import Node, StepKind
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof import attention, cache, collectives, dense, experts
@@ -91,6 +91,15 @@ class Watch(Protocol):
     def __call__(self, step: int, at: Place, arrived: list[Arrival], value: Value, /) -> None: ...
 
 
+class OutOfShapeError(BrokenLawError):
+    """A node asks for heads or features that are not there: its graph can't be executed."""
+
+    def __init__(self, step: int, at: Place) -> None:
+        super().__init__(f"{at.node.name} of step {step} asks rank {at.rank} for what it does not have")
+        self.step = step
+        self.at = at
+
+
 class Execution:
     """One execution of a script under a plan.
 
@@ -124,7 +133,13 @@ class Execution:
         self.values: list[dict[int, Sequence[Value]]] = [{} for _ in script.steps]
 
     def run(self, order: Iterable[Event]) -> Memory:
-        """Execute nodes in the order given; return what was sampled and cached."""
+        """Execute nodes in the order given; return what was sampled and cached.
+
+        Raises
+        ------
+        OutOfShapeError
+            When a node asks for more heads or features than its inputs or the model have.
+        """
         with np.errstate(all="ignore"):
             for step, node in order:
                 self._node(step, node)
@@ -146,20 +161,23 @@ class Execution:
             self._place(wired, step, rank, wired.cached_layers[place] if wired.cached_layers and arrived[place] else ())
             for place, rank in enumerate(wired.ranks)
         ]
-        node = wired.node
-        if node.is_collective:
-            made = (TOGETHER.get(node.name) or TOGETHER[node.op])(ats, arrived)
-            if node.axis in ("tp", "expert_tp"):
-                self.memory.counts["joined"] += 1
-        else:
-            made = [alone(node.name, node.op)(ats[0], arrived[0])]
-        values[index] = made
+        try:
+            made = values[index] = self._made(wired.node, ats, arrived)
+        except (IndexError, ValueError):  # numpy's words for indices and for shapes
+            raise OutOfShapeError(step, ats[0]) from None
         if self.watch is not None:
             for at, inputs, value in zip(ats, arrived, made, strict=True):
                 self.watch(step, at, inputs, value)
         self.left[step] -= 1
         if not self.left[step]:
             values.clear()
+
+    def _made(self, node: Node, ats: list[Place], arrived: list[list[Arrival]]) -> Sequence[Value]:
+        if not node.is_collective:
+            return [alone(node.name, node.op)(ats[0], arrived[0])]
+        if node.axis in ("tp", "expert_tp"):
+            self.memory.counts["joined"] += 1
+        return (TOGETHER.get(node.name) or TOGETHER[node.op])(ats, arrived)
 
     def _begin(self, step: int) -> None:
         """Free what is left of the cache of sequences that start anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.cause import as_violation, out_of_shape
 from clustersim.proof.comparison import Comparison, Expected, expected_of, same_cache, same_logits
-from clustersim.proof.execution import Event, Execution
+from clustersim.proof.execution import Event, Execution, OutOfShapeError
 from clustersim.proof.order import program_order, random_order
 from clustersim.proof.place import Memory
 from clustersim.proof.script import Script, kind_of
@@ -117,7 +119,12 @@ def prove(
     counts, violations, error, equal, seen = Counter[str](), list[Violation](), 0.0, True, 0
     first: Memory | None = None
     for name, order in asked.items():
-        memory = Execution(model, plan, expected.weights, script, ready).run(order)
+        try:
+            memory = Execution(model, plan, expected.weights, script, ready).run(order)
+        except OutOfShapeError as broken:
+            violations.append(as_violation(out_of_shape(broken.at, broken.step), name))
+            error, equal = math.nan, False
+            break
         compared = Comparison(script, expected, memory)
         counts, seen = counts | memory.counts, max(seen, compared.vectors)
         error = float(np.maximum(error, compared.error))

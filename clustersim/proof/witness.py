@@ -17,7 +17,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
 from clustersim.proof.attention import variant_of
-from clustersim.proof.cause import Cause, Suspect, cause_of
+from clustersim.proof.cause import Cause, Suspect, as_violation, cause_of
 from clustersim.proof.experts import expert_ranks
 from clustersim.proof.place import Place
 from clustersim.proof.reference import Trace
@@ -64,9 +64,7 @@ class Witness:
                 message="logits or cache are not those of one device, though no value on the way is different",
                 fix="sample every sequence on the last stage, and leave its whole cache where decode reads it",
             )  # fmt: skip
-        cause = self.cause
-        message = f"{cause.message} ({order})"
-        return Violation(rule=cause.rule, level="X", where=cause.where, message=message, fix=cause.fix)
+        return as_violation(self.cause, order)
 
     def _suspect(self, at: Place, arrived: list[Arrival], value: Value) -> Suspect | None:
         match value:

@@ -2,125 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import BY_HEADS, COMPRESSED, DENSE, EXPERTS, GQA, RING, SPREAD, broken, check, model, planned
+from plan_mutations import BASES, LAYOUT_MUTATIONS, MUTATIONS, ONE_TOKEN, PLAN_RULE, shaped, verdict_of
+from plans import DENSE, GQA, RING, SPREAD, broken, check, model, planned
 
+from clustersim.legality import check as checking
 from clustersim.legality.check import PLAN_CHECKS
-from clustersim.legality.deployment import Deployment, ServingLimits
-from clustersim.legality.layout import Layout, layout_of
+from clustersim.legality.deployment import Deployment
+from clustersim.legality.layout import layout_of
 from clustersim.legality.repair import changed
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.legality.rulebook import RULES
 from clustersim.model.architecture import Ffn
-from clustersim.plan.parallel import Cut, ExpertPlan, TensorSplit
-
-BASES = {"dense": DENSE, "by heads": BY_HEADS, "experts": SPREAD, "latent": COMPRESSED}
-
-
-def limited(**limits: Any) -> Deployment:
-    return replace(DENSE, limits=ServingLimits(**limits))
-
-
-def shaped(deployment: Deployment, **model_parts: Any) -> Deployment:
-    return replace(deployment, model=model(**model_parts))
-
-
-ONE_TOKEN = ServingLimits(max_batch_tokens=1, max_batch_requests=1)
-TIGHT = replace(DENSE, memory_bytes=140_000, limits=ONE_TOKEN)
-"""126,000 bytes may be filled; stage 1 has weights of 126,080 (see the test of the boundary)."""
-
-MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
-    "heads that tp does not divide": (
-        "TP-1", "plan.tp",
-        shaped(planned(DENSE, tp=4, dp=1, placement=None), attention=replace(GQA, num_heads=10, num_kv_heads=2)),
-    ),
-    "an FFN that tp does not divide": ("TP-1", "plan.tp", shaped(DENSE, ffn=Ffn(intermediate=97))),
-    "a vocabulary that tp does not divide": (
-        "TP-1", "plan.tp", replace(DENSE, model=replace(model(), vocab=1001)),
-    ),
-    "a hidden size that a split by columns does not divide": (
-        "TP-1", "plan.tp",
-        replace(
-            planned(DENSE, split=TensorSplit(attention_out="columns")), model=replace(model(), hidden=65)
-        ),
-    ),
-    "an expert that its ranks do not divide": (
-        "TP-1", "plan.ep", shaped(SPREAD, ffn=replace(EXPERTS, expert_intermediate=25)),
-    ),
-    "shared experts that tp does not divide": (
-        "TP-1", "plan.tp",
-        shaped(SPREAD, ffn=replace(EXPERTS, num_shared_experts=1, shared_intermediate=25)),
-    ),
-    "tp 0": ("TP-1", "plan.tp", planned(DENSE, tp=0)),
-    "K/V heads of a TP rank that split unevenly over SP": (
-        "KV-4", "plan.sp.scheme",
-        shaped(
-            planned(BY_HEADS, sp=replace(RING, degree=2, scheme="all_to_all")),
-            attention=replace(GQA, num_heads=12, num_kv_heads=6),
-        ),
-    ),
-    "more weights than a device holds": ("KV-6", "plan.tp", TIGHT),
-    "a pool larger than what is left": ("KV-6", "serving.kv_blocks", limited(kv_blocks=10**6)),
-    "a batch whose buffers leave no room": (
-        "KV-6", "serving.max_batch_tokens", limited(max_batch_tokens=2**21),
-    ),
-    "no scheme": ("SP-1", "plan.sp.scheme", planned(DENSE, sp=replace(RING, scheme=None))),
-    "no partition": ("SP-1", "plan.sp.partition", planned(DENSE, sp=replace(RING, partition=None))),
-    "heads of a TP rank that sp does not divide": (
-        "SP-1", "plan.sp.scheme", shaped(BY_HEADS, attention=replace(GQA, num_heads=10, num_kv_heads=2)),
-    ),
-    "a ring of latents": ("SP-1", "plan.sp.scheme", planned(COMPRESSED, sp=RING)),
-    "silence about decode": ("SP-3", "plan.sp.decode", planned(DENSE, sp=replace(RING, decode=None))),
-    "a cut too many": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=(Cut(layer=1), Cut(layer=2)))),
-    "a cut too few": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=())),
-    "a cut behind the last layer": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=4),))),
-    "a cut before the first module": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=0),))),
-    "cuts out of order": (
-        "PP-1", "plan.stages.cuts[1]",
-        planned(DENSE, dp=1, pp=3, stages=(Cut(layer=3), Cut(layer=1)), placement=None),
-    ),
-    "the same cut twice": (
-        "PP-1", "plan.stages.cuts[1]",
-        planned(DENSE, dp=1, pp=3, stages=(Cut(layer=2), Cut(layer=2)), placement=None),
-    ),
-    "more stages than layers": (
-        "PP-1", "plan.pp", planned(DENSE, dp=1, pp=8, tp=1, stages=None, placement=tuple(range(16))),
-    ),
-    "EP on a dense model": ("EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(degree=2))),
-    "a placement of experts on a dense model": (
-        "EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(placement=(0, 0))),
-    ),
-    "experts that ep does not divide": (
-        "EP-1", "plan.ep", shaped(planned(SPREAD, ep=ExpertPlan(degree=4)), ffn=replace(EXPERTS, num_experts=6)),
-    ),
-    "ranks that ep does not divide": ("EP-1", "plan.ep", planned(SPREAD, ep=ExpertPlan(degree=8))),
-    "an expert nowhere": (
-        "EP-1", "plan.ep.placement", planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0))),
-    ),
-    "an expert on a rank that is not there": (
-        "EP-1", "plan.ep.placement[7]",
-        planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0, 2))),
-    ),
-    "EP ranks with unequal numbers of experts": (
-        "EP-1", "plan.ep.placement",
-        planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0, 0))),
-    ),
-    # sp 3 × tp 2 = 6 ranks, ep 2: ranks 0 1 2 | 3 4 5 share experts, and cut the TP group 2 3.
-    "an expert that cuts across TP groups": (
-        "EP-6", "plan.ep",
-        planned(SPREAD, dp=1, sp=replace(RING, degree=3), ep=ExpertPlan(degree=2), placement=None),
-    ),
-    "more ranks than devices": ("DP-1", "plan.dp", planned(DENSE, dp=3, placement=None)),
-    "half a replica": ("DP-1", "plan.placement", planned(DENSE, placement=tuple(range(12)))),
-    "ranks that the plan does not have": ("DP-1", "plan.placement", planned(DENSE, dp=1)),
-    "a device twice": ("DP-1", "plan.placement[1]", planned(DENSE, placement=(0, 0, *range(2, 16)))),
-    "a device that is not there": ("DP-1", "plan.placement[15]", planned(DENSE, placement=(*range(15), 16))),
-    "dp 0": ("DP-1", "plan.dp", planned(DENSE, dp=0)),
-}  # fmt: skip
+from clustersim.plan.parallel import ExpertPlan
+from tests.legality.timeline.golden import compare
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -147,54 +46,6 @@ def test_fix_of_a_mutation_makes_the_plan_legal(name: str) -> None:
     assert check(changed(deployment, violation.change)).verdict == "legal"
 
 
-def _moved(stages: Any, source: int, target: int) -> Any:
-    """Return stages with the last module of one added at the front of the other."""
-    return tuple((stages[source][-1], *stage) if at == target else stage for at, stage in enumerate(stages))
-
-
-LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[str, Any]]]] = {
-    "an orphaned head": (
-        "KV-4", "plan.tp", DENSE, lambda layout: {"kv_heads": (((0,), (2, 3)), *layout.kv_heads[1:])},
-    ),
-    "an undeclared copy": (
-        "KV-4", "plan.tp", DENSE, lambda layout: {"kv_heads": (((0, 1), (1, 2, 3)), *layout.kv_heads[1:])},
-    ),
-    "a latent on one TP rank only": (
-        "KV-4", "plan.tp", COMPRESSED, lambda layout: {"kv_heads": (((0,), ()), *layout.kv_heads[1:])},
-    ),
-    "heads in another order": (
-        "TP-9", "plan.tp", DENSE, lambda layout: {"kv_heads": (((2, 3), (0, 1)), *layout.kv_heads[1:])},
-    ),
-    "a gap between segments": (
-        "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 2), (6, 8)), ((3, 6),))}},
-    ),
-    "overlapping segments": (
-        "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((3, 8),))}},
-    ),
-    "a segment that reaches into the next sequence": (
-        "SP-7", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((4, 9),))}},
-    ),
-    "weights divided by sp": (
-        "SP-9", "plan.sp", DENSE,
-        lambda layout: {"weight_bytes": tuple(size / 2 for size in layout.weight_bytes)},
-    ),
-    "a module left out": (
-        "PP-1", "plan.stages", DENSE, lambda layout: {"stages": (layout.stages[0][:-1], layout.stages[1])},
-    ),
-    "a module placed twice": (
-        "PP-1", "plan.stages", DENSE, lambda layout: {"stages": _moved(layout.stages, 0, 1)},
-    ),
-    "modules in another order": (
-        "PP-1", "plan.stages", DENSE,
-        lambda layout: {"stages": (tuple(reversed(layout.stages[0])), layout.stages[1])},
-    ),
-    "two ranks with different maps of experts": (
-        "EP-6", "plan.ep.placement", SPREAD,
-        lambda layout: {"expert_maps": {8: (*layout.expert_maps[8][:3], (1, 0) * 4)}},
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", LAYOUT_MUTATIONS)
 def test_mutation_of_who_holds_what_breaks_exactly_its_rule(name: str) -> None:
     rule, where, deployment, mutate = LAYOUT_MUTATIONS[name]
@@ -203,11 +54,24 @@ def test_mutation_of_who_holds_what_breaks_exactly_its_rule(name: str) -> None:
     assert [(found.rule, found.where) for found in verdict.violations] == [(rule, where)]
 
 
+@pytest.mark.parametrize("name", PLAN_RULE)
+def test_rule_is_necessary(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its rule switched off, an illegal plan passes."""
+    others = {rule: look for rule, look in PLAN_CHECKS.items() if rule != PLAN_RULE[name]}
+    monkeypatch.setattr(checking, "PLAN_CHECKS", others)
+    assert verdict_of(name).violations == ()
+
+
+def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
+    caught = {name: " ".join(broken(verdict_of(name))) for name in PLAN_RULE}
+    lines = [f"{PLAN_RULE[name]:6}  {name:52}  {rules}" for name, rules in caught.items()]
+    compare(request, Path(__file__).with_name("plan_matrix.txt"), "\n".join(sorted(lines)) + "\n")
+
+
 def test_every_rule_of_level_p_is_checked_and_has_a_mutation() -> None:
     of_level_p = [rule.id for rule in RULES if "P" in rule.levels]
     assert list(PLAN_CHECKS) == of_level_p
-    mutated = {rule for rule, *_ in (*MUTATIONS.values(), *LAYOUT_MUTATIONS.values())}
-    assert sorted(mutated) == sorted(of_level_p)
+    assert set(PLAN_RULE.values()) == set(of_level_p)
 
 
 def test_all_violations_are_reported_at_once() -> None:

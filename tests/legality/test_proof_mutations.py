@@ -5,52 +5,48 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from proof_mutations import (
+    COMPARISONS,
+    PROOFS,
+    SPREAD,
+    STAGES,
+    TWO,
+    between,
+    bypassed,
+    case,
+    dispatched,
+    duplicate,
+    lose,
+    misroute,
+    node,
+    proven,
+    renamed,
+    routing_by_rank,
+    segments,
+    symbols,
+    without,
+)
 
 from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import EDGE_KINDS, Node
+from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.legality.rule import Violation
-from clustersim.model import ModelSpec
-from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
+from clustersim.legality.rulebook import RULES
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan, TensorSplit
 from clustersim.proof import attention, execution
-from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.order import program_order
-from clustersim.proof.proof import Proof, graphs_of, prove
-from clustersim.proof.script import Script, chunked_script, kind_of
-from clustersim.proof.values import Dense, Routed, routed
+from clustersim.proof.proof import LOOKED_AT, Proof, graphs_of, prove
+from clustersim.proof.script import chunked_script, kind_of
+from clustersim.proof.values import Routed
 from clustersim.proof.wiring import wired
 from tests.laws.proof_cases import model_of
-
-Wanted = Callable[[Node, Node, str], bool]
-
-TWO = ParallelPlan(tp=2)
-
-
-def segments(scheme: str, decode: str = "dp", degree: int = 2, tp: int = 1) -> ParallelPlan:
-    sp = SequencePlan(degree=degree, scheme=scheme, partition="zigzag", decode=decode)
-    return ParallelPlan(tp=tp, sp=sp)
-
-
-SPREAD = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=2))
-
-
-@cache
-def case(name: str, plan: ParallelPlan) -> tuple[ModelSpec, Script, Expected, dict[str, StepGraph]]:
-    model = model_of(name)
-    script = chunked_script((9, 6, 8), output_tokens=3, budget=10, vocab=model.vocab, plan=plan)
-    return model, script, expected_of(model, script), dict(graphs_of(model, plan, script))
-
-
-def proven(name: str, plan: ParallelPlan, change: Callable[[StepGraph], StepGraph] = lambda graph: graph) -> Proof:
-    """Prove a plan whose graphs were changed."""
-    model, script, expected, graphs = case(name, plan)
-    changed = {kind: change(graph) for kind, graph in graphs.items()}
-    return prove(model, plan, script, expected=expected, graphs=changed, orders=0)
+from tests.legality.timeline.golden import compare
 
 
 def found(proof: Proof) -> Violation:
@@ -61,65 +57,42 @@ def found(proof: Proof) -> Violation:
     return violation
 
 
-def node(graph: StepGraph, index: int) -> Node:
-    return graph.symbols[graph.symbol[index]]
-
-
-def kept_edges(graph: StepGraph, kept: np.ndarray) -> StepGraph:
-    return replace(graph, source=graph.source[kept], target=graph.target[kept], kind=graph.kind[kept])
-
-
-def without(wanted: Wanted) -> Callable[[StepGraph], StepGraph]:
-    """Drop every edge of which (source, target, kind) is ``wanted``."""
-
-    def change(graph: StepGraph) -> StepGraph:
-        edges = zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True)
-        kept = [not wanted(node(graph, a), node(graph, b), EDGE_KINDS[k]) for a, b, k in edges]
-        return kept_edges(graph, np.array(kept))
-
-    return change
-
-
-def between(source: str, target: str, kind: str = "kv") -> Callable[[StepGraph], StepGraph]:
-    return without(lambda a, b, k: (a.name, b.name, k) == (source, target, kind))
-
-
-def bypassed(name: str) -> Callable[[StepGraph], StepGraph]:
-    """Take a node out: what it needed goes, rank by rank, to what needed it."""
-
-    def change(graph: StepGraph) -> StepGraph:
-        gone = {index for index in range(len(graph)) if node(graph, index).name == name}
-        edges = list(zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True))
-        into = [edge for edge in edges if edge[1] in gone]
-        made = [edge for edge in edges if edge[0] not in gone and edge[1] not in gone]
-        for source, target, kind in edges:
-            if source in gone:
-                for before, at, _ in into:
-                    if at == source and set(graph.ranks_of(before)) & set(graph.ranks_of(target)):
-                        made.append((before, target, kind))
-        rest = np.array([index not in gone for index in range(len(graph))])
-        number = np.cumsum(rest) - 1
-        source, target, kind = np.array(sorted(set(made))).T
-        columns = {name: getattr(graph, name)[rest] for name in ("symbol", "group", "layer", "stage", "unit", "stream")}
-        return replace(graph, **columns, source=number[source], target=number[target], kind=kind)
-
-    return change
-
-
-def symbols(change: Callable[[Node], Node]) -> Callable[[StepGraph], StepGraph]:
-    return lambda graph: replace(graph, symbols=tuple(change(symbol) for symbol in graph.symbols))
-
-
-def renamed(old: str, name: str, op: str) -> Callable[[StepGraph], StepGraph]:
-    return symbols(lambda symbol: replace(symbol, name=name, op=op) if symbol.name == old else symbol)
-
-
 CASES = [("llama", TWO), ("shared", SPREAD), ("latent", segments("all_gather", tp=2)), ("mha", segments("all_to_all"))]
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_plans_are_legal_before_they_are_broken(name: str, plan: ParallelPlan) -> None:
     assert proven(name, plan).verdict.verdict == "legal"
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_a_mutation_breaks_its_rule_and_no_other(name: str) -> None:
+    rule, broken = PROOFS[name]
+    assert found(broken()).rule == rule
+
+
+def test_each_rule_of_level_x_is_necessary() -> None:
+    """A proof names one rule for the first wrong value: without that rule, the mutations that break it pass."""
+    of_level_x = {rule.id for rule in RULES if "X" in rule.levels}
+    assert set(LOOKED_AT) == of_level_x
+    assert {rule for rule, _ in PROOFS.values()} - {"PP-2", "PP-6"} == of_level_x
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_each_comparison_of_a_proof_is_necessary(name: str) -> None:
+    """Switched off, it lets a wrong execution pass that no other comparison sees."""
+    owner, attribute, passing, broken = COMPARISONS[name]
+    assert broken().verdict.verdict == "illegal"
+    with mock.patch.object(owner, attribute, passing):
+        assert broken().verdict.verdict == "legal"
+
+
+def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
+    lines = [f"{rule:6}  {name:52}  {found(broken()).rule}" for name, (rule, broken) in PROOFS.items()]
+    compare(request, Path(__file__).with_name("proof_matrix.txt"), "\n".join(sorted(lines)) + "\n")
 
 
 # --- TP-2 ---------------------------------------------------------------------------------------------------------
@@ -297,33 +270,11 @@ def test_only_whole_prompts_and_no_move_are_missed_by_decode() -> None:
 # --- EP-2, EP-3 ---------------------------------------------------------------------------------------------------
 
 
-def lose(pairs: Routed) -> Routed:
-    return pairs.chosen(np.arange(1, len(pairs.token)))
-
-
-def duplicate(pairs: Routed) -> Routed:
-    return routed([pairs, pairs.chosen(np.arange(1))], pairs.data.shape[1])
-
-
-def misroute(pairs: Routed) -> Routed:
-    expert = pairs.expert.copy()
-    expert[:1] = (expert[:1] + 1) % 4 + expert[:1] // 4 * 4
-    return replace(pairs, expert=expert)
-
-
 @pytest.mark.parametrize("change", [lose, duplicate, misroute])
 @pytest.mark.parametrize("plan", [ParallelPlan(), TWO, SPREAD])
-def test_token_lost_duplicated_or_misrouted(
-    change: Callable[[Routed], Routed], plan: ParallelPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, together = execution.ALONE["dispatch"], execution.TOGETHER["dispatch"]
-    monkeypatch.setitem(execution.ALONE, "dispatch", lambda at, arrived: change(alone(at, arrived)))
-    monkeypatch.setitem(
-        execution.TOGETHER,
-        "dispatch",
-        lambda ats, arrived: [change(pairs) if len(pairs.token) else pairs for pairs in together(ats, arrived)],
-    )
-    violation = found(proven("shared", plan))
+def test_token_lost_duplicated_or_misrouted(change: Callable[[Routed], Routed], plan: ParallelPlan) -> None:
+    with dispatched(change):
+        violation = found(proven("shared", plan))
     assert (violation.rule, violation.where.split()[-1]) == ("EP-2", "dispatch")
     assert "of sequence" in violation.message
     assert "expert" in violation.message
@@ -334,21 +285,12 @@ def test_lost_results_of_experts() -> None:
     assert violation.rule == "EP-2"
 
 
-def test_router_that_looks_at_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = execution.ALONE["gate"]
-
-    def by_rank(at, arrived):
-        made = plain(at, arrived)
-        return Dense(data=np.roll(made.data, at.rank, axis=1), rows=made.rows, what="router")
-
-    monkeypatch.setitem(execution.ALONE, "gate", by_rank)
-    violation = found(proven("shared", SPREAD))
+def test_router_that_looks_at_its_rank() -> None:
+    violation = found(routing_by_rank())
     assert (violation.rule, violation.where.split()[3], violation.where.split()[-1]) == ("EP-3", "1,", "gate")
 
 
 # --- between stages and layers ------------------------------------------------------------------------------------
-
-STAGES = ParallelPlan(pp=2, stages=(Cut(layer=1, before="ffn"),))
 
 
 def test_stage_that_starts_without_what_was_sent_to_it() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from clustersim.legality.deployment import Deployment, divisors
 from clustersim.legality.layout import Layout
@@ -44,7 +45,38 @@ def divides(deployment: Deployment, layout: Layout) -> Finding:
     looked_at = sum(len(kinds[part]) for part in by_layer) + len(ends)
     splits = dict.fromkeys([split for found in kinds.values() for split in found] + list(ends))
     faults = [_fault(deployment, split) for split in _telling(deployment, splits)]
-    return Finding(looked_at=looked_at, faults=tuple(faults))
+    return Finding(looked_at=looked_at, faults=(*_undecomposable(deployment), *faults))
+
+
+DIMENSIONS: Final = {
+    "embedding": ("vocab", "hidden"),
+    "attention_out": ("rows", "columns"),
+    "ffn_up": ("columns", "rows"),
+    "ffn_down": ("rows", "columns"),
+    "lm_head": ("vocab", "hidden"),
+}
+"""Operator → the dimensions along which its parts can be put together again by a sum or side by side."""
+
+
+def _undecomposable(deployment: Deployment) -> Iterator[Fault]:
+    """Yield what is split along another dimension: a softmax over a part of its keys, say, is no part of the whole."""
+    split = deployment.plan.split
+    for field in fields(split):
+        dimension = getattr(split, field.name)
+        if dimension not in DIMENSIONS[field.name]:
+            yield _undecomposable_fault(field.name, dimension)
+
+
+def _undecomposable_fault(name: str, dimension: str) -> Fault:
+    path, choices = f"plan.tp.{name}", DIMENSIONS[name]
+    repairs = [Repair(text=one, change=((path, one),), distance=at) for at, one in enumerate(choices)]
+    return Fault(
+        where=path,
+        message=f"{name.replace('_', ' ')} can't be split by {dimension}: neither the sum of the parts nor their "
+        "concatenation is the whole",
+        advice="use another dimension",
+        repairs=lambda: repairs,
+    )
 
 
 def splits_of(deployment: Deployment, part: Attention | Ffn | Moe) -> Iterator[Split]:

@@ -1,0 +1,188 @@
+"""Every mutation of RULES.md's level P: a plan, or who holds what under it, with one thing broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from plans import BY_HEADS, COMPRESSED, DENSE, EXPERTS, GQA, RING, SPREAD, check, model, planned
+
+from clustersim.legality.deployment import Deployment, ServingLimits
+from clustersim.legality.layout import Layout, layout_of
+from clustersim.legality.rule import Verdict
+from clustersim.model.architecture import Ffn
+from clustersim.plan.parallel import Cut, ExpertPlan, SequencePlan, TensorSplit
+
+BASES = {"dense": DENSE, "by heads": BY_HEADS, "experts": SPREAD, "latent": COMPRESSED}
+
+
+def limited(**limits: Any) -> Deployment:
+    return replace(DENSE, limits=ServingLimits(**limits))
+
+
+def shaped(deployment: Deployment, **model_parts: Any) -> Deployment:
+    return replace(deployment, model=model(**model_parts))
+
+
+ONE_TOKEN = ServingLimits(max_batch_tokens=1, max_batch_requests=1)
+TIGHT = replace(DENSE, memory_bytes=140_000, limits=ONE_TOKEN)
+"""126,000 bytes may be filled; stage 1 has weights of 126,080 (see the test of the boundary)."""
+
+MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
+    "heads that tp does not divide": (
+        "TP-1", "plan.tp",
+        shaped(planned(DENSE, tp=4, dp=1, placement=None), attention=replace(GQA, num_heads=10, num_kv_heads=2)),
+    ),
+    "an FFN that tp does not divide": ("TP-1", "plan.tp", shaped(DENSE, ffn=Ffn(intermediate=97))),
+    "a vocabulary that tp does not divide": (
+        "TP-1", "plan.tp", replace(DENSE, model=replace(model(), vocab=1001)),
+    ),
+    "a hidden size that a split by columns does not divide": (
+        "TP-1", "plan.tp",
+        replace(
+            planned(DENSE, split=TensorSplit(attention_out="columns")), model=replace(model(), hidden=65)
+        ),
+    ),
+    "an expert that its ranks do not divide": (
+        "TP-1", "plan.ep", shaped(SPREAD, ffn=replace(EXPERTS, expert_intermediate=25)),
+    ),
+    "shared experts that tp does not divide": (
+        "TP-1", "plan.tp",
+        shaped(SPREAD, ffn=replace(EXPERTS, num_shared_experts=1, shared_intermediate=25)),
+    ),
+    "tp 3 on 8 heads": ("TP-1", "plan.tp", planned(DENSE, tp=3, dp=1, placement=None)),
+    # 16 ranks for 8 heads: each head's softmax would be over half of its scores.
+    "a softmax that is split between two ranks": (
+        "TP-1", "plan.tp", planned(DENSE, tp=16, dp=1, pp=1, sp=SequencePlan(), stages=None, placement=None),
+    ),
+    "an operator that is split along its softmax": (
+        "TP-1", "plan.tp.attention_out",
+        planned(DENSE, split=TensorSplit(attention_out="softmax")),  # type: ignore[arg-type]  # not one of the choices
+    ),
+    "tp 0": ("TP-1", "plan.tp", planned(DENSE, tp=0)),
+    "K/V heads of a TP rank that split unevenly over SP": (
+        "KV-4", "plan.sp.scheme",
+        shaped(
+            planned(BY_HEADS, sp=replace(RING, degree=2, scheme="all_to_all")),
+            attention=replace(GQA, num_heads=12, num_kv_heads=6),
+        ),
+    ),
+    "more weights than a device holds": ("KV-6", "plan.tp", TIGHT),
+    "a pool larger than what is left": ("KV-6", "serving.kv_blocks", limited(kv_blocks=10**6)),
+    "a batch whose buffers leave no room": (
+        "KV-6", "serving.max_batch_tokens", limited(max_batch_tokens=2**21),
+    ),
+    "no scheme": ("SP-1", "plan.sp.scheme", planned(DENSE, sp=replace(RING, scheme=None))),
+    "no partition": ("SP-1", "plan.sp.partition", planned(DENSE, sp=replace(RING, partition=None))),
+    "heads of a TP rank that sp does not divide": (
+        "SP-1", "plan.sp.scheme", shaped(BY_HEADS, attention=replace(GQA, num_heads=10, num_kv_heads=2)),
+    ),
+    "a ring of latents": ("SP-1", "plan.sp.scheme", planned(COMPRESSED, sp=RING)),
+    "silence about decode": ("SP-3", "plan.sp.decode", planned(DENSE, sp=replace(RING, decode=None))),
+    "a cut too many": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=(Cut(layer=1), Cut(layer=2)))),
+    "a cut too few": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=())),
+    "a cut behind the last layer": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=4),))),
+    "a cut before the first module": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=0),))),
+    "cuts out of order": (
+        "PP-1", "plan.stages.cuts[1]",
+        planned(DENSE, dp=1, pp=3, stages=(Cut(layer=3), Cut(layer=1)), placement=None),
+    ),
+    "the same cut twice": (
+        "PP-1", "plan.stages.cuts[1]",
+        planned(DENSE, dp=1, pp=3, stages=(Cut(layer=2), Cut(layer=2)), placement=None),
+    ),
+    "more stages than layers": (
+        "PP-1", "plan.pp", planned(DENSE, dp=1, pp=8, tp=1, stages=None, placement=tuple(range(16))),
+    ),
+    "EP on a dense model": ("EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(degree=2))),
+    "a placement of experts on a dense model": (
+        "EP-1", "plan.ep", planned(DENSE, ep=ExpertPlan(placement=(0, 0))),
+    ),
+    "experts that ep does not divide": (
+        "EP-1", "plan.ep", shaped(planned(SPREAD, ep=ExpertPlan(degree=4)), ffn=replace(EXPERTS, num_experts=6)),
+    ),
+    "ranks that ep does not divide": ("EP-1", "plan.ep", planned(SPREAD, ep=ExpertPlan(degree=8))),
+    "an expert nowhere": (
+        "EP-1", "plan.ep.placement", planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0))),
+    ),
+    "an expert on a rank that is not there": (
+        "EP-1", "plan.ep.placement[7]",
+        planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0, 2))),
+    ),
+    "EP ranks with unequal numbers of experts": (
+        "EP-1", "plan.ep.placement",
+        planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0, 0))),
+    ),
+    # sp 3 × tp 2 = 6 ranks, ep 2: ranks 0 1 2 | 3 4 5 share experts, and cut the TP group 2 3.
+    "an expert that cuts across TP groups": (
+        "EP-6", "plan.ep",
+        planned(SPREAD, dp=1, sp=replace(RING, degree=3), ep=ExpertPlan(degree=2), placement=None),
+    ),
+    "more ranks than devices": ("DP-1", "plan.dp", planned(DENSE, dp=3, placement=None)),
+    "half a replica": ("DP-1", "plan.placement", planned(DENSE, placement=tuple(range(12)))),
+    "ranks that the plan does not have": ("DP-1", "plan.placement", planned(DENSE, dp=1)),
+    "a device twice": ("DP-1", "plan.placement[1]", planned(DENSE, placement=(0, 0, *range(2, 16)))),
+    "a device that is not there": ("DP-1", "plan.placement[15]", planned(DENSE, placement=(*range(15), 16))),
+    "dp 0": ("DP-1", "plan.dp", planned(DENSE, dp=0)),
+}  # fmt: skip
+
+
+def _moved(stages: Any, source: int, target: int) -> Any:
+    """Return stages with the last module of one added at the front of the other."""
+    return tuple((stages[source][-1], *stage) if at == target else stage for at, stage in enumerate(stages))
+
+
+LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[str, Any]]]] = {
+    "an orphaned head": (
+        "KV-4", "plan.tp", DENSE, lambda layout: {"kv_heads": (((0,), (2, 3)), *layout.kv_heads[1:])},
+    ),
+    "an undeclared copy": (
+        "KV-4", "plan.tp", DENSE, lambda layout: {"kv_heads": (((0, 1), (1, 2, 3)), *layout.kv_heads[1:])},
+    ),
+    "a latent on one TP rank only": (
+        "KV-4", "plan.tp", COMPRESSED, lambda layout: {"kv_heads": (((0,), ()), *layout.kv_heads[1:])},
+    ),
+    "heads in another order": (
+        "TP-9", "plan.tp", DENSE, lambda layout: {"kv_heads": (((2, 3), (0, 1)), *layout.kv_heads[1:])},
+    ),
+    "a gap between segments": (
+        "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 2), (6, 8)), ((3, 6),))}},
+    ),
+    "overlapping segments": (
+        "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((3, 8),))}},
+    ),
+    "a segment that reaches into the next sequence": (
+        "SP-7", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((4, 9),))}},
+    ),
+    "weights divided by sp": (
+        "SP-9", "plan.sp", DENSE,
+        lambda layout: {"weight_bytes": tuple(size / 2 for size in layout.weight_bytes)},
+    ),
+    "a module left out": (
+        "PP-1", "plan.stages", DENSE, lambda layout: {"stages": (layout.stages[0][:-1], layout.stages[1])},
+    ),
+    "a module placed twice": (
+        "PP-1", "plan.stages", DENSE, lambda layout: {"stages": _moved(layout.stages, 0, 1)},
+    ),
+    "modules in another order": (
+        "PP-1", "plan.stages", DENSE,
+        lambda layout: {"stages": (tuple(reversed(layout.stages[0])), layout.stages[1])},
+    ),
+    "two ranks with different maps of experts": (
+        "EP-6", "plan.ep.placement", SPREAD,
+        lambda layout: {"expert_maps": {8: (*layout.expert_maps[8][:3], (1, 0) * 4)}},
+    ),
+}  # fmt: skip
+
+PLAN_RULE: dict[str, str] = {name: rule for name, (rule, *_) in (*MUTATIONS.items(), *LAYOUT_MUTATIONS.items())}
+"""Mutation → the rule that it breaks."""
+
+
+def verdict_of(name: str) -> Verdict:
+    """Check a mutation."""
+    if name in MUTATIONS:
+        return check(MUTATIONS[name][2])
+    _, _, deployment, mutate = LAYOUT_MUTATIONS[name]
+    layout = layout_of(deployment)
+    return check(deployment, replace(layout, **mutate(layout)))
