@@ -132,4 +132,4 @@ def _router(options: Options, dp: int) -> Lines:
             return (("serving.router", "round_robin", f"{name}: the balancer is outside of vLLM; assumed"),)
     if options.given("--data-parallel-rank") is not None:
         return (("serving.router", "round_robin", "--data-parallel-rank: an external balancer; assumed"),)
-    return (("serving.router", "least_outstanding", "the nearest to vLLM's, which counts requests and not tokens"),)
+    return (("serving.router", "fewest_waiting", "how vLLM balances its replicas"),)

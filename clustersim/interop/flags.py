@@ -73,9 +73,10 @@ READ: Final = """
     --block-size --cudagraph-capture-sizes --data-parallel-external-lb --data-parallel-hybrid-lb
     --data-parallel-rank --data-parallel-size --dtype --enable-chunked-prefill --enable-expert-parallel
     --enable-prefix-caching --enforce-eager --expert-placement-strategy --gpu-memory-utilization
-    --hf-config-path --kv-cache-dtype --max-cudagraph-capture-size --max-model-len --max-num-batched-tokens
-    --max-num-seqs --model --nnodes --num-gpu-blocks-override --optimization-level --performance-mode
-    --pipeline-parallel-size --quantization --tensor-parallel-size
+    --hf-config-path --kv-cache-dtype --long-prefill-token-threshold --max-cudagraph-capture-size
+    --max-model-len --max-num-batched-tokens --max-num-seqs --model --nnodes --num-gpu-blocks-override
+    --optimization-level --performance-mode --pipeline-parallel-size --quantization --scheduling-policy
+    --tensor-parallel-size
     """
 
 IGNORED: Final[Mapping[str, str]] = {
@@ -178,7 +179,6 @@ REFUSED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "--hf-overrides": ("changes of the configuration are not read; give a config.json with them as --model", ("{}",)),
     "--kv-cache-memory-bytes": ("say the K/V pool in blocks, with --num-gpu-blocks-override", ()),
     "--kv-transfer-config": ("K/V that moves between engines is not simulated", ()),
-    "--long-prefill-token-threshold": ("a limit of a prompt's chunk is not simulated", ("0",)),
     "--lora-modules": ("LoRA is not simulated", ()),
     "--max-num-partial-prefills": ("vLLM itself takes only 1", ("1",)),
     "--offload-group-size": ("weights on the host are not simulated", ("0",)),
@@ -187,7 +187,6 @@ REFUSED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "--prefill-context-parallel-size": ("its layout is none of clustersim's; see plan.sp for its own", ("1",)),
     "--runner": ("only models that generate text are simulated", ("auto", "generate")),
     "--scheduler-cls": ("a scheduler of your own cannot be read from a command line", ()),
-    "--scheduling-policy": ("only requests in order of arrival are simulated", ("fcfs",)),
     "--speculative-config": ("speculative decoding is not simulated", ()),
     "--speculative-model": ("speculative decoding is not simulated", ()),
 }

@@ -58,12 +58,18 @@ class Setting:
     default: Any
 
 
+def _or_none(text: str) -> int | None:
+    """Read a number of which 0 means that there is none."""
+    return whole(text) or None
+
+
 SETTINGS: Final = (
     Setting(path="serving.kv_block_tokens", flag="--block-size", read=count, default=16),
     Setting(path="serving.memory_utilization", flag="--gpu-memory-utilization", read=share, default=0.9),
     Setting(path="serving.kv_blocks", flag="--num-gpu-blocks-override", read=count, default=None),
+    Setting(path="serving.long_prompt_tokens", flag="--long-prefill-token-threshold", read=_or_none, default=None),
 )
-"""One line for each option that needs nothing but its own value."""
+"""One line for each option that needs nothing but its own value (a switch has the text true or false)."""
 
 
 def write_server(command: Command, topology: str | None, model: str | None, draft: Draft) -> None:
@@ -174,6 +180,10 @@ def _batches(options: Options, device: Device, longest: int | None, draft: Draft
             "without chunked prefill vLLM mixes whole prompts with decodes in a step; `continuous` here takes the "
             "prompts first, in steps of their own."
         )
+    policy, origin = options.value("--scheduling-policy", choice_of("fcfs", "priority"), "fcfs")
+    if policy == "priority":
+        draft.set("serving.order.by", "priority", origin)
+        draft.set("serving.order.patience", "unlimited", "in vLLM the priority decides before the arrival")
     requests, tokens = batch_defaults(device)
     mode, _ = options.value("--performance-mode", choice_of("balanced", "interactivity", "throughput"), "balanced")
     if mode == "throughput":

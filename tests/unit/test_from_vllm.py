@@ -70,7 +70,7 @@ def test_a_silent_command_has_the_defaults_of_vllm() -> None:
         ("-tp 8 -pp 2 --data-parallel-size=2", {"plan": {"tp": 8, "pp": 2, "dp": 2}, "topology.nodes": 4}),
         ("-tp=4 --tensor_parallel_size 2", {"plan.tp": 2}),  # the last one counts
         ("--tensor-par 2", {"plan.tp": 2}),  # as argparse shortens it
-        ("-dp 2", {"serving.router": "least_outstanding"}),
+        ("-dp 2", {"serving.router": "fewest_waiting"}),
         ("-dp 2 --data-parallel-external-lb", {"serving.router": "round_robin"}),
         ("-tp 4 --nnodes 2", {"plan.placement": ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], "topology.nodes": 2}),
         ("-tp 8 -pp 2 --nnodes 2", {"plan.placement": None, "topology.nodes": 2}),
@@ -88,6 +88,9 @@ def test_a_silent_command_has_the_defaults_of_vllm() -> None:
         ("--kv-cache-dtype fp8_e4m3", {"precision.kv_cache": "fp8", "precision.weights": "bf16"}),
         ("--quantization fp8", {"precision.weights": "fp8", "precision.activations": "bf16"}),
         ("-q awq_marlin", {"precision.weights": "int4"}),
+        ("--long-prefill-token-threshold 256", {"serving.long_prompt_tokens": 256}),
+        ("--long-prefill-token-threshold 0", {"serving.long_prompt_tokens": None}),
+        ("--scheduling-policy priority", {"serving.order": {"by": "priority", "patience": "unlimited"}}),
         ("--enforce-eager", {"serving.engine.graph_max_tokens": 0}),
         ("-O0", {"serving.engine.graph_max_tokens": 0}),
         ("-O 3 --max-cudagraph-capture-size 64", {"serving.engine.graph_max_tokens": 64}),
@@ -379,7 +382,8 @@ def test_no_option_is_read_in_vain(name: str) -> None:
     values = {
         "--model": "", "--hf-config-path": "", "--nnodes": "2", "--dtype": "half", "--kv-cache-dtype": "fp8",
         "--quantization": "fp8", "--performance-mode": "throughput", "--optimization-level": "0",
-        "--gpu-memory-utilization": "0.5", "--data-parallel-rank": "0", "--expert-placement-strategy": "round_robin",
+        "--gpu-memory-utilization": "0.5", "--data-parallel-rank": "0", "--scheduling-policy": "priority",
+        "--expert-placement-strategy": "round_robin",
     }  # fmt: skip
     if not values.get(name, "8"):
         return  # tests of models have these
