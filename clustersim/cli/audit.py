@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import click
-import numpy as np
 
+from clustersim.cli.audit_run import audit_run_directory
 from clustersim.cli.status import ILLEGAL
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
-from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict
-from clustersim.report.run_directory import read_run
-from clustersim.run.audit import against, history_of, violation_line
+from clustersim.run.audit import violation_line
 from clustersim.run.foreign_given import KEYS
 from clustersim.run.foreign_history import read_history
-from clustersim.run.simulate import simulate
-from clustersim.scenario.load import load
-from clustersim.timeline.digest import digest_of
 
 
 @click.command()
 @click.argument("recorded", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR | FILE …")
 @click.option(
-    "--against", "other", type=click.Path(path_type=Path), help="A run of the same requests under another plan."
+    "--against",
+    "other",
+    type=click.Path(path_type=Path),
+    help="Compare with another run: of the same scenario, or of its requests under another plan.",
 )
 @click.option("--again", type=click.Choice(["full", "folded"]), help="Simulate the run again, and compare.")
 @click.option(
@@ -49,54 +46,32 @@ def audit(
 ) -> None:
     """Check what a run recorded against the legality rules.
 
-    RUN_DIR is what `clustersim run` wrote. Tables from another simulator or an engine, CSV or Parquet, are told apart
-    by their columns: spans, facts, steps, chunks, decodes, requests, routes, held, flows. What they lack is not
-    checkable.
+    RUN_DIR is what `clustersim run` wrote. Its files are compared with its timeline first. Tables from another
+    simulator or an engine, CSV or Parquet, are told apart by their columns: spans, facts, steps, chunks, decodes,
+    requests, routes, held, flows. What they lack is not checkable.
 
-    Exit status 0: legal, 1: illegal, or not checkable, 2: something can't be read.
+    --against says whether the other run has the same timeline, bit for bit; where its plan is another one, whether
+    each request came to the same. --again says whether simulating once more gives the same timeline.
+
+    Exit status 0: legal, no rule that had something to look at is broken; rules that had nothing to look at are
+    named as not checkable. 1: illegal, a rule is broken or a file says something else than the timeline; or not
+    checkable, no rule had anything to look at. 2: something can't be read, can't be what a run wrote, or is not
+    comparable.
     """
     if len(recorded) == 1 and recorded[0].is_dir():
         if given:
             raise InputError(Problem(path="--given", message="a run directory says itself what it was made under"))
-        history = recorded_history(recorded[0], again)
-        if other is not None:
-            history = against(history, recorded_history(other, None))
+        verdict, compared = audit_run_directory(recorded[0], other, again)
     else:
         if other is not None or again is not None:
             raise InputError(Problem(message="--against and --again need a run directory, not tables"))
-        history = read_history(recorded, given)
-    verdict = check_history(history)
+        verdict, compared = check_history(read_history(recorded, given)), []
     if as_json:
-        print_json(verdict.as_json())
+        print_json(verdict.as_json() | ({"compared": compared} if compared else {}))
     else:
-        click.echo("\n".join(verdict_lines(verdict, " ".join(map(str, recorded)))))
+        click.echo("\n".join((*verdict_lines(verdict, " ".join(map(str, recorded))), *compared)))
     if verdict.verdict != "legal":
         ctx.exit(ILLEGAL)
-
-
-def recorded_history(path: Path, again: str | None) -> History:
-    """Return the history of a run directory, with the digests that it should have.
-
-    Parameters
-    ----------
-    path : Path
-    again : str or None
-        A replay in which the run is simulated once more.
-    """
-    run = read_run(path)
-    scenario = load(path / "scenario.yaml")
-    reasons = run.requests["reason"]
-    told = run.requests["request"][np.array([reason is not None for reason in reasons], bool)]
-    history = history_of(scenario, run.timeline, int(run.summary["kv_blocks"]), told.tolist())
-    digests = [
-        ("in the tables", digest_of(run.timeline)),
-        ("in templates.json", run.timeline.digest),
-        ("in summary.json", str(run.summary["timeline_digest"])),
-    ]
-    if again is not None:
-        repeated = simulate(load(path / "scenario.yaml", (f"run.replay={again}",)))
-        digests.append((f"simulated again, {again}", repeated.timeline.digest))
-    return replace(history, digests=tuple(digests))
 
 
 def verdict_lines(verdict: Verdict, name: str) -> Iterator[str]:

@@ -41,12 +41,13 @@ EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
 def digest_of(tables: Tables) -> str:
     """Return the SHA-256 of the canonical form, in hexadecimal."""
     total = hashlib.sha256()
-    for name, value in _parts(tables):
+    for name, value in digest_parts(tables):
         total.update(f"{name}:".encode() + value)
     return total.hexdigest()
 
 
-def _parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
+def digest_parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
+    """Yield name and SHA-256 of each part of the canonical form, in their order."""
     listed = b"".join(template.fingerprint for template in tables.templates)
     yield "templates", hashlib.sha256(listed).digest()
     passes = Passes(tables)

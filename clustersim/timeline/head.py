@@ -201,7 +201,8 @@ class Head:
                 self._refuse(f"{where}.after[{at}]", message)
 
     def _long(self, where: str, values: Any, length: int) -> None:
-        if len(values) != length and not (where.endswith(".send_classes") and not len(values)):
+        fewer = where.endswith(".send_classes") and len(values) < length  # ranks that idle send nothing
+        if len(values) != length and not fewer:
             self._refuse(where, f"found {len(values):,} values; expected {length:,}")
 
 

@@ -72,8 +72,10 @@ def test_audit_of_a_changed_record_names_rule_place_witness_and_fix(run_dir: Pat
     write_table(copy / "timeline" / "steps.parquet", steps | {"kv_blocks_used": used})
     status, verdict = verdict_of(copy)
     assert (status, verdict["verdict"]) == (1, "illegal")
-    assert broken(verdict) == {"KV-7"}
-    (found,) = verdict["violations"]
+    assert broken(verdict) == {"KV-7", "RUN-5"}
+    found, copied, answered = verdict["violations"]
+    assert copied["where"] == "steps.parquet, kv_blocks_used, row 4"
+    assert answered["where"] == "verdict.json, KV-7 at level T"
     assert (found["where"], found["level"]) == ("replica 0, step 3", "T")
     assert found["message"].startswith(f"{used[3]} blocks are in use where {used[3] - 1} follow from the tokens")
     assert found["fix"]
@@ -92,7 +94,7 @@ def test_audit_of_a_changed_span_finds_that_the_digest_is_another(run_dir: Path,
 def test_audit_simulates_again_and_compares(run_dir: Path) -> None:
     status, verdict = verdict_of(run_dir, "--again", "folded")
     assert status == 0
-    assert {"id": "RUN-5", "level": "T", "looked_at": 3} in verdict["rules"]
+    assert verdict["compared"][1].startswith("simulated again, folded: same timeline: digest ")
 
 
 def test_audit_compares_with_another_plan(run_dir: Path, tmp_path: Path) -> None:

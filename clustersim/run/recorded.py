@@ -1,0 +1,123 @@
+"""What a timeline says of the requests of its scenario: worked out from its facts and tokens alone, as an auditor does.
+
+Nothing here is shared with what wrote the tables of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem
+from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.scenario.scenario import Scenario
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import TokenTimes
+from clustersim.workload.requests import Requests
+
+NEVER = -1
+
+
+def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_dir: Path) -> None:
+    """Refuse a timeline that can't be one of a scenario: of other degrees, or with replicas or requests it has not.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    scenario : Scenario
+    count : int
+        Requests of the scenario.
+    run_dir : Path
+        Where both were read.
+
+    Raises
+    ------
+    InputError
+    """
+    problems = [
+        Problem(file=str(run_dir / "timeline" / file), path=path, message=message)
+        for file, path, message in _misfits(timeline, scenario, count)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tuple[str, str, str]]:
+    """Yield file, place in it, and what was found and expected."""
+    plan = scenario.plan
+    for path, found, wanted in (
+        ("stages", timeline.stages, plan.pp),
+        ("sp_tp", timeline.sp_tp, (plan.sp.degree, plan.tp)),
+    ):
+        if found != wanted:
+            yield "templates.json", path, f"found {found}; expected {wanted}, as the plan in scenario.yaml has it"
+    for name, most, words in (
+        ("replica", plan.dp, "replicas"),
+        ("request", count, "requests"),
+    ):
+        for table in ("passes", "transfers", "steps", "chunks", "decodes", "facts"):
+            values = getattr(timeline, table).get(name, np.empty(0, np.int64))
+            odd = np.flatnonzero(values >= most)
+            if len(odd):
+                message = f"{values[odd[0]]:,} in row {odd[0] + 1} can't be; scenario.yaml has {most:,} {words}, from 0"
+                yield f"{table}.parquet", name, message
+
+
+def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -> dict[str, Any]:
+    """Return what ``requests.parquet`` should say, but for the words of rejections.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    requests : Requests
+        Of its scenario.
+    times : TokenTimes
+        Of its tokens.
+
+    Returns
+    -------
+    dict
+        A row per request that arrived; what did not happen is NaN.
+    """
+    count = len(requests)
+    facts = timeline.facts
+    came = np.isin(facts["kind"], (ARRIVED, REJECTED))
+    arrived, replica = _first(facts["request"], facts["time_ns"], came, count), np.full(count, NEVER, np.int64)
+    rows = np.flatnonzero(came)[::-1]
+    replica[facts["request"][rows]] = facts["replica"][rows]
+    admitted, finished, rejected = (
+        _first(facts["request"], facts["time_ns"], facts["kind"] == kind, count)
+        for kind in (ADMITTED, FINISHED, REJECTED)
+    )
+    chosen = np.flatnonzero(arrived > NEVER)
+    outcome = np.where(finished > NEVER, "finished", np.where(rejected > NEVER, "rejected", "unfinished"))
+    return {
+        "request": chosen,
+        "replica": replica[chosen],
+        "arrived_ns": arrived[chosen],
+        "admitted_ns": _or_nan(admitted[chosen]),
+        "first_token_ns": _or_nan(times.first_ns[chosen]),
+        "finished_ns": _or_nan(finished[chosen]),
+        "prompt_tokens": requests.prompt_tokens[chosen],
+        "output_tokens": requests.output_tokens[chosen],
+        "generated_tokens": times.count[chosen],
+        "preemptions": np.bincount(facts["request"][facts["kind"] == PREEMPTED], minlength=count)[chosen],
+        "outcome": outcome[chosen].astype(object),
+    }
+
+
+def _first(request: Any, time: Any, some: Any, count: int) -> Int64Array:
+    """Return the time of the first of some facts of each request, −1 where there is none."""
+    found = np.full(count, NEVER, np.int64)
+    rows = np.flatnonzero(some)[::-1]  # the first of several is the one that stays
+    found[request[rows]] = time[rows]
+    return found
+
+
+def _or_nan(times: Int64Array) -> Any:
+    """Return times with NaN for what never was; whole numbers where nothing is missing, which are exact."""
+    return np.where(times == NEVER, np.nan, times) if (times == NEVER).any() else times
