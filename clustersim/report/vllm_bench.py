@@ -15,10 +15,9 @@ when the file was made, which would make two runs of one scenario differ: ``date
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ import numpy.typing as npt
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.report.files import written_whole
+from clustersim.report.json_object import write_object
 from clustersim.report.metrics import PERCENTILES, is_finished, targets_ns, weighted_percentile
 from clustersim.report.summary import plain_columns
 from clustersim.run.simulate import RunResult
@@ -39,7 +39,7 @@ BACKEND: Final = "clustersim"
 GOODPUT: Final = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """A scenario's target → vLLM's name for it; it has none for the gaps between tokens."""
 BATCH: Final = 4096
-"""Requests, or values of a list, that are written at a time."""
+"""Requests whose tokens are looked up at a time."""
 
 
 def check_file(path: Path) -> None:
@@ -262,39 +262,3 @@ def _statistics(values: FloatArray, weights: Int64Array) -> dict[str, float]:
     deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))
     named = {f"p{percent}": value for percent, value in zip(PERCENTILES, percentiles, strict=True)}
     return {"mean": mean, "median": median, "std": deviation, **named}
-
-
-def write_object(file: TextIO, entries: Mapping[str, Any]) -> None:
-    """Write a JSON object as ``json.dump`` would, its lists a part at a time: some are longer than memory."""
-    file.write("{")
-    for number, (key, value) in enumerate(entries.items()):
-        file.write(f"{', ' if number else ''}{json.dumps(key)}: ")
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            file.write(json.dumps(value, allow_nan=False))
-        else:
-            _write_list(file, value)
-    file.write("}")
-
-
-def _write_list(file: TextIO, values: Iterable[Any]) -> None:
-    file.write("[")
-    between = ""
-    for part in _parts(values):
-        file.write(between + json.dumps(part, allow_nan=False)[1:-1])
-        between = ", "
-    file.write("]")
-
-
-def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield the values in lists of a bounded length, as plain numbers."""
-    if isinstance(values, np.ndarray):
-        yield from (values[first : first + BATCH].tolist() for first in range(0, len(values), BATCH))
-        return
-    part: list[Any] = []
-    for value in values:
-        part.append(value)
-        if len(part) == BATCH:
-            yield part
-            part = []
-    if part:
-        yield part

@@ -32,7 +32,7 @@ RUNS = {
     "some rejected": ("workload={arrivals: {process: constant, rate: 9/s}, prompt_tokens: {empirical: {values: "
                       "[50, 900]}}, output_tokens: 40, requests: 20}", "serving.kv_blocks=50"),
     "some unfinished": ("workload={arrivals: {process: constant, rate: 9/s}, prompt_tokens: 900, output_tokens: 200, "
-                        "requests: 20}", "run.horizon=1500 ms"),
+                        "requests: 20}", "run.horizon=2500 ms"),
     "none finished": ("workload={arrivals: all_at_once, prompt_tokens: 900, output_tokens: 9, requests: 2}",
                       "serving.kv_blocks=5"),
     "trace": ("workload={trace: {path: traces/azure-conv-sample.csv, requests: 40}}",),
@@ -175,7 +175,7 @@ def test_the_duration_is_from_the_start_of_the_clients_to_the_last_end(folder: P
     ends = [start + latency for start, latency in zip(found["start_times"], found["latencies"], strict=True)]
     assert found["duration"] == pytest.approx(max(ends), rel=1e-12)
     assert found["start_times"][0] > 0  # the first request does not start the clock
-    assert written("some unfinished", folder)["duration"] == 1.5
+    assert written("some unfinished", folder)["duration"] == 2.5
 
 
 def test_clients_of_a_closed_loop_wait_from_the_start_until_they_may_send(folder: Path) -> None:
@@ -190,7 +190,7 @@ def test_failed_requests_have_an_error_and_no_output(folder: Path) -> None:
     for run in ("some rejected", "some unfinished"):
         found = written(run, folder)
         failed = [number for number, error in enumerate(found["errors"]) if error]
-        assert 0 < len(failed) < 20
+        assert 0 < len(failed) == found["failed"] < found["num_prompts"]
         assert {found["output_lens"][number] for number in failed} == {0}
         assert {found["latencies"][number] for number in failed} == {0.0}
     assert found["errors"][failed[0]] == "unfinished"
