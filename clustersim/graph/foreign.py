@@ -149,7 +149,8 @@ class _Reading(DeclarationReader):
             node = self.node(known, path)
             self.figures.append(self.said_figures(known, path))
             ranks = self.value(known.get("ranks"), tuple[int, ...], f"{path}.ranks")
-            if isinstance(ranks, tuple) and len(dict.fromkeys(ranks)) != max(1, len(ranks)):
+            told = isinstance(ranks, tuple) and all(type(rank) is int for rank in ranks)
+            if told and len(dict.fromkeys(ranks)) != max(1, len(ranks)):
                 self.unexpected(f"{path}.ranks", "one or more ranks, each once", list(ranks))
             layer, stage, unit = (
                 self.value(known.get(key, None if key == "layer" else 0), hint, f"{path}.{key}")

@@ -29,8 +29,8 @@ BY_AXIS: Final = frozenset({
 BY_STAGE: Final = frozenset({"PP-2", "PP-5", "RUN-1"})
 """Rules that look for a stage's transfers."""
 
-TOLD: Final = ("amount", "n", "k", "heads", "kv_heads", "qk_dim", "v_dim", "axis", "layer", "stage")
-"""Fields without which an operator is not looked at in full."""
+PRODUCTS: Final = ("gemm", "grouped_gemm")
+CORES: Final = ("attention_prefill", "attention_decode")
 
 
 def not_checkable(view: GraphView) -> frozenset[str]:
@@ -62,11 +62,13 @@ def _in_layers(view: GraphView) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def left_out(view: GraphView) -> Counter[str]:
     """Return field → operators that need it and do not say it."""
     needed = {
-        "amount": view.mask(lambda node: node.op in (*TRANSFER_OPS, *COLLECTIVE_OPS, "gemm", "grouped_gemm")),
-        "n": view.mask(lambda node: node.op in ("gemm", "grouped_gemm")),
-        "heads": view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")),
+        "amount": view.mask(lambda node: node.op in (*TRANSFER_OPS, *COLLECTIVE_OPS, *PRODUCTS, *CORES)),
+        "n": view.mask(lambda node: node.op in PRODUCTS),
+        "heads": view.mask(lambda node: node.op in CORES),
         "axis": view.mask(lambda node: node.op in COLLECTIVE_OPS),
         "layer": _in_layers(view),
     }
     counts = {field: int((_lacks(view, field) & mask).sum()) for field, mask in needed.items()}
+    if any(step.kind != "unknown" for step in view.steps):  # an amount may also be said in bytes
+        counts["amount"] = int((np.isnan(view.amount) & needed["amount"]).sum())
     return Counter({field: count for field, count in counts.items() if count})

@@ -155,8 +155,8 @@ def foreign_headline(name: str, verdict: Verdict) -> str:
     """Return the verdict on a graph from outside in one line: what was looked at, and what could not be."""
     if verdict.verdict != "legal":
         return graph_headline(name, verdict)
-    looked = [rule for rule in verdict.rules if rule.looked_at]
-    silent = dict.fromkeys(rule.id for rule in verdict.rules if not rule.looked_at)
+    looked = {rule.id for rule in verdict.rules if rule.looked_at}
+    silent = dict.fromkeys(rule.id for rule in verdict.rules if rule.id not in looked)
     text = f"legal as far as it could be looked at: {counted(len(looked), 'rule')} looked at {name}"
     return f"{text}, {len(silent)} not checkable: {', '.join(silent)}" if silent else text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,6 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the example files."""
     found = tmp_path_factory.mktemp("contributor")
     write_files(DOCUMENT, found)
+    writer = _imported(found, "step_writer")
+    (found / "my-graph.json").write_text(json.dumps(writer.graph(writer.OPERATORS)), encoding="utf-8")
     return found
 
 
@@ -87,6 +90,33 @@ def test_example_of_a_rule_finds_its_mutation_and_offers_what_is_legal(
     assert (violation.rule, violation.where) == ("PP-9", "plan.stages.cuts[0]")
     assert (violation.message, violation.fix) == ("the stage begins inside layer 12", "use balanced stages")
     assert check_plan(plan=ParallelPlan(), **given).of("PP-9") == "not_checkable"
+
+
+def shown(start: str) -> list[list[str]]:
+    """Return the lines of the document that begin so, as the parts between what they leave out."""
+    lines = (ROOT / DOCUMENT).read_text(encoding="utf-8").splitlines()
+    return [[part.strip() for part in line.split("…") if part] for line in lines if line.startswith(start)]
+
+
+def test_example_of_a_step_graph_is_legal_as_far_as_the_page_says(here: Path) -> None:
+    result = CliRunner().invoke(main, ["check", "my-graph.json"])
+    ((line,),) = shown("legal as far as")
+    assert result.stdout.startswith(line)
+    assert result.stdout.count("\n") == 1  # nothing that its operators leave out
+
+
+def test_example_of_a_step_graph_is_illegal_with_the_collective_that_the_page_puts_in(here: Path) -> None:
+    writer = _imported(here, "step_writer")
+    added = ("ffn_up_all_reduce", "all_reduce", "ffn_up", {})
+    changed = [("ffn_act", "memory", added[0], {}) if one[0] == "ffn_act" else one for one in writer.OPERATORS]
+    at = [one[0] for one in changed].index("ffn_act")
+    (here / "bad.json").write_text(json.dumps(writer.graph([*changed[:at], added, *changed[at:]])), encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", "bad.json"])
+    assert result.exit_code == 1
+    messages = [line for line in result.stdout.splitlines() if line.endswith("]")]
+    assert {message[-6:] for message in messages} == {"[TP-2]", "[TP-3]"}
+    for parts in shown("… "):
+        assert any(all(part.strip("; ") in message for part in parts) for message in messages), parts
 
 
 def test_import_order_is_the_one_that_is_tested() -> None:
