@@ -28,6 +28,7 @@ _HOMES: Final = {
     "Timeline": "clustersim.timeline.timeline",
     "Verdict": "clustersim.legality",
     "Violation": "clustersim.legality",
+    "check_run": "clustersim.run.audit",
     "check_scenario": "clustersim.run.legality",
     "load": "clustersim.scenario",
     "simulate": "clustersim.run.simulate",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from clustersim.cli.graph_check import GRAPH_SUFFIX, check_graph_file, print_step_graphs, with_step_graphs
+from clustersim.cli.graph_check import GRAPH_SUFFIX, check_graph_file
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
-from clustersim.run.legality import check_scenario, headline, problem
+from clustersim.run.graph_legality import violation_line
+from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -64,34 +66,40 @@ def check(
         ctx.invoke(audit_command(), recorded=(Path(scenario),), other=None, again=None, given=(), as_json=as_json)
         return
     loaded = load(scenario, overrides)
-    verdict = with_step_graphs(loaded, check_scenario(loaded))
-    found, target = (_fixed(scenario, loaded, overrides, verdict, out)) if fix else (None, None)
-    if as_json:
-        print_json(verdict.as_json() | ({} if found is None else {"fix": _fix_json(found, target)}))
-    else:
-        _print_verdict(loaded, verdict)
-        if found is not None:
-            _print_fix(loaded, found, target)
-    if verdict.verdict != "legal" and target is None:
+    verdict = check_scenario(loaded)
+    lines = [*_verdict_lines(loaded, verdict)]  # they quote the file, which --out may name
+    document = verdict_json(loaded, verdict)
+    written = None
+    if fix:
+        nearest = _nearest(loaded, verdict)
+        written = _written(scenario, overrides, nearest, out)
+        lines += _fix_lines(loaded, nearest, written)
+        document["fix"] = _fix_json(nearest, written)
+    elif not as_json and len(verdict.violations) > 1:
+        lines.append(_together(scenario, _nearest(loaded, verdict)))
+    print_json(document) if as_json else click.echo("\n".join(lines))
+    if verdict.verdict != "legal" and written is None:
         ctx.exit(ILLEGAL)
 
 
-def _fixed(
-    name: str, scenario: Scenario, overrides: tuple[str, ...], verdict: Verdict, out: Path | None
-) -> tuple[Fix, Path | None]:
-    """Return the nearest legal scenario, and the file that it was written to if it is another one."""
-    if verdict.verdict == "legal":
-        return Fix(changes=()), None
+def _nearest(scenario: Scenario, verdict: Verdict) -> Fix:
+    """Return the nearest legal scenario, from which both the advice and what --fix writes are taken."""
+    if not verdict.violations:
+        return Fix(changes=())
     if not verdict.of_level("P").violations:
         reason = "the plan is legal, and no change of it is known to mend what is wrong with its step graphs"
-        return Fix(changes=None, reason=reason), None
+        return Fix(changes=None, reason=reason)
+    return fix_scenario(scenario)
+
+
+def _written(name: str, overrides: tuple[str, ...], fix: Fix, out: Path | None) -> Path | None:
+    """Write the nearest legal scenario, if it is another one, and return its file."""
+    if not fix.changes:
+        return None
     target = out if out is not None else default_target(name)
     refuse_target(target, overwrite=out is not None)
-    found = fix_scenario(scenario)
-    if found.changes is None:
-        return found, None
-    write_whole(fixed_text(name, overrides, found, target), target)
-    return found, target
+    write_whole(fixed_text(name, overrides, fix, target), target)
+    return target
 
 
 def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
@@ -103,23 +111,32 @@ def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
     }
 
 
-def _print_verdict(scenario: Scenario, verdict: Verdict) -> None:
-    plan = verdict.of_level("P")
-    click.echo(headline(scenario, plan))
-    for violation in plan.violations:
-        click.echo(problems_text([problem(scenario, violation)]))
-    print_step_graphs(scenario.name, verdict)
+def _verdict_lines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
+    """Yield the verdict of each level, with the violations below it, and the line of the file of each."""
+    for level, headline in zip(verdict.levels, headlines(scenario, verdict), strict=True):
+        yield headline
+        for violation in verdict.of_level(level).violations:
+            yield problems_text([problem(scenario, violation)]) if level == "P" else violation_line(violation)
     if verdict.violations:
-        click.echo("What a rule says, and why: clustersim rules ID")
+        yield "What a rule says, and why: clustersim rules ID"
 
 
-def _print_fix(scenario: Scenario, fix: Fix, target: Path | None) -> None:
+def _together(name: str, nearest: Fix) -> str:
+    """Say which changes mend all places at once; of each place the verdict says what would mend it alone."""
+    if nearest.changes is None:
+        return f"Together: {nearest.reason}"
+    changes = ", ".join(map(str, nearest.changes))
+    return f"Together: {changes} (clustersim check {name} --fix writes it)"
+
+
+def _fix_lines(scenario: Scenario, fix: Fix, target: Path | None) -> Iterator[str]:
+    """Yield what was changed and why, or why nothing was."""
     if target is None:
-        click.echo("nothing was written: it is legal as it is" if fix.reason is None else f"no fix: {fix.reason}")
+        yield "nothing was written: it is legal as it is" if fix.reason is None else f"no fix: {fix.reason}"
         return
     changes = fix.changes or ()
-    click.echo(f"fixed: {counted(len(changes), 'change')}, written to {shown(target)}")
+    yield f"fixed: {counted(len(changes), 'change')}, written to {shown(target)}"
     for change in changes:
-        click.echo(f"  {change}\n    {change.rule}: {change.statement}\n    without it: {change.message}")
+        yield f"  {change}\n    {change.rule}: {change.statement}\n    without it: {change.message}"
     if any(expectation.key == "legal" and expectation.check({"legal": True}) for expectation in scenario.expect):
-        click.echo("Its expect still says legal: false, which is no rule's matter: change it before you run it.")
+        yield "Its expect still says legal: false, which is no rule's matter: change it before you run it."

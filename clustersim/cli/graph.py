@@ -18,7 +18,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.report.files import written_whole
 from clustersim.report.graph_page import graph_page
 from clustersim.report.words import setup_words
-from clustersim.run.legality import check_scenario, verdict_lines
+from clustersim.run.legality import check_scenario_plan, verdict_lines
 from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -62,7 +62,7 @@ def graph(
     problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_unwritable(target)]
     if problems:
         raise InputError(problems)
-    verdict = check_scenario(loaded)
+    verdict = check_scenario_plan(loaded)
     if verdict.verdict != "legal":
         raise IllegalPlanError("\n".join(verdict_lines(loaded, verdict)))
     tokens, context = tokens or _PROMPT, context or _CONTEXT

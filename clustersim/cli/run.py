@@ -16,12 +16,12 @@ from clustersim.report.explain import explanation_lines, explanation_of
 from clustersim.report.metrics import kv_peak
 from clustersim.report.progress import ProgressBar
 from clustersim.report.run_directory import check_writable, step_columns, write_run
-from clustersim.report.summary import plain_columns, summary_of
+from clustersim.report.summary import legality_of, plain_columns, summary_of
 from clustersim.report.terminal import print_summary
 from clustersim.report.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.words import remarks
 from clustersim.run.audit import audit_run, violation_line
-from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
+from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.expect import failed_expectations
 from clustersim.scenario.load import load
@@ -64,7 +64,7 @@ def run(
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
     refuse_if_too_large(loaded)
     verdict = check_scenario(loaded)
-    if verdict.verdict != "legal":
+    if verdict.violations:
         _refuse(ctx, loaded, verdict, as_json=as_json)
         return
     if vllm_json is not None:
@@ -73,8 +73,9 @@ def run(
     with ProgressBar() as progress:
         result = simulate(loaded, None if as_json or quiet else progress, processes)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
-    summary = summary_of(result, legal=not audited.violations)
-    write_run(target, result, summary, together((verdict, audited)).as_json(), overview())
+    verdict = together((verdict, audited))
+    summary = summary_of(result, verdict)
+    write_run(target, result, summary, verdict_json(loaded, verdict), overview())
     if vllm_json is not None:
         write_vllm_bench(vllm_json, result, detailed=save_detailed)
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
@@ -84,7 +85,7 @@ def run(
     if as_json:
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
-        _print(result, timed, target, () if audit else ("What was recorded was not audited.",))
+        _print(result, timed, target)
     if explain and not as_json:
         click.echo("\n".join(explanation_lines(explained["explain"])), err=True)
     for failure in failures:
@@ -102,26 +103,27 @@ def _audited(result: RunResult) -> tuple[Verdict, dict[str, float]]:
     return verdict, {"audit": time.perf_counter() - started}
 
 
-def _refuse(ctx: click.Context, scenario: Scenario, verdict: Any, *, as_json: bool) -> None:
-    """Report an illegal plan: it is not simulated. A scenario that expects just that has done its work."""
-    outcome = {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed, "legal": False}
+def _refuse(ctx: click.Context, scenario: Scenario, verdict: Verdict, *, as_json: bool) -> None:
+    """Report what is illegal before it runs: it is not simulated. A scenario that expects that has done its work."""
+    named = {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed}
+    outcome = named | legality_of(verdict)
     failures = failed_expectations(scenario.expect, outcome) if scenario.expect else ["legal"]
     if as_json:
-        click.echo(json.dumps({**outcome, **verdict.as_json()}))
+        click.echo(json.dumps({**outcome, **verdict_json(scenario, verdict)}))
     else:
         for line in verdict_lines(scenario, verdict):
             click.echo(line, err=True)
     expected = bool(scenario.expect) and not failures
     if expected:
-        click.echo("as expected: the plan is illegal, so nothing was simulated", err=True)
+        click.echo("as expected: it is illegal, so nothing was simulated", err=True)
     ctx.exit(0 if expected else ILLEGAL)
 
 
-def _print(result: RunResult, summary: dict[str, Any], target: Path, notes: tuple[str, ...]) -> None:
+def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
     requests, steps = plain_columns(result.requests), step_columns(result.timeline)
     print_summary(
         summary,
-        remarks=[*remarks(summary, requests, steps), *result.notes, *notes],
+        remarks=[*remarks(summary, requests, steps), *result.notes],
         run_dir=target,
         dashboard=target / "dashboard.html",
         kv_peak=kv_peak(steps),

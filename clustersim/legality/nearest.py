@@ -11,14 +11,13 @@ import heapq
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, count, islice
+from itertools import combinations, count
 from typing import Any, Final
 
-from clustersim.legality.check import examine
+from clustersim.legality.broken import Broken, Offer, broken_by, broken_rules, fewest_more, independent
 from clustersim.legality.deployment import Deployment
-from clustersim.legality.mending import MOST_CANDIDATES
 from clustersim.legality.preference import distance, neighbours, preference
-from clustersim.legality.repair import Fault, Repair, changed, degree_change
+from clustersim.legality.repair import changed
 from clustersim.legality.rule import Change, Violation
 
 State = Mapping[str, Any]
@@ -44,17 +43,6 @@ class Asked:
     value: Any
     rule: str
     message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A rule that is broken at one place, and the changes that may mend it."""
-
-    rule: str
-    where: str
-    message: str
-    advice: str
-    repairs: tuple[Repair, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +106,7 @@ class _Search:
     ) -> None:
         self.deployment, self.verify, self.last_resorts = deployment, verify, last_resorts
         self.known: dict[str, tuple[Broken, ...]] = {}
+        self.offered: dict[str, tuple[Offer, ...]] = {}
         self.serial = count()
 
     def run(self) -> Nearest:
@@ -133,12 +122,13 @@ class _Search:
             if not broken:
                 return Nearest(changes=self._explained(candidate), examined=len(self.known))
             closest = min(closest, broken, key=len)
-            fields = len(candidate.state) + _fewest_more(broken, candidate.state)
+            offers = self.offers(candidate.state)
+            fields = len(candidate.state) + fewest_more(offers, candidate.state.keys())
             if fields > candidate.fields:
                 candidate.fields = fields
                 heapq.heappush(queue, candidate)
                 continue
-            for following in self._following(candidate, broken):
+            for following in self._following(candidate, offers):
                 if _key(following.state) not in queued:
                     queued.add(_key(following.state))
                     heapq.heappush(queue, following)
@@ -149,27 +139,19 @@ class _Search:
         key = _key(state)
         if key not in self.known:
             deployment = changed(self.deployment, tuple(state.items()))
-            found = [
-                self._broken(deployment, rule, fault)
-                for rule, finding in examine(deployment).items()
-                for fault in finding.faults
-            ]
-            self.known[key] = tuple(found) or tuple(map(_of_violation, self.verify(deployment)))
+            self.known[key] = broken_rules(deployment) or tuple(map(broken_by, self.verify(deployment)))
         return self.known[key]
 
-    def _broken(self, deployment: Deployment, rule: str, fault: Fault) -> Broken:
-        repairs: list[Repair] = []
-        for repair in islice(fault.repairs(), MOST_CANDIDATES):
-            if repair.last_resort and repairs and not self.last_resorts:
-                break
-            repairs.append(repair)
-        if rule.startswith("SP-"):  # none of its own rules proposes to do without
-            repairs.append(Repair(text="1", change=degree_change(deployment, sp=1)))
-        return Broken(rule=rule, where=fault.where, message=fault.message, advice=fault.advice, repairs=tuple(repairs))
+    def offers(self, state: State) -> tuple[Offer, ...]:
+        """Return what may mend what is wrong with a state; a state is asked again when it comes up again."""
+        key = _key(state)
+        if key not in self.offered:
+            self.offered[key] = tuple(one.offers(last_resorts=self.last_resorts) for one in self.broken(state))
+        return self.offered[key]
 
-    def _following(self, candidate: _Candidate, broken: Sequence[Broken]) -> Iterator[_Candidate]:
+    def _following(self, candidate: _Candidate, offers: Sequence[Offer]) -> Iterator[_Candidate]:
         """Yield the candidates that the repairs make: the first change of each alone, and all of it."""
-        for one in _independent(broken):
+        for one in independent(offers):
             for place, repair in enumerate(one.repairs):
                 for change in (repair.change[:1], repair.change)[: len(repair.change)]:
                     yield self._changed(candidate, one.rule, change, repair.distance + place)
@@ -238,50 +220,3 @@ class _Search:
 
 def _key(state: State) -> str:
     return json.dumps(state, sort_keys=True)
-
-
-def _independent(broken: Sequence[Broken]) -> Sequence[Broken]:
-    """Return a smallest part of the broken rules whose repairs share no field with those of the others.
-
-    All of it must be mended anyway, and in no order with respect to the rest. A rule without repairs is no part: only
-    the repair of another one can mend it.
-    """
-    parts: list[tuple[set[str], list[Broken]]] = []
-    for one in broken:
-        paths, together = _paths(one), [one]
-        for part in [part for part in parts if part[0] & paths]:
-            parts.remove(part)
-            paths, together = paths | part[0], part[1] + together
-        if paths:
-            parts.append((paths, together))
-    return min((together for _, together in parts), key=len, default=[])
-
-
-def _paths(one: Broken) -> set[str]:
-    return {path for repair in one.repairs for path, _ in repair.change}
-
-
-def _fewest_more(broken: Sequence[Broken], state: State) -> int:
-    """Return how many more fields must change at least: rules whose repairs share no field need one each.
-
-    A field that is changed already can be changed again for nothing.
-    """
-    taken: set[str] = set()
-    needed = 0
-    for one in broken:
-        paths = _paths(one)
-        if paths and not paths & taken:
-            needed += not paths & state.keys()
-            taken |= paths
-    return needed
-
-
-def _of_violation(violation: Violation) -> Broken:
-    """Return what ``verify`` found; its only repair is the change that comes with it."""
-    return Broken(
-        rule=violation.rule,
-        where=violation.where,
-        message=violation.message,
-        advice=violation.fix,
-        repairs=(Repair(text=violation.fix, change=violation.change),) if violation.change else (),
-    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 Level = Literal["P", "G", "T", "X"]
 """The plan alone, the step graph, the recorded timeline, the execution of the graph."""
+
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
 Answer = Literal["legal", "illegal", "not_checkable"]
 
@@ -114,6 +116,12 @@ class Verdict:
         looked = any((entry.id, entry.level) == (rule, level) and entry.looked_at for entry in self.rules)
         return "legal" if looked else "not_checkable"
 
+    @property
+    def levels(self) -> dict[Level, Answer]:
+        """Level → what its rules answer together, of the levels that were asked."""
+        asked = {rule.level for rule in self.rules}
+        return {level: self.of_level(level).verdict for level in LEVELS if level in asked}
+
     def of_level(self, level: Level) -> Verdict:
         """Return what the rules found at one level."""
         return Verdict(
@@ -122,9 +130,10 @@ class Verdict:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``{verdict, violations, rules}``, the contract of ``check --json``."""
+        """Return ``{verdict, levels, violations, rules}``, the contract of ``check --json``."""
         return {
             "verdict": self.verdict,
+            "levels": dict(self.levels),
             "violations": [violation.as_json() for violation in self.violations],
             "rules": [rule.as_json() for rule in self.rules],
         }

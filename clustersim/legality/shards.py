@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from clustersim.model.architecture import Attention
@@ -14,6 +15,7 @@ MOST_SEGMENTS: Final = 1024
 """Beyond so many SP ranks (a typing error, more likely than a wish) nobody looks at every segment."""
 
 
+@lru_cache(maxsize=256)  # asked for every layer of every plan that a search looks at
 def kv_heads_held(attention: Attention, tp: int) -> tuple[tuple[int, ...], ...]:
     """Return the K/V heads that each TP rank keeps: those that its query heads attend with.
 

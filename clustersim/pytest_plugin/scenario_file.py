@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from clustersim.errors import Problem
     from clustersim.scenario.scenario import Scenario
 
-NEEDED: Final = ("model", "expect")
-OTHERS: Final = ("topology", "workload", "plan", "serving")
-_KEY: Final = re.compile(rf"^[\"']?({'|'.join((*NEEDED, *OTHERS))})[\"']?[ \t]*:", re.MULTILINE)
-_FLOW: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*|---[^\n]*|%[^\n]*)?\n)*[ \t]*\{")
+EXPECT: Final = "expect"
+OTHERS: Final = ("model", "topology", "workload", "plan", "serving")
+_KEY: Final = re.compile(rf"(?<![\w.-])[\"']?({'|'.join((EXPECT, *OTHERS))})[\"']?[ \t]*:")
+_FIRST: Final = re.compile(r"^([ \t]*)(?!---|%)[^\s#]", re.MULTILINE)
+_BRACE: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*|---[^\n]*|%[^\n]*)?\n)*[ \t]*\{")
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class FailedScenarioError(Exception):
@@ -24,34 +27,48 @@ class FailedScenarioError(Exception):
 
 
 def is_test(path: Path, *, named: bool = False) -> bool:
-    """Whether a YAML file is a scenario with an ``expect``: a mapping with ``model``, ``expect`` and one more key.
+    """Whether a YAML file is a scenario with an ``expect``: a mapping with that and two more keys of a scenario.
 
-    The first look is at the text alone. A scenario with mistakes in it is one too, so that they fail and are not
-    overlooked; what is no scenario is never parsed, or is left alone when it can't be. The resolved scenario
-    in a run directory is a record, and a test only when its path was ``named``.
+    The first look is at the text alone. A scenario with mistakes in it is one too, also where it is no YAML or no
+    UTF-8, so that they fail and are not overlooked; what is no scenario is never parsed. The resolved scenario in a
+    run directory is a record, and a test only when its path was ``named``.
     """
     if not named and path.name == "scenario.yaml" and path.with_name("verdict.json").exists():
         return False
     try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError):
+        raw = path.read_bytes()
+    except OSError:
         return False
-    if not all(key in text for key in NEEDED):
-        return False
-    keys = _flow_keys(text) if _FLOW.match(text) else set(_KEY.findall(text))
-    return keys.issuperset(NEEDED) and not keys.isdisjoint(OTHERS)
+    text = raw.decode("utf-16" if raw.startswith(_UTF16) else "utf-8-sig", errors="replace").replace("\r\n", "\n")
+    return _is_scenario(_KEY.findall(text)) and _is_scenario(_top_keys(text))
 
 
-def _flow_keys(text: str) -> set[str]:
-    """Return the keys of a document that is one mapping in braces."""
+def _is_scenario(keys: Iterable[str]) -> bool:
+    found = set(keys)
+    return EXPECT in found and len(found.intersection(OTHERS)) >= 2
+
+
+def _top_keys(text: str) -> set[str]:
+    """Return the keys of a document that is a mapping; where it can't be read, what look like its keys."""
     from clustersim.errors import InputError
     from clustersim.scenario.document import parse_yaml
 
     try:
         data = parse_yaml(text, "").data
     except InputError:
-        return set()
+        return set(_KEY.findall(text)) if _BRACE.match(text) else _beginning_lines(text)
     return set(data) if isinstance(data, dict) else set()
+
+
+def _beginning_lines(text: str) -> set[str]:
+    """Return the keys at the beginning of lines that are indented like the first one."""
+    first = _FIRST.search(text)
+    indent = first[1] if first is not None else ""
+    return {
+        match[1]
+        for line in text.splitlines()
+        if (match := _KEY.match(line, len(indent))) and line[: len(indent)] == indent
+    }
 
 
 class ScenarioFile(pytest.File):
@@ -97,8 +114,8 @@ class ScenarioItem(pytest.Item):
 def failures(path: Path) -> Sequence[Problem]:
     """Run a scenario and return what of its ``expect`` does not hold, at its place in the file.
 
-    What it records is audited, as ``clustersim run`` does. An illegal plan is not simulated: it meets ``legal: false``
-    and nothing else.
+    What it records is audited, as ``clustersim run`` does. What is illegal before it runs is not simulated: it meets
+    ``legal: false`` and nothing else.
     """
     from clustersim.errors import Problem
     from clustersim.pytest_plugin.simulated import simulated
@@ -114,11 +131,13 @@ def failures(path: Path) -> Sequence[Problem]:
         ]
     foreseen = any(expectation.key == "legal" for expectation in scenario.expect) and not found
     for violation in result.verdict.violations:
-        if violation.level != "P":  # what was recorded is illegal: nobody can mean that
+        if foreseen and violation.level != "T":  # what was recorded is illegal: nobody can mean that
+            continue
+        if violation.level == "P":
+            found.append(problem(scenario, violation))
+        else:
             where = f"[{violation.rule}] {violation.where}: {violation.message}; {violation.fix}"
             found.append(Problem(message=where, file=scenario.origin.file))
-        elif not foreseen:
-            found.append(problem(scenario, violation))
     return found
 
 

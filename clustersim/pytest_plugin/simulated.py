@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clustersim.errors import IllegalPlanError
 from clustersim.legality.rule import Verdict, together
-from clustersim.report.summary import summary_of
+from clustersim.report.summary import legality_of, summary_of
 from clustersim.run import simulate as runs
-from clustersim.run.audit import audit_run, violation_line
-from clustersim.run.legality import check_scenario, problem
+from clustersim.run.audit import audit_run, check_run
+from clustersim.run.audit import violation_line as record_line
+from clustersim.run.legality import check_scenario
+from clustersim.run.legality import violation_lines as scenario_lines
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.load import load
 from clustersim.scenario.lookup import is_path
@@ -24,17 +26,17 @@ from clustersim.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A scenario, whether its plan is legal, and what came out where it is.
+    """A scenario, whether it is legal, and what came out where it is.
 
     Parameters
     ----------
     scenario : Scenario
     verdict : Verdict
-        Of the plan (level P) and, where that is legal, of what was recorded (level T).
+        Of the plan (level P), where that is legal of its step graphs (G), and where these are of what was recorded (T).
     summary : Mapping
-        What ``clustersim run --json`` prints; of an illegal plan only name, digest, seed and ``legal``.
+        What ``clustersim run --json`` prints; where nothing was simulated only name, digest, seed and legality.
     run : RunResult or None
-        None where the plan is illegal: it is not simulated.
+        None where the plan or its step graphs are illegal: it is not simulated.
     """
 
     scenario: Scenario
@@ -44,7 +46,7 @@ class Simulated:
 
     @property
     def legal(self) -> bool:
-        """Whether the plan is legal, and what was recorded."""
+        """Whether the plan is legal, its step graphs are, and what was recorded."""
         return self.verdict.verdict == "legal"
 
     @property
@@ -60,12 +62,12 @@ class Simulated:
     def _ran(self) -> RunResult:
         if self.run is None:
             lines = "\n".join(violation_lines(self.scenario, self.verdict))
-            raise IllegalPlanError(f"the plan of {self.scenario.name} is illegal, so it was not simulated:\n{lines}")
+            raise IllegalPlanError(f"{self.scenario.name} is illegal, so it was not simulated:\n{lines}")
         return self.run
 
 
 def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Path) -> Simulated:
-    """Load a scenario, check its plan, and where that is legal simulate it and audit what was recorded.
+    """Load a scenario, check plan and step graphs, and where they are legal simulate it and audit what was recorded.
 
     Parameters
     ----------
@@ -86,14 +88,15 @@ def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Pat
     changes = [f"{path}={json.dumps(value, ensure_ascii=False, default=str)}" for path, value in overrides.items()]
     loaded = load(_found(scenario, beside), changes)
     verdict = check_scenario(loaded)
-    if verdict.verdict != "legal":
-        summary = {"name": loaded.name, "digest": loaded.digest, "seed": loaded.seed, "legal": False}
+    if verdict.violations:
+        named = {"name": loaded.name, "digest": loaded.digest, "seed": loaded.seed}
+        summary = named | legality_of(verdict)
         return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=None)
     run = runs.simulate(loaded)
-    audited = audit_run(run)
-    summary = summary_of(run, legal=not audited.violations)
+    verdict = together((verdict, audit_run(run)))
+    summary = summary_of(run, verdict)
     summary["wall_s"] = {"total": time.perf_counter() - started, "simulate": run.simulate_s}
-    return Simulated(scenario=loaded, verdict=together((verdict, audited)), summary=summary, run=run)
+    return Simulated(scenario=loaded, verdict=verdict, summary=summary, run=run)
 
 
 def _found(scenario: str | Path, beside: Path) -> str | Path:
@@ -103,7 +106,7 @@ def _found(scenario: str | Path, beside: Path) -> str | Path:
 
 
 def check_legal(result: Simulated | RunResult) -> None:
-    """Check the plan of a result against every rule of level P, and what it recorded against every rule of level T.
+    """Check a result at every level: its plan (P), its step graphs (G) and what it recorded (T).
 
     Parameters
     ----------
@@ -117,16 +120,14 @@ def check_legal(result: Simulated | RunResult) -> None:
         there with the witness that shows it, and what would be legal.
     """
     scenario = result.scenario
-    verdict = (
-        result.verdict if isinstance(result, Simulated) else together((check_scenario(scenario), audit_run(result)))
-    )
+    verdict = result.verdict if isinstance(result, Simulated) else check_run(result)
     if verdict.verdict != "legal":
         lines = "\n".join(violation_lines(scenario, verdict))
         raise AssertionError(f"{scenario.name} is {verdict.verdict.replace('_', ' ')}:\n{lines}")
 
 
 def violation_lines(scenario: Scenario, verdict: Verdict) -> list[str]:
-    """Return a line per violation: at its place in the scenario, or in what was recorded."""
-    return [
-        str(problem(scenario, found)) if found.level == "P" else violation_line(found) for found in verdict.violations
-    ]
+    """Return a line per violation: at its place in the scenario, in its step graphs, or in what was recorded."""
+    before = replace(verdict, violations=tuple(found for found in verdict.violations if found.level != "T"))
+    recorded = map(record_line, verdict.of_level("T").violations)
+    return [*scenario_lines(scenario, before), *recorded]

@@ -22,7 +22,7 @@ from clustersim.report.metrics import Columns, Weighted, latencies_ns, targets_n
 from clustersim.report.panels import PANELS, Drawn, Run
 from clustersim.report.spans import SpansLike
 from clustersim.report.style import CONFIG
-from clustersim.report.words import setup_words
+from clustersim.report.words import legality_words, setup_words
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -118,7 +118,7 @@ def _page(layout: Layout, summary: Mapping[str, Any], sections: str) -> str:
 {script}</script>
 </head>
 <body>
-<header><h1>{name}{_badge(summary.get("legal"))}</h1><p>{escape(setup_words(summary))}</p></header>
+<header><h1>{name}{_badge(summary)}</h1><p>{escape(setup_words(summary))}</p></header>
 <main>
 {sections}
 </main>
@@ -128,9 +128,9 @@ def _page(layout: Layout, summary: Mapping[str, Any], sections: str) -> str:
 """
 
 
-def _badge(legal: bool | None) -> str:
-    word = {True: "legal", False: "illegal"}.get(legal) if legal is not None else None
-    return f'<span class="badge {word}">{word}</span>' if word else ""
+def _badge(summary: Mapping[str, Any]) -> str:
+    word, text = legality_words(summary)
+    return f'<span class="badge {word}">{escape("illegal" if word == "illegal" else text)}</span>'
 
 
 def _asset(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics import Columns, summarise
 from clustersim.run.simulate import RunResult
@@ -22,14 +23,21 @@ def plain_columns(columns: Mapping[str, Any]) -> Columns:
     }
 
 
-def summary_of(result: RunResult, *, legal: bool) -> dict[str, Any]:
+def legality_of(verdict: Verdict | None) -> dict[str, Any]:
+    """Return what a summary says of legality: ``legal``, and what each level answered that was asked."""
+    if verdict is None:
+        return {"legal": None, "legality": {}}
+    return {"legal": verdict.verdict == "legal", "legality": dict(verdict.levels)}
+
+
+def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, Any]:
     """Return the object of the contract; without wall times, so that it is the same on every machine.
 
     Parameters
     ----------
     result : RunResult
-    legal : bool
-        The verdict of the legality rules.
+    verdict : Verdict, optional
+        Of the legality rules, at the levels that were asked; without it, that is not known.
     """
     scenario, timeline = result.scenario, result.timeline
     found = summarise(plain_columns(result.requests), result.token_gaps)
@@ -48,7 +56,7 @@ def summary_of(result: RunResult, *, legal: bool) -> dict[str, Any]:
         "steps": timeline.num_steps,
         "spans": timeline.num_spans,
         "timeline_digest": timeline.digest,
-        "legal": legal,
+        **legality_of(verdict),
         "preemptions": int(result.requests["preemptions"].sum()),
         "kv_blocks": result.kv_blocks,
         "targets": dict(scenario.targets),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
-from clustersim.report.words import milliseconds, number, plural, setup_words, share_words, target_lines
+from clustersim.report.words import legality_words, milliseconds, number, plural, setup_words, share_words, target_lines
 from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def print_summary(
     for name, met, sentence in target_lines(summary):
         word, style = ("met", "green") if met else ("missed", "bold red")
         console.print(Text.assemble((f"{'target':<12}", "dim"), (word, style), f"  {name.upper()}: {sentence}"))
-    console.print(Text.assemble((f"{'legality':<12}", "dim"), _verdict(summary.get("legal"))))
+    console.print(Text.assemble((f"{'legality':<12}", "dim"), _verdict(summary)))
     for remark in remarks:
         console.print(Text.assemble((f"{'note':<12}", "yellow"), remark))
     for what, path in (("run", run_dir), ("dashboard", dashboard)):
@@ -101,7 +101,6 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
     return facts
 
 
-def _verdict(legal: bool | None) -> tuple[str, str]:
-    if legal is None:
-        return "not checked", "yellow"
-    return ("legal", "green") if legal else ("illegal: see verdict.json", "bold red")
+def _verdict(summary: Mapping[str, Any]) -> tuple[str, str]:
+    word, text = legality_words(summary)
+    return text, {"legal": "green", "partly": "yellow", "illegal": "bold red"}[word]

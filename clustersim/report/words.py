@@ -14,6 +14,8 @@ from clustersim.report.metrics import LATENCIES, Columns, target_met, targets_ns
 from clustersim.units import format_seconds
 
 _FEW: Final = 100
+_JUDGED: Final = {"P": "plan", "G": "graph", "T": "timeline"}
+"""Level of legality rules → what it looks at of a run."""
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -90,6 +92,35 @@ def plan_words(plan: Mapping[str, Any] | None) -> str:
         details = [str(given[key]) for key in ("scheme", "partition", "scope") if given.get(key)]
         words.append(f"{axis.upper()} {degree}" + (f" ({', '.join(details)})" if details else ""))
     return " × ".join(words) if words else "one device"
+
+
+def legality_words(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what the rules answered, as one word (``legal``, ``illegal`` or ``partly``) and in full.
+
+    Examples
+    --------
+    >>> legality_words({"legal": True, "legality": {"P": "legal", "G": "legal"}})
+    ('partly', 'plan and graph legal, timeline not audited')
+    """
+    legal, levels = summary.get("legal"), summary.get("legality")
+    if legal is None:
+        return "partly", "not checked"
+    if not legal:
+        return "illegal", "illegal: see verdict.json"
+    if levels is None:  # a run of a version that did not say
+        return "legal", "legal"
+    said: dict[str, list[str]] = {}
+    for level, what in _JUDGED.items():
+        answer = levels.get(level, "not audited" if level == "T" else "not checked")
+        said.setdefault(answer.replace("_", " "), []).append(what)
+    if list(said) == ["legal"]:
+        return "legal", f"legal: {_both(said['legal'])}"
+    return "partly", ", ".join(f"{_both(what)} {answer}" for answer, what in said.items())
+
+
+def _both(words: list[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: Columns | None = None) -> list[str]:

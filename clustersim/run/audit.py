@@ -9,10 +9,11 @@ import numpy as np
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import Given, History, Outcome
-from clustersim.legality.rule import Verdict, Violation
+from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.tensor import outcome_of
 from clustersim.model.architecture import Moe
+from clustersim.run.legality import check_scenario
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
@@ -92,6 +93,11 @@ def audit_run(result: RunResult) -> Verdict:
     return check_history(history_of_run(result))
 
 
+def check_run(result: RunResult) -> Verdict:
+    """Check a run by every rule that can be asked: of its plan (P), its step graphs (G) and what it recorded (T)."""
+    return together((check_scenario(result.scenario), audit_run(result)))
+
+
 def violation_line(violation: Violation) -> str:
     """Return a violation as a line of text."""
     return f"{violation.rule}: {violation.where}: {violation.message}; {violation.fix}"
@@ -108,4 +114,4 @@ def against(history: History, other: History) -> History:
     return replace(history, other=outcome(other))
 
 
-__all__ = ["against", "audit_run", "given_of", "history_of", "history_of_run", "outcome", "violation_line"]
+__all__ = ["against", "audit_run", "check_run", "given_of", "history_of", "history_of_run", "outcome", "violation_line"]

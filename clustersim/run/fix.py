@@ -21,7 +21,8 @@ from clustersim.legality.rule import Violation
 from clustersim.legality.rulebook import RULES
 from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.scenario.document import Document, KeyPath, parse_json, parse_yaml, read_text, shown
-from clustersim.scenario.edit import edited, flow
+from clustersim.scenario.edit import edited
+from clustersim.scenario.flow import flow
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.lookup import find_scenario, is_path
 from clustersim.scenario.overrides import apply_overrides
@@ -35,6 +36,7 @@ _REFERENCES: Final[tuple[KeyPath, ...]] = (
     ("cost", "table"),
 )  # fmt: skip
 """Where a scenario may name a file."""
+SUFFIXES: Final = (".yaml", ".yml")
 _STATEMENTS: Final = {rule.id: rule.statement for rule in RULES}
 _UNSET: Final[Mapping[str, Any]] = {"plan.stages": "balanced"}
 
@@ -209,8 +211,12 @@ def refuse_target(target: Path, *, overwrite: bool) -> None:
         With what would do.
     """
     message = None
-    if target.is_dir() or not target.parent.is_dir():
-        message = "can't be written: it is a folder" if target.is_dir() else "can't be written: its folder is not there"
+    if target.is_dir():
+        message = "can't be written: it is a folder"
+    elif not target.parent.is_dir():
+        message = "can't be written: its folder is not there"
+    elif target.suffix not in SUFFIXES:
+        message = f"expected a name that ends in {' or '.join(SUFFIXES)}: what is written is a scenario in YAML"
     elif target.exists() and not overwrite:
         message = "is there already and is not overwritten; name it with --out to do so, or another file"
     if message is not None:

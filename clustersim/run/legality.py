@@ -1,24 +1,49 @@
-"""Whether a scenario's plan is legal: the numbers that the rules need, and messages at file:line:column."""
+"""Whether a scenario is legal before it runs: its plan, and what that expands to; messages at file:line:column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
+from clustersim.cost.precision import Precision
 from clustersim.errors import InputError, Problem
 from clustersim.legality.check import check_plan
-from clustersim.legality.deployment import Deployment, ServingLimits, counted
+from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import Layout, layout_of
 from clustersim.legality.plan_rules.data import fits
-from clustersim.legality.rule import Verdict, Violation
+from clustersim.legality.rule import Level, Verdict, Violation, together
+from clustersim.model.architecture import ModelSpec
 from clustersim.plan.memory import RankMemory, kv_pool_blocks, stage_memory
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
+from clustersim.run.graph_legality import check_steps, graph_headline, violation_line
 from clustersim.scenario.scenario import Scenario
+
+MOST_KEPT: Final = 64
+"""Verdicts on step graphs that are kept: of a suite of tests, or a search, many have one plan."""
+
+JUDGED: Final[Mapping[Level, str]] = {"P": "the plan", "G": "the step graphs"}
+"""What is checked of a scenario before it runs."""
 
 
 def check_scenario(scenario: Scenario) -> Verdict:
+    """Check a scenario before it runs: its plan (level P) and, where that is legal, its step graphs (level G)."""
+    plan = check_scenario_plan(scenario)
+    if plan.violations:
+        return plan
+    return together((plan, _check_steps(scenario.model, scenario.plan, scenario.precision)))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> Verdict:
+    """Check step graphs; it takes up to a second where a stage has a hundred ranks."""
+    return check_steps(model, plan, precision)
+
+
+def check_scenario_plan(scenario: Scenario) -> Verdict:
     """Check the plan of a scenario against every rule of level P.
 
     A plan that is legal is checked once more with the stages, segments, weights and K/V pool that the simulator
@@ -112,7 +137,7 @@ def refuse_if_too_large(scenario: Scenario) -> None:
     """
     if fits(scenario.plan, len(scenario.topology.devices)) is None:
         return
-    verdict = check_scenario(scenario)
+    verdict = check_scenario_plan(scenario)
     raise InputError([problem(scenario, found, named=False) for found in verdict.violations if found.rule == "DP-1"])
 
 
@@ -125,21 +150,30 @@ def problem(scenario: Scenario, violation: Violation, *, named: bool = True) -> 
 
 
 def verdict_lines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
-    """Yield the verdict and each violation as a line of text."""
-    yield headline(scenario, verdict)
+    """Yield, of each level that was asked, the verdict and each violation as a line of text."""
+    yield from headlines(scenario, verdict)
+    yield from violation_lines(scenario, verdict)
+
+
+def violation_lines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
+    """Yield a line per violation: at its place in the scenario, or in its step graphs."""
     for violation in verdict.violations:
-        yield str(problem(scenario, violation))
+        yield str(problem(scenario, violation)) if violation.level == "P" else violation_line(violation)
 
 
-def headline(scenario: Scenario, verdict: Verdict) -> str:
-    """Return the verdict in one line: ``illegal: NAME breaks 2 rules at 3 places``."""
-    if verdict.violations:
-        broken = dict.fromkeys(violation.rule for violation in verdict.violations)
-        places = counted(len(verdict.violations), "place")
-        return f"illegal: the plan of {scenario.name} breaks {counted(len(broken), 'rule')} at {places}"
-    silent = [rule.id for rule in verdict.rules if not rule.looked_at]
-    looked = len(verdict.rules) - len(silent)
-    if not looked:
-        return f"not checkable: no rule had anything to look at in {scenario.name}"
-    text = f"legal: {counted(looked, 'rule')} found nothing wrong with the plan of {scenario.name}"
-    return f"{text}; nothing to look at for {', '.join(silent)}" if silent else text
+def headlines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
+    """Yield a line per level that was asked: ``illegal: the plan of NAME breaks 2 rules at 3 places``."""
+    for level, what in JUDGED.items():
+        if level in verdict.levels:
+            yield graph_headline(f"{what} of {scenario.name}", verdict.of_level(level))
+
+
+def verdict_json(scenario: Scenario, verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as ``check --json`` prints it: each violation with where its value is written, if it is."""
+    violations = [_violation_json(scenario, violation) for violation in verdict.violations]
+    return verdict.as_json() | {"violations": violations}
+
+
+def _violation_json(scenario: Scenario, violation: Violation) -> dict[str, Any]:
+    placed = problem(scenario, violation) if violation.level == "P" else None
+    return violation.as_json() | {name: getattr(placed, name, None) for name in ("file", "line", "column")}

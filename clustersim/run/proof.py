@@ -22,7 +22,7 @@ from clustersim.proof.script import Part, Script, owner_of, random_prompts
 from clustersim.proof.shrink import shrunk
 from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
-from clustersim.run.legality import check_scenario
+from clustersim.run.legality import check_scenario_plan
 from clustersim.run.simulate import replay_input
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
@@ -76,7 +76,7 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     InputError
         When experts are spread over several replicas: the graph of one replica is then no program of its own.
     """
-    checked = check_scenario(scenario)
+    checked = check_scenario_plan(scenario)
     if checked.verdict == "illegal":
         silent = tuple(LookedAt(id=rule, level="X", looked_at=0) for rule in RULES)
         verdict = together((checked, Verdict(violations=(), rules=silent)))

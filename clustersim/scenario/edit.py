@@ -1,7 +1,7 @@
 """Changes of a YAML text that keep what they do not concern: comments, order, formatting.
 
 Only the values that differ are rewritten, and missing keys are added where they belong. What comes out is read again;
-where that is not what was asked for (a value came from an alias, say), the whole document is written anew.
+where that is not what was asked for (a key is an alias, say), the whole document is written anew.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 import yaml
 
 from clustersim.errors import InputError
+from clustersim.scenario.anchors import parted
 from clustersim.scenario.document import KeyPath, parse_json, parse_yaml
+from clustersim.scenario.flow import flow
 from clustersim.scenario.resolve import to_yaml
-from clustersim.scenario.scalars import plain_scalar
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*")
 _COMMENT: Final = re.compile(r"(?P<close>[\]} ]*?)(?P<spaces> {2,})(?=#)")
 _BOM: Final = "\ufeff"
 
@@ -42,7 +42,7 @@ def edited(text: str, data: dict[str, Any], file: str) -> str:
     found = text.removeprefix(_BOM)
     try:
         for path, value in differences(parse_yaml(text, file).data, data):
-            found = _assigned(found, path, value)
+            found = _assigned(parted(found, path), path, value, data)
         if parse_yaml(found, file).data == data:
             return (_BOM if text.startswith(_BOM) else "") + found
     except (InputError, yaml.YAMLError):
@@ -62,32 +62,15 @@ def differences(before: Any, after: Any, path: KeyPath = ()) -> Iterator[tuple[K
         yield path, after
 
 
-def flow(value: Any) -> str:
-    """Write a value in one line, inside of any mapping or list.
-
-    Examples
-    --------
-    >>> flow({"cuts": [40, "12.ffn"], "rate": "4/s", "text": "a: b", "code": "010"})
-    '{cuts: [40, 12.ffn], rate: 4/s, text: "a: b", code: "010"}'
-    """
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and plain_scalar(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _assigned(text: str, path: KeyPath, value: Any) -> str:
-    """Return the text with one value replaced or added."""
+def _assigned(text: str, path: KeyPath, value: Any, data: dict[str, Any]) -> str:
+    """Return the text with one value replaced, or added with all that ``data`` has where nothing is written yet."""
     node: Any = yaml.compose(text, Loader=_Loader)
-    for depth, part in enumerate(path):
+    wanted: Any = data
+    for part in path:
+        wanted = wanted[part]
         pair = next((pair for pair in node.value if pair[0].value == part), None)
         if pair is None:
-            for missing in reversed(path[depth + 1 :]):
-                value = {missing: value}
-            return _added(text, node, str(part), value)
+            return _added(text, node, str(part), wanted)
         key, node = pair
     return _replaced(text, key, node, value)
 
@@ -109,7 +92,7 @@ def _added(text: str, mapping: Any, key: str, value: Any) -> str:
         last = len(text[:close].rstrip())
         glue = "" if text[last - 1] == "{" else " " if text[last - 1] == "," else ", "
         return _spliced(text, last, last, glue + entry)
-    indent = " " * mapping.start_mark.column
+    indent = " " * mapping.value[0][0].start_mark.column  # the mapping itself may begin with an anchor
     end = _end(mapping)
     newline = "\r\n" if "\r\n" in text else "\n"
     if text[end - 1 : end] == "\n":  # after a block of text

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import clustersim
 from clustersim import catalog
 from clustersim.cli import main
+from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.rulebook import RULES
+from clustersim.run import legality
 from clustersim.run.legality import check_scenario, problem
 from clustersim.scenario.load import load
 
@@ -54,8 +57,8 @@ def test_check_of_a_legal_plan_says_what_it_looked_at() -> None:
     assert result.exit_code == 0
     assert result.stdout == (
         "legal: 6 rules found nothing wrong with the plan of small; "
-        "nothing to look at for SP-1, SP-3, SP-7, SP-9, EP-1, EP-6\n"
-        "legal: 18 rules found nothing wrong with the step graphs of small; nothing to look at for SP-1, SP-2, SP-3, "
+        "not checkable: SP-1, SP-3, SP-7, SP-9, EP-1, EP-6\n"
+        "legal: 18 rules found nothing wrong with the step graphs of small; not checkable: SP-1, SP-2, SP-3, "
         "SP-4, SP-5, SP-6, SP-8, PP-2, PP-5, EP-2, EP-4, EP-5, EP-6, EP-7, DP-3\n"
     )
 
@@ -87,8 +90,8 @@ def test_check_json_is_the_contract() -> None:
     result = invoke("check", "s.yaml", "--json")
     assert result.exit_code == 1
     verdict = json.loads(result.stdout)
-    assert list(verdict) == ["verdict", "violations", "rules"]
-    assert verdict["verdict"] == "illegal"
+    assert list(verdict) == ["verdict", "levels", "violations", "rules"]
+    assert (verdict["verdict"], verdict["levels"]) == ("illegal", {"P": "illegal"})
     assert verdict["violations"] == [
         {
             "rule": "TP-1",
@@ -96,9 +99,35 @@ def test_check_json_is_the_contract() -> None:
             "where": "plan.tp",
             "message": "6 does not divide 64 attention heads (llama-3.1-70b)",
             "fix": "use 1, 2, 4, 8, 16, 32 or 64",
+            "file": "s.yaml",
+            "line": 6,
+            "column": 7,
         }
     ]
     assert verdict["rules"][0] == {"id": "KV-4", "level": "P", "looked_at": 0}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "places"),
+    [
+        (("plan.tp=6",), [("plan.tp", "--set #1", None, None)]),
+        (("plan.sp={degree: 2, scheme: ring, partition: zigzag}",), [("plan.sp.decode", "--set #1", None, None)]),
+        (("plan.pp=3", "plan.dp=4"), [("plan.dp", "--set #2", None, None)]),
+        (("serving={kv_blocks: 100000000}", "plan.tp=8"), [("serving.kv_blocks", "--set #1", None, None)]),
+    ],
+)
+def test_check_json_says_where_each_value_is_written(overrides: tuple[str, ...], places: list[Any]) -> None:
+    arguments = [word for override in overrides for word in ("--set", override)]
+    found = json.loads(invoke("check", "s.yaml", *arguments, "--json").stdout)["violations"]
+    assert [tuple(one[key] for key in ("where", "file", "line", "column")) for one in found] == places
+
+
+def test_check_asks_step_graphs_of_a_legal_plan_alone() -> None:
+    legal = json.loads(invoke("check", "s.yaml", "--json").stdout)
+    assert legal["levels"] == {"P": "legal", "G": "legal"}
+    assert {rule["level"] for rule in legal["rules"]} == {"P", "G"}
+    illegal = json.loads(invoke("check", "s.yaml", "--set", "plan.tp=6", "--json").stdout)
+    assert {rule["level"] for rule in illegal["rules"]} == {"P"}
 
 
 def test_check_of_a_scenario_that_cannot_be_read_exits_with_2() -> None:
@@ -186,6 +215,46 @@ def test_the_pool_that_a_run_takes_is_the_largest_legal_one() -> None:
     larger = invoke("check", "s.yaml", "--set", f"serving.kv_blocks={pool + 1}")
     assert larger.exit_code == 1
     assert f"use at most {pool} blocks" in larger.stdout
+
+
+def test_a_run_says_which_levels_were_asked() -> None:
+    everything = ("run", "s.yaml", "--out", "run")
+    for options, levels, words in (
+        ((), ["P", "G", "T"], "legal: plan, graph and timeline"),
+        (("--no-audit",), ["P", "G"], "plan and graph legal, timeline not audited"),
+    ):
+        result = invoke(*everything, *options)
+        assert f"legality    {words}\n" in result.stdout
+        asked = dict.fromkeys(levels, "legal")
+        verdict = json.loads(Path("run/verdict.json").read_text())
+        assert (verdict["levels"], {rule["level"] for rule in verdict["rules"]}) == (asked, set(levels))
+        assert json.loads(Path("run/summary.json").read_text())["legality"] == asked
+        assert f">{words}</span>" in Path("run/dashboard.html").read_text(encoding="utf-8")
+
+
+def test_step_graphs_that_are_illegal_are_not_simulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    wrong = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
+    graphs = Verdict(violations=(wrong,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
+    monkeypatch.setattr("clustersim.run.legality._check_steps", lambda *_: graphs)
+    ran = invoke("run", "s.yaml")
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert (
+        "illegal: the step graphs of small breaks 1 rule at 1 place\nnode 3: is partial; sum it [TP-2]\n" in ran.stderr
+    )
+    assert [path.name for path in folder.iterdir()] == ["s.yaml"]
+    assert clustersim.check_scenario(load("s.yaml")).levels == {"P": "legal", "G": "illegal"}
+
+
+def test_one_plan_is_expanded_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    legality._check_steps.cache_clear()
+    monkeypatch.setattr(legality, "check_steps", lambda *given: asked.append(given) or Verdict(violations=(), rules=()))
+    try:
+        for overrides in ((), ("seed=3", "workload.requests=5"), ("plan.tp=8",)):
+            check_scenario(load("s.yaml", overrides))
+    finally:
+        legality._check_steps.cache_clear()
+    assert len(asked) == 2
 
 
 def rules_json(*arguments: str) -> Any:

@@ -27,7 +27,8 @@ workload:
   trace: {path: data/own.csv, format: csv}
 """
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0.0,10,2\n"
-TYPES = {"text": str, "number": int, "list": list, "true or false": bool, "text or null": (str, type(None))}
+TYPES = {"text": str, "number": int, "list": list, "true or false": bool, "object": dict,
+         "text or null": (str, type(None)), "number or null": (int, type(None))}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +64,26 @@ def test_nothing_that_is_there_is_overwritten_unless_out_names_it() -> None:
     assert result.exit_code == 2
     assert "study/s.legal.yaml: is there already and is not overwritten" in result.stderr
     assert Path("study/s.legal.yaml").read_text() == "precious\n"
-    assert invoke("check", "study/s.yaml", "--fix", "--out", "study/s.yaml").exit_code == 0
+    result = invoke("check", "study/s.yaml", "--fix", "--out", "study/s.yaml")
+    assert result.exit_code == 0
+    assert "   |   tp: 6                    # too clever\n" in result.stdout  # as it was when it was checked
     assert "tp: 4 " in Path("study/s.yaml").read_text()
     assert sorted(path.name for path in Path("study").iterdir()) == ["data", "s.legal.yaml", "s.yaml"]
+
+
+def test_check_advises_what_fix_writes() -> None:
+    arguments = ("study/s.yaml", "--set", "plan.pp=81", "--set", "plan.dp=9")
+    advice = invoke("check", *arguments).stdout.splitlines()[-1]
+    assert advice.startswith("Together: plan.")
+    fixed = json.loads(invoke("check", *arguments, "--fix", "--json").stdout)["fix"]["changes"]
+    told = re.findall(r"([a-z.]+): \S+ → (\S+?)(?:,| \()", advice)
+    assert told == [(change["path"].removesuffix(".degree"), str(change["new"])) for change in fixed]
+    assert advice.endswith(" (clustersim check study/s.yaml --fix writes it)")
+
+
+def test_check_says_why_nothing_mends_all_places() -> None:
+    arguments = ("study/s.yaml", "--set", "topology={name: rtx-4090-node, nodes: 1}", "--set", "model=deepseek-v3")
+    assert "Together: no change of plan or limits makes it legal: " in invoke("check", *arguments).stdout
 
 
 def test_a_legal_scenario_is_left_as_it_is() -> None:
@@ -125,6 +143,8 @@ def test_a_scenario_that_ships_is_fixed_into_the_working_directory() -> None:
             "nowhere/x.yaml: can't be written: its folder is not there",
         ),
         (("study/s.yaml", "--fix", "--out", "study"), "study: can't be written: it is a folder"),
+        (("study/s.yaml", "--fix", "--out", "x.json"), "x.json: expected a name that ends in .yaml or .yml"),
+        (("study/s.yaml", "--fix", "--out", "x"), "x: expected a name that ends in .yaml or .yml"),
     ],
 )
 def test_unusable_input_exits_with_2_and_leaves_nothing(arguments: tuple[str, ...], words: str) -> None:
@@ -138,7 +158,7 @@ def test_unusable_input_exits_with_2_and_leaves_nothing(arguments: tuple[str, ..
 def test_step_graphs_that_are_wrong_though_the_plan_is_legal_have_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
     graphs = Verdict(violations=(wrong,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
-    monkeypatch.setattr("clustersim.cli.check.with_step_graphs", lambda _, plan: together([plan, graphs]))
+    monkeypatch.setattr("clustersim.cli.check.check_scenario", lambda made: together([check_scenario(made), graphs]))
     result = invoke("check", "study/s.yaml", "--set", "plan.tp=8", "--fix")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("no fix: the plan is legal")
@@ -186,9 +206,10 @@ def test_json_has_the_keys_and_types_that_are_promised(arguments: tuple[str, ...
 
 
 PROMISED = {
-    "verdict": "text", "violations": "list", "rules": "list",
+    "verdict": "text", "levels": "object", "violations": "list", "rules": "list",
     "violations[].rule": "text", "violations[].level": "text", "violations[].where": "text",
-    "violations[].message": "text", "violations[].fix": "text",
+    "violations[].message": "text", "violations[].fix": "text", "violations[].file": "text or null",
+    "violations[].line": "number or null", "violations[].column": "number or null",
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
     "fix.changes[].path": "text", "fix.changes[].old": "any", "fix.changes[].new": "any",
@@ -214,7 +235,7 @@ def present(path: str, found: dict[str, Any]) -> bool:
 
 def shape(value: Any, path: str) -> dict[str, str]:
     """Return the type of every key, by its path; items of one list must be alike."""
-    if isinstance(value, dict) and not re.search(r"\.(old|new)$", path):
+    if isinstance(value, dict) and not re.search(r"(\.old|\.new|^levels)$", path):
         inner = {}
         for key, item in value.items():
             inner |= shape(item, f"{path}.{key}" if path else key)
@@ -232,5 +253,7 @@ def shape(value: Any, path: str) -> dict[str, str]:
 
 def test_the_promised_keys_are_those_that_contributing_lists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    listed = dict(re.findall(r"^\| `((?:verdict|violations|rules|fix)[^`]*)` \| ([a-z ]+?) \|", text, re.MULTILINE))
+    listed = dict(
+        re.findall(r"^\| `((?:verdict|levels|violations|rules|fix)[^`]*)` \| ([a-z ]+?) \|", text, re.MULTILINE)
+    )
     assert listed == PROMISED

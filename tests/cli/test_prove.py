@@ -64,7 +64,7 @@ def test_prove_json_is_the_contract() -> None:
     result = invoke("prove", "s.yaml", "--json", "--orders", "0")
     assert result.exit_code == 0
     verdict = json.loads(result.stdout)
-    assert list(verdict) == ["verdict", "violations", "rules"]
+    assert list(verdict) == ["verdict", "levels", "violations", "rules"]
     assert (verdict["verdict"], verdict["violations"]) == ("legal", [])
     assert [(rule["id"], rule["level"]) for rule in verdict["rules"]] == [(rule, "X") for rule in RULES]
     assert all(rule["looked_at"] > 0 for rule in verdict["rules"])

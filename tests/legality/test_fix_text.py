@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 
 from clustersim.scenario.document import parse_yaml
-from clustersim.scenario.edit import differences, edited, flow
+from clustersim.scenario.edit import differences, edited
+from clustersim.scenario.flow import flow
 
 TEXT = """\
 # a comment
@@ -100,6 +102,32 @@ def test_line_breaks_marks_and_letters_survive(text):
 def test_a_value_that_an_alias_shares_is_changed_at_one_place_only():
     text = "a: &x {tp: 6}\nplan: *x\n"
     assert parse_yaml(changed(text, ("plan", "tp"), 4), "").data == {"a": {"tp": 6}, "plan": {"tp": 4}}
+
+
+SHARED = [
+    ("tp: &d 6    # six\nep: *d  # as many\n", ("tp",), 4, "tp: 4       # six\nep: &d 6  # as many\n"),
+    ("tp: &d 6    # six\nep: *d  # as many\n", ("ep",), 4, "tp: &d 6    # six\nep: 4   # as many\n"),
+    ("a: &d 6 # a\nb: *d\nc: *d # c\n", ("a",), 4, "a: 4 # a\nb: &d 6\nc: *d # c\n"),
+    ("a: &x {tp: 6} # a\nplan: *x # p\n", ("plan", "tp"), 4, "a: &x {tp: 6} # a\nplan: {tp: 4} # p\n"),
+    ("a: &x {tp: 6} # a\nplan: *x # p\n", ("a", "tp"), 4, "a: {tp: 4} # a\nplan: &x {tp: 6} # p\n"),
+    ("a: &x   # a\n  tp: 6 # b\nplan: *x\n", ("a", "dp"), 2, "a: # a\n  tp: 6 # b\n  dp: 2\nplan: &x {tp: 6}\n"),
+    ("a: &x   # a\n  tp: 6 # b\nq: 1\n", ("a", "dp"), 2, "a: &x   # a\n  tp: 6 # b\n  dp: 2\nq: 1\n"),
+    ("a: &x {b: &y 1} # a\nc: *x\nd: *y\n", ("a",), 5, "a: 5 # a\nc: &x {b: 1}\nd: &y 1\n"),
+    ("a: [&m n0, *m] # a\nb: *m\n", ("a",), "packed", "a: packed # a\nb: &m n0\n"),
+    ("b: &b {tp: 6} # b\nplan: {<<: *b} # p\n", ("plan", "tp"), 4, "b: &b {tp: 6} # b\nplan: {<<: *b, tp: 4} # p\n"),
+    (
+        "b: &b {sp: {degree: 2}} # b\nplan: {<<: *b} # p\n", ("plan", "sp", "decode"), "idle",
+        "b: &b {sp: {degree: 2}} # b\nplan: {<<: *b, sp: {degree: 2, decode: idle}} # p\n",
+    ),
+    ("a: &x {tp: 6} # a\nb: {<<: *x} # b\n", ("a", "tp"), 4, "a: {tp: 4} # a\nb: {<<: &x {tp: 6}} # b\n"),
+]  # fmt: skip
+"""Text, path, value, what comes out: what else shares the value keeps it, and every comment stays."""
+
+
+@pytest.mark.parametrize(("text", "path", "value", "came"), SHARED)
+def test_a_value_that_is_shared_parts_and_comments_stay(text, path, value, came):
+    found = changed(text, path, value)
+    assert re.sub(" +#", " #", found) == re.sub(" +#", " #", came)
 
 
 def test_json_stays_json():

@@ -67,7 +67,9 @@ def test_a_scenario_with_an_expect_is_a_test(project):
         ("other-tool.yaml", "model: gpt\nexpect: {score: 1}\n"),
         ("nested.yaml", "tests:\n  model: a\n  expect: b\n  plan: c\n"),
         ("flow.yaml", "{model: a, expect: b}\n"),
-        ("flow-broken.yaml", "{model: a, expect: b, plan: \n"),
+        ("nested-broken.yaml", "tests:\n  model: a\n  expect: b\n  plan: [\n"),
+        ("indented.yaml", "a: 1\nb:\n  model: a\n  expect: b\n  plan: c\n\tx\n"),
+        ("flow-nested.yaml", "{tests: {model: a, expect: b, plan: c}}\n"),
         ("text.yaml", "a model that nobody would expect to plan\n"),
         ("two.yaml", "a: 1\n---\nb: model expect plan\n"),
     ],
@@ -77,9 +79,26 @@ def test_other_yaml_is_left_alone(pytester, name, text):
     assert pytester.runpytest_inprocess(*PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_yaml_that_is_no_text_is_left_alone(pytester):
-    pytester.path.joinpath("binary.yaml").write_bytes(b"model: \xff\nexpect: 1\nplan: 2\n")
-    assert pytester.runpytest_inprocess(*PLUGIN).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+BROKEN = {
+    "in a block": (SCENARIO.replace("tp: 2", "tp: [2").encode(), "s.yaml:7:9: not valid YAML: *"),
+    "in braces": (b"{model: a, expect: {legal: true}, plan: \n", "s.yaml:*: not valid YAML: *"),
+    "indented": (b"# x\n---\n  model: a\n  expect: {}\n  plan: {a: 1\n", "s.yaml:*: not valid YAML: *"),
+    "a tab": (SCENARIO.replace("  tp: 2", "\ttp: 2").encode(), "s.yaml:6:1: *tab*"),
+    "a key twice": ((SCENARIO + "seed: 1\nseed: 2\n").encode(), "s.yaml:14:1: *twice*"),
+    "no UTF-8": (SCENARIO.replace("one device", "\xe9").encode("latin-1"), "s.yaml:1:*: byte 0xe9 is not UTF-8 text*"),
+    "UTF-16": (SCENARIO.encode("utf-16"), "s.yaml:1:*: byte 0xff is not UTF-8 text*"),
+    "no model": (SCENARIO.replace("model:", "modle:").encode(), "s.yaml:*: modle: unknown key 'modle'*"),
+}
+"""Scenarios with an ``expect`` that can't be read, and what a test of them says."""
+
+
+@pytest.mark.parametrize(("content", "line"), BROKEN.values(), ids=BROKEN)
+def test_a_scenario_that_cannot_be_read_fails_with_the_reason(pytester, content, line):
+    pytester.path.joinpath("s.yaml").write_bytes(content)
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([line])
+    assert "Traceback" not in result.stdout.str()
 
 
 @pytest.mark.parametrize("name", ["small.yaml", "small.yml"])
@@ -180,10 +199,20 @@ def test_assert_legal_names_rule_place_and_what_is_wrong(project):
         """
 import pytest
 import clustersim
+from clustersim.legality.rule import LookedAt, Verdict, Violation
 
-def test_it(simulate, assert_legal):
-    assert_legal(simulate("small.yaml"))
-    assert_legal(clustersim.simulate(clustersim.load("small.yaml")))
+WRONG = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
+ILLEGAL = Verdict(violations=(WRONG,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
+
+def test_it(simulate, assert_legal, monkeypatch):
+    found = simulate("small.yaml")
+    assert_legal(found)
+    assert found.verdict.levels == {"P": "legal", "G": "legal", "T": "legal"} == found.summary["legality"]
+    assert_legal(found.run)
+    monkeypatch.setattr("clustersim.run.audit.check_scenario", lambda _: ILLEGAL)
+    with pytest.raises(AssertionError, match=r"node 3: is partial; sum it \\[TP-2\\]"):
+        assert_legal(found.run)
+    assert clustersim.check_run(found.run).levels["G"] == "illegal"
     broken = simulate("small.yaml", **{"plan.tp": 5})
     assert not broken.legal
     assert broken.summary["legal"] is False

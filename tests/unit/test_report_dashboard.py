@@ -62,6 +62,14 @@ def test_a_missed_target_says_so(run: dict[str, Any]) -> None:
     assert '<td class="met">met</td>' in page_of(run, targets={"ttft": "1 h"})
 
 
+def test_the_badge_names_the_levels_that_were_asked(run: dict[str, Any]) -> None:
+    whole = {"P": "legal", "G": "legal", "T": "legal"}
+    assert '<span class="badge legal">legal: plan, graph and timeline</span>' in page_of(run, legality=whole)
+    del whole["T"]
+    badge = '<span class="badge partly">plan and graph legal, timeline not audited</span>'
+    assert badge in page_of(run, legality=whole)
+
+
 def test_an_illegal_run_is_marked(run: dict[str, Any]) -> None:
     page = page_of(run, legal=False)
     assert '<span class="badge illegal">' in page

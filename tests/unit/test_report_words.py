@@ -12,7 +12,7 @@ from report_data import small_run, summary_of
 
 from clustersim.report.progress import ProgressBar
 from clustersim.report.terminal import print_summary
-from clustersim.report.words import number, plan_words, queue_grows, remarks, setup_words
+from clustersim.report.words import legality_words, number, plan_words, queue_grows, remarks, setup_words
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,24 @@ def test_the_summary_in_a_pipe_is_plain_text(run: dict[str, Any]) -> None:
     assert lines["legality"] == "legality    legal"
     assert lines["note"] == "note        Careful."
     assert lines["run"] == "run         runs/x"
+
+
+@pytest.mark.parametrize(
+    ("legality", "words"),
+    [
+        ({"P": "legal", "G": "legal", "T": "legal"}, ("legal", "legal: plan, graph and timeline")),
+        ({"P": "legal", "G": "legal"}, ("partly", "plan and graph legal, timeline not audited")),
+        (
+            {"P": "legal", "G": "not_checkable", "T": "legal"},
+            ("partly", "plan and timeline legal, graph not checkable"),
+        ),
+        ({"T": "legal"}, ("partly", "plan and graph not checked, timeline legal")),
+    ],
+)
+def test_legality_is_that_of_the_levels_that_were_asked(legality: dict[str, str], words: tuple[str, str]) -> None:
+    assert legality_words({"legal": True, "legality": legality}) == words
+    assert legality_words({"legal": False, "legality": legality})[0] == "illegal"
+    assert legality_words({"legal": None, "legality": {}}) == ("partly", "not checked")
 
 
 def test_the_summary_on_a_terminal_has_colours(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def result():
 @pytest.fixture
 def write(result):
     def write(target: Path) -> None:
-        write_run(target, result, summary_of(result, legal=True), VERDICT, overview())
+        write_run(target, result, summary_of(result), VERDICT, overview())
 
     return write
 
@@ -185,6 +185,6 @@ def test_the_lanes_of_the_dashboard_show_no_more_ranks_than_the_layout_says(resu
     steps = run_directory.step_columns(result.timeline)
     for most in (3, 64):
         lanes["max_ranks"] = most
-        summary = summary_of(result, legal=True)
+        summary = summary_of(result)
         run_directory.dashboard_of(summary, {}, steps, result.timeline, result.token_gaps, layout)
     assert [sorted(set(spans.rank.tolist())) for spans in shown] == [[0, 1, 2], list(range(16))]

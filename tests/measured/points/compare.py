@@ -112,7 +112,7 @@ def run(document: dict[str, Any]) -> dict[str, Any]:
     try:
         data = copy.deepcopy(document)
         scenario = build_scenario(Document(file=document["name"], data=data, marks={}, key_marks={}))
-        summary = summary_of(simulate(scenario), legal=True)
+        summary = summary_of(simulate(scenario))
     except InputError as error:
         raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
     requests = summary["requests"]
