@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from graph_cases_small import PRECISION, cut, drawn, edges, one, pick
+from graph_cases_small import PRECISION, changed, cut, drawn, edges, one, pick
 
 from clustersim.graph.batch import Chunk
 from clustersim.graph.steps import DecodeToken
-from clustersim.legality.graph_view import SYNC, GraphView
+from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.graph_legality import StepContents, graph_view
@@ -165,6 +165,42 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     node = one(view, "attention_decode", step=2, layer=0, rank=1)
     return replace(view, step=np.where(np.arange(len(view)) == node, 0, view.step))
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------------
+
+
+@breaks("TP-8", "wide", "a product is said to move memory")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "ffn_up", step=0, layer=1, rank=2), op="memory")
+
+
+@breaks("TP-8", "latent", "what an operator makes is said to be K/V")
+def _(view: GraphView) -> GraphView:
+    pair = (pick(view, name, step=0, layer=1, rank=1) for name in ("ffn_norm", "ffn_up"))
+    return replace(view, kind=np.where(edges(view, *pair), KV, view.kind))
+
+
+@breaks("TP-8", "ring", "what moved is said to go to the boundary as data")
+def _(view: GraphView) -> GraphView:
+    pair = (pick(view, name, step=0, stage=0, rank=1) for name in ("kv_move", "boundary"))
+    return replace(view, kind=np.where(edges(view, *pair), DATA, view.kind))
+
+
+@breaks("TP-2", "wide", "a sum is swapped for an exchange")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "o_proj_all_reduce", step=0, layer=1), op="all_to_all")
+
+
+@breaks("SP-8", "gather", "entries are added up where they should move")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "kv_move", step=0, rank=0), op="all_reduce")
+
+
+@breaks("EP-5", "spread", "routing waits for attention and takes nothing from it")
+def _(view: GraphView) -> GraphView:
+    pair = (pick(view, name, step=0, layer=0, rank=1) for name in ("attention_add", "moe_norm"))
+    return replace(view, kind=np.where(edges(view, *pair), ORDER, view.kind))
 
 
 # --- ways past sends ------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def _layout(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPla
     name = "attention_prefill" if node.op == "attention_prefill" else node.name
     tp, spread = plan.tp, plan.ep.degree > 1
     if node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"):
-        return _BY_COLLECTIVE.get(node.op, (UNKNOWN, UNKNOWN))
+        return _BY_COLLECTIVE.get(node.op, (INHERITS, INHERITS))  # others put nothing together
     if name in ("dispatch", "combine") and (spread or name == "dispatch"):
         return FULL, FULL
     if node.op in COLLECTIVE_OPS:

@@ -44,8 +44,17 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
     told = merged(
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
-    told = merged(told, repeated(view, moves))
+    told = merged(told, repeated(view, moves), _brings(view, moves, fix))
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
+
+
+def _brings(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
+    """A move brings entries as they are: it adds nothing up, and passes nothing on to a neighbour only."""
+    other = np.flatnonzero(moves & view.mask(lambda node: node.op not in ("gather", "all_gather", "all_to_all")))
+    return judged(
+        view, 0, other, lambda node: f"{view.symbols[int(view.symbol[node])].op} does not bring entries to their rank",
+        fix, np.arange(len(view)),
+    )  # fmt: skip
 
 
 def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:

@@ -12,7 +12,8 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.dataflow import contains, contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
-from clustersim.legality.graph_view import GraphView, base_name
+from clustersim.legality.graph_rules.kinds import of_their_kind
+from clustersim.legality.graph_view import ORDER, GraphView, base_name
 from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
 
 MOE_ENTRY: Final = ("moe_norm",)
@@ -35,6 +36,8 @@ def keeps_the_graph(view: GraphView) -> GraphFinding:
         return not inside and not (needed in CACHE and name in CORES)
 
     present = merged(all_ranks(view), complete(view, "TP-8"))
+    if view.model is not None:
+        present = merged(present, of_their_kind(view, view.model))
     return merged(present, _compared(view, looked_at, "TP keeps it"), _crossing(view))
 
 
@@ -56,7 +59,7 @@ def sees_attention(view: GraphView) -> GraphFinding:
     fed = np.zeros(len(view), bool)
     layer, step, recv = view.layer, view.step, view.mask(lambda node: node.op == "recv")
     own = view.named("attention_add")[view.source] & (layer[view.source] == layer[view.target])
-    fed[view.target[view.within_step & (own | recv[view.source])]] = True
+    fed[view.target[view.within_step & (view.kind != ORDER) & (own | recv[view.source])]] = True
     hungry = np.flatnonzero(entry & ~fed)
     faults = []
     if len(hungry):

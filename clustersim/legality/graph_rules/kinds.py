@@ -1,0 +1,73 @@
+"""Whether operators and edges are of the kind that their names say: a product is no copy, and data is no K/V."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.legality.graph_rules.dataflow import LOGICAL
+from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, GraphView
+from clustersim.legality.reference import HEAD, KINDS_OF_OPERATOR, inputs_of, shapes_of
+from clustersim.model.architecture import ModelSpec
+
+
+def of_their_kind(view: GraphView, model: ModelSpec) -> GraphFinding:
+    """Compare the kinds of operators and of the edges inside steps with what the model's operators are."""
+    return merged(_operators(view, model), _edges(view))
+
+
+def _operators(view: GraphView, model: ModelSpec) -> GraphFinding:
+    wanted = kinds_of(model)
+    found = [(wanted.get(_plain(symbol.name)), symbol.op) for symbol in view.symbols]
+    right = [
+        kind is None or op == kind or (symbol.name in LOGICAL and op in COLLECTIVE_OPS)
+        for symbol, (kind, op) in zip(view.symbols, found, strict=True)
+    ]
+    wrong = np.flatnonzero(~np.array(right, bool)[view.symbol])
+
+    def message(node: int) -> str:
+        kind, op = found[int(view.symbol[node])]
+        return f"{operator(view, node)} is said to be of kind {op}, and the model's is of kind {kind}"
+
+    fix = "give each operator the kind that the single-device graph has"
+    return judged(view, 0, wrong, message, fix, np.arange(len(view)))
+
+
+def kinds_of(model: ModelSpec) -> dict[str, str]:
+    """Return name → kind of every operator of a model."""
+    layers = dict.fromkeys(model.layers)
+    names = [name for layer in layers for name in inputs_of(layer, prefills=True, decodes=True)]
+    products = {name for layer in (None, *layers) for name in shapes_of(layer, model)}
+    plain = {name: "gemm" if name in products else "memory" for name in (*HEAD, *names)}
+    return {**plain, **KINDS_OF_OPERATOR}
+
+
+def _plain(name: str) -> str:
+    """Return the name of what a part of a ring is a part of."""
+    head, _, part = name.rpartition("_")
+    return head if head == "attention_prefill" and part.isdecimal() else name
+
+
+def _edges(view: GraphView) -> GraphFinding:
+    """K/V edges leave the cache or join SP ranks, syncs join a send to its receive, boundaries end at a boundary."""
+    source, target, kind = view.source, view.target, view.kind
+    ends = view.mask(lambda node: node.op == "boundary")
+    cache = view.named("kv_write", "kv_read")
+    exposes = view.mask(lambda node: node.axis == "sp" and node.op in COLLECTIVE_OPS)
+    transfer = view.mask(lambda node: node.op in TRANSFER_OPS)
+    phase, meets = ends[source] | ends[target], transfer[source] & transfer[target]
+    carries = ~phase & ~meets
+    odd = (
+        (phase & np.isin(kind, (DATA, KV, SYNC)))
+        | (meets & (kind != SYNC))
+        | (carries & ~np.isin(kind, (DATA, KV)))
+        | (carries & (kind == KV) & ~(cache[source] | exposes[source] | exposes[target]))
+        | (carries & (kind == DATA) & cache[source])
+    )
+    wrong = np.flatnonzero(odd & view.within_step & (kind != ORDER))
+    return judged(
+        view, 0, wrong, lambda edge: f"the edge from {place(view, int(source[edge]))} is not of the kind of what it "
+        "carries", "draw data edges for what operators make, kv for entries of the cache, sync from a send to its "
+        "receive, and boundary at the boundary", target,
+    )  # fmt: skip
