@@ -237,17 +237,27 @@ def test_the_same_timeline_in_another_replay_is_said_to_be_the_same(run_dir: Pat
     assert f"simulated again, full: same timeline: digest {digest[:12]};" in result.output
 
 
-def test_another_timeline_of_the_same_scenario_is_told_by_its_first_difference(run_dir: Path, copy: Path) -> None:
-    file = copy / "timeline" / "facts.parquet"
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("facts", "value", "the first fact that differs: here time_ns "),
+        ("chunks", "start", "the first chunk that differs: here replica 0, step "),
+        ("row_values", "row_values", "all steps are equal; durations of operators in prefill steps of stage 0 differ"),
+        ("transfer_times", "transfer_times", "all steps are equal; their transfers differ"),
+    ],
+)
+def test_another_timeline_of_the_same_scenario_is_told_by_its_first_difference(
+    run_dir: Path, copy: Path, name: str, column: str, message: str
+) -> None:
+    file = copy / "timeline" / f"{name}.parquet"
     table = pq.read_table(file)
-    value = table.column("value")[0].as_py()
-    pq.write_table(changed(table, "value", 0, value + 1), file)
+    pq.write_table(put(table, column, [value + 1 for value in table.column(column).to_pylist()]), file)
     result = called("audit", run_dir, "--against", copy, "--json")
     assert result.exit_code == 1
-    (said,) = [line for line in json.loads(result.stdout)["compared"] if "another timeline" in line]
-    assert "the first fact that differs: here time_ns" in said
-    assert f"value {value}, " in said
-    assert f"value {value + 1}, " in said
+    verdict = json.loads(result.stdout)
+    (said,) = [line for line in verdict["compared"] if "another timeline" in line]
+    assert message in said
+    assert verdict["violations"][-1]["where"] == f"compared with {copy}"
 
 
 def test_another_plan_is_compared_by_what_requests_came_to(run_dir: Path, tmp_path: Path) -> None:
