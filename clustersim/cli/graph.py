@@ -71,12 +71,14 @@ def graph(
         prompt_tokens=tokens, sequences=batch or _SEQUENCES, context_tokens=context,
     )  # fmt: skip
     priced = step_graph(loaded, step, stages=None if stage is None else (stage,), replica=replica)
-    _write(target, priced, loaded, replica, step_words(step, tokens, context))
+    _write(target, priced, loaded, replica, stage, step_words(step, tokens, context))
     nodes, edges = len(priced.graph), len(priced.graph.source)
     click.echo(f"{target}: {nodes:,} nodes, {edges:,} edges")
 
 
-def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, words: str) -> None:
+def _write(
+    target: Path, priced: PricedGraph, scenario: Scenario, replica: int, stage: int | None, words: str
+) -> None:
     mesh, base = Mesh(plan=scenario.plan), replica * scenario.plan.replica_ranks
     devices = [scenario.topology.devices[mesh.device(base + rank)] for rank in range(scenario.plan.replica_ranks)]
     title = setup_words({"scenario": scenario.document})
@@ -89,6 +91,7 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
         }  # fmt: skip
         if target.suffix == ".json":
             about = {**about, "model": model_facts(scenario.model), "precision": asdict(scenario.precision)}
+            about = about if stage is None else {**about, "stages": [stage]}
         text = WRITERS[target.suffix](priced, about)
     with written_whole(target) as beside:
         beside.write_text(text, encoding="utf-8")
