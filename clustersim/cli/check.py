@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from clustersim.cli.graph_check import GRAPH_SUFFIX, check_graph_file
+from clustersim.cli.graph_check import GRAPH_SUFFIX, TABLE_SUFFIXES, check_graph_file
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.legality.deployment import counted
@@ -19,8 +19,6 @@ from clustersim.run.legality import check_scenario, headlines, problem, verdict_
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
-
-TABLE_SUFFIXES: Final = (".csv", ".parquet")
 
 
 def audit_command() -> click.Command:

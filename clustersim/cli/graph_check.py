@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,34 @@ from clustersim.run.foreign_graph import check_read, foreign_headline, graph_at,
 from clustersim.run.graph_legality import violation_line
 
 GRAPH_SUFFIX: Final = ".json"
+TABLE_SUFFIXES: Final = (".csv", ".parquet")
+
+
+def refuse_graph(name: str) -> None:
+    """Refuse a step graph, or a table, where a scenario is expected.
+
+    Raises
+    ------
+    InputError
+        With what takes it.
+    """
+    suffix = Path(name).suffix
+    if suffix in TABLE_SUFFIXES:
+        message = "is a table of what happened, for clustersim audit"
+    elif suffix == GRAPH_SUFFIX and _has_nodes(Path(name)):
+        message = "is a step graph, for clustersim check"
+    else:
+        return
+    message += "; expected a scenario, whose plan is expanded to step graphs that are then executed"
+    raise InputError(Problem(file=name, message=message))
+
+
+def _has_nodes(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False  # whoever reads it says what is wrong
+    return isinstance(found, dict) and "nodes" in found
 
 
 def check_graph_file(name: str, overrides: tuple[str, ...], *, as_json: bool) -> Verdict:

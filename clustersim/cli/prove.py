@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted
@@ -30,6 +31,7 @@ def prove(ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders:
     program, in that of a recorded timeline, and in random legal orders. Logits and greedy tokens must be those of the
     unsharded model. Exit status 0: they are, 1: they are not, or the plan is illegal, 2: the scenario can't be read.
     """
+    refuse_graph(scenario)
     loaded = load(scenario, overrides)
     found = prove_scenario(loaded, orders=orders)
     if as_json:
@@ -69,7 +71,7 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
         }
     )
     rows = [
-        (rule.id, LOOKED_AT[rule.id], f"{rule.looked_at:,}" if rule.looked_at else "nothing")
+        (rule.id, LOOKED_AT[rule.id], f"{rule.looked_at:,}" if rule.looked_at else "not checkable")
         for rule in proof.verdict.rules
     ]
     print_table(("rule", "what it looked at", "how many"), rows, numbers_from=2)

@@ -42,10 +42,20 @@ class Rule:
     source: str
     example: str
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """Return the rule as the contract of ``rules --json`` has it."""
-        level = " ".join(self.levels)
-        return {"id": self.id, "level": level, "statement": self.statement, "source": self.source}
+        document, _, section = self.source.partition(": ")
+        return {
+            "id": self.id,
+            "level": " ".join(self.levels),
+            "levels": list(self.levels),
+            "statement": self.statement,
+            "why": self.why,
+            "source": self.source,
+            "document": document,
+            "section": section,
+            "catches": self.example,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

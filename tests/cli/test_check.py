@@ -263,7 +263,13 @@ def rules_json(*arguments: str) -> Any:
 
 def test_rules_lists_every_rule_of_every_level() -> None:
     listed = rules_json()
-    assert [list(rule) for rule in listed] == [["id", "level", "statement", "source"]] * len(RULES)
+    keys = ["id", "level", "levels", "statement", "why", "source", "document", "section", "catches", "examples"]
+    assert [list(rule) for rule in listed] == [keys] * len(RULES)
+    assert all(list(one) == ["level", "where", "message", "fix"] for rule in listed for one in rule["examples"])
+    told = [[one["level"] for one in rule["examples"]] for rule in listed]
+    assert told == [[level for level in rule["levels"] if level != "X"] for rule in listed]
+    assert all(rule["why"] and rule["document"].endswith(".md") and rule["section"] for rule in listed)
+    assert not any("- " in rule["statement"] for rule in listed)  # a word that was cut at the end of a line
     families = ["PH", "KV", "TP", "SP", "PP", "EP", "DP", "RUN"]
     counts = [sum(rule["id"].startswith(f"{family}-") for rule in listed) for family in families]
     assert counts == [5, 7, 9, 9, 6, 7, 4, 5]
@@ -272,11 +278,15 @@ def test_rules_lists_every_rule_of_every_level() -> None:
 
 
 def test_rules_shows_one_rule_and_a_family() -> None:
-    assert rules_json("kv-4") == [next(rule.as_json() for rule in RULES if rule.id == "KV-4")]
+    (found,) = rules_json("kv-4")
+    examples = found.pop("examples")
+    assert found == next(rule.as_json() for rule in RULES if rule.id == "KV-4")
     assert [rule["id"] for rule in rules_json("DP")] == ["DP-1", "DP-2", "DP-3", "DP-4"]
     shown = invoke("rules", "KV-4").stdout
     assert "checked on  the plan (P), the step graph (G)" in shown
     assert "catches     an orphaned head; an undeclared copy" in shown
+    assert all(f"  {one['where']}: {one['message']};\n  {one['fix']}\n" in shown for one in examples)
+    assert shown.count("broken on the plan, it reads") == shown.count("broken on the step graph, it reads") == 1
 
 
 def test_rules_of_an_unknown_id_suggests_one() -> None:

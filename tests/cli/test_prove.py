@@ -57,7 +57,7 @@ def test_prove_says_what_was_executed_and_what_each_rule_looked_at() -> None:
     assert lines[2] == "plan    tp 2, sp 2, pp 2, ep 2: 8 ranks"
     assert "program order, random order 0, recorded order" in result.stdout
     assert "20 greedy ones, all equal" in result.stdout
-    assert "nothing" not in result.stdout
+    assert "not checkable" not in result.stdout
 
 
 def test_prove_json_is_the_contract() -> None:
@@ -152,3 +152,26 @@ def test_order_of_a_timeline_that_ran_a_read_too_early_does_not_prove(monkeypatc
     found = prove_scenario(scenario, orders=0)
     (violation,) = found.verdict.violations
     assert violation.message.endswith("(recorded order)")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "g.json",
+            '{"format": 1, "nodes": [], "edges": []}',
+            "is a step graph, for clustersim check; expected a scenario",
+        ),
+        (
+            "spans.csv",
+            "start_ns,end_ns,rank\n",
+            "is a table of what happened, for clustersim audit; expected a scenario",
+        ),
+        ("broken.json", "{", "not valid JSON"),
+    ],
+)
+def test_prove_says_what_it_takes(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / name).write_text(content)
+    result = CliRunner().invoke(main, ["prove", str(tmp_path / name)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr

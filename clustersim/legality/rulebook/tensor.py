@@ -24,8 +24,8 @@ TENSOR: Final = (
         levels=("G", "X"),
         statement=(
             "Partial results are recombined deterministically: a column split by concatenation (all-gather) "
-            "unless the consumer takes that very partition, a row split by a sum (all-reduce, or reduce- "
-            "scatter with a matching all-gather). Nobody reads a partial sum as if it were whole."
+            "unless the consumer takes that very partition, a row split by a sum (all-reduce, or "
+            "reduce-scatter with a matching all-gather). Nobody reads a partial sum as if it were whole."
         ),
         why="A term of a sum is not the sum.",
         source="tensor_parallelism.md: Operator-Level Semantics, Linear Layers",
