@@ -7,9 +7,7 @@ line (of Parquet: row) and column.
 from __future__ import annotations
 
 import csv
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.errors import InputError, Problem
-from clustersim.legality.history import FACTS, KINDS, STREAMS
+from clustersim.run.foreign_cells import numbers, text_of
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": ("start_ns", "end_ns", "rank"),
@@ -50,26 +48,11 @@ TEXT: Final[Mapping[str, tuple[str, ...]]] = {
     "facts": ("reason",),
 }
 """Table → columns of text that it may have."""
-NONE: Final = ("slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns")
-"""Columns where −1, or an empty cell, stands for none."""
 RICHER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "decodes": {"chunks": ("start", "count", "sampled"), "routes": ("layer", "token", "expert")},
     "steps": {"spans": ("stream", "layer", "group", "module", "op", "after")},
 }
 """Table → tables that look like it where a column lacks, and the columns that tell."""
-
-INSTANTS: Final = 1 << 62
-AMOUNTS: Final = 1 << 40
-MOST: Final = {
-    "rank": 1 << 20, "replica": 1 << 12, "step": 1 << 31, "request": 1 << 23, "layer": 1 << 14, "slot": 1 << 20,
-    "start_ns": INSTANTS, "end_ns": INSTANTS, "time_ns": INSTANTS, "taken_ns": INSTANTS, "freed_ns": INSTANTS,
-    "cost_ns": INSTANTS, "sampled": 2, "group": INSTANTS, "content": INSTANTS, "block": INSTANTS, "link": INSTANTS,
-    "expert": INSTANTS, "selected": INSTANTS,
-}  # fmt: skip
-"""Numbers from here on are no ranks, instants and so on, but slips; of all other columns, from ``AMOUNTS`` on."""
-WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
-EXACT: Final = 1 << 53
-"""Floats beyond are no whole numbers for certain."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,11 +107,11 @@ def read_foreign(path: Path) -> ForeignTable:
     name = _table_of(path, list(raw))
     count = len(raw[NEEDED[name][0]])
     columns: dict[str, Any] = {column: np.full(count, value) for column, value in OPTIONAL[name].items()}
-    numbers = (*NEEDED[name], *OPTIONAL[name], *(TOLD if name == "steps" else ()))
+    whole = (*NEEDED[name], *OPTIONAL[name], *(TOLD if name == "steps" else ()))
     problems = []
-    for column in numbers:
+    for column in whole:
         if column in raw:
-            values, bad = _numbers(name, column, raw[column])
+            values, bad = numbers(name, column, raw[column])
             columns[column] = values
             if bad is not None:
                 problems.append(_problem(path, lines, bad[0], column, bad[1]))
@@ -136,7 +119,7 @@ def read_foreign(path: Path) -> ForeignTable:
         raise InputError(problems)
     for column in TEXT.get(name, ()):
         if column in raw:
-            columns[column] = np.array([_text(value) for value in raw[column]], object)
+            columns[column] = np.array([text_of(value) for value in raw[column]], object)
     table = ForeignTable(path=path, name=name, columns=columns, recorded=frozenset(raw), lines=lines)
     problems = list(_backwards(table))
     if problems:
@@ -227,81 +210,6 @@ def _problem(path: Path, lines: Sequence[int] | None, row: int, column: str, mes
     if lines is None:
         return Problem(file=str(path), path=column, message=f"row {row + 1}: {message}")
     return Problem(file=str(path), line=lines[row], path=column, message=message)
-
-
-Bad = tuple[int, str] | None
-
-
-def _numbers(table: str, column: str, raw: Any) -> tuple[Any, Bad]:
-    """Return a column as int64, or floats (rates), and the first row that is none, with what is wrong."""
-    if column in ("rate", "capacity"):
-        return _cells(raw, _rate, np.float64)
-    words = {"stream": STREAMS, "kind": FACTS if table == "facts" else KINDS}.get(column, ())
-    lowest, most = -1 if column in NONE else 0, len(words) or MOST.get(column, AMOUNTS)
-    if isinstance(raw, np.ndarray):
-        bad = np.flatnonzero((raw < lowest) | (raw >= most))
-        if len(bad):
-            return raw, (int(bad[0]), _expected(column, words, int(raw[bad[0]])))
-        return raw.astype(np.int64), None
-
-    def number(value: Any) -> int:
-        if column in NONE and (value is None or value == ""):
-            return -1
-        if isinstance(value, str) and value in words:
-            return words.index(value)
-        found = _whole(value)
-        if not lowest <= found < most:
-            raise ValueError
-        return found
-
-    values, failed = _cells(raw, number, np.int64)
-    return values, failed and (failed[0], _expected(column, words, raw[failed[0]]))
-
-
-def _cells(raw: Sequence[Any], parse: Callable[[Any], Any], kind: Any) -> tuple[Any, Bad]:
-    found = np.zeros(len(raw), kind)
-    for row, value in enumerate(raw):
-        try:
-            found[row] = parse(value)
-        except (TypeError, ValueError):
-            return found, (row, f"found {_shown(value)}; expected a number, 0 or more, and finite")
-    return found, None
-
-
-def _whole(value: Any) -> int:
-    """Return a cell as a whole number, or raise a ValueError."""
-    if isinstance(value, float):
-        whole = abs(value) < EXACT and value.is_integer()
-    else:
-        whole = isinstance(value, int) or (isinstance(value, str) and WHOLE.fullmatch(value) is not None)
-    if whole:
-        return int(value)
-    raise ValueError
-
-
-def _rate(value: Any) -> float:
-    found = float(value)
-    if not math.isfinite(found) or found < 0:
-        raise ValueError
-    return found
-
-
-def _expected(column: str, words: Sequence[str], value: Any) -> str:
-    if words:
-        return f"found {_shown(value)}; expected one of {', '.join(words)}, or its number from 0"
-    lowest = -1 if column in NONE else 0
-    return f"found {_shown(value)}; expected a whole number from {lowest} to {MOST.get(column, AMOUNTS) - 1}"
-
-
-def _shown(value: Any) -> str:
-    text = "nothing" if value is None or value == "" else repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " ".join(str(part) for part in value)
-    return "" if value is None else str(value).strip()
 
 
 def _backwards(table: ForeignTable) -> Iterator[Problem]:

@@ -54,7 +54,8 @@ def exposed(sheet: Sheet) -> Finding:
 
 
 def _whole(sheet: Sheet, rows: Int64Array, verb: str, fix: str) -> Finding:
-    """Judge whether every SP rank takes part in these collectives."""
+    """Judge whether every SP rank takes part in these collectives, where it was told who is in which."""
+    rows = rows[sheet.group[rows] >= 0]
     if not len(rows):
         return NOTHING
     groups = Groups(sheet.group[rows])

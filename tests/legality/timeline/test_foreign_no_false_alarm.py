@@ -1,0 +1,106 @@
+"""No false alarm on tables: what a run of any scenario recorded, written as plain tables from elsewhere, is legal.
+
+``CLUSTERSIM_FOREIGN_EXAMPLES=1000 pytest tests/legality/timeline/test_foreign_no_false_alarm.py`` hunts for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, given, settings
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import FACTS, KINDS, STREAMS, History
+from clustersim.run.audit import history_of_run
+from clustersim.run.foreign_given import NUMBERS, WORDS
+from clustersim.run.foreign_history import read_history
+from clustersim.run.simulate import RunResult, simulate
+from clustersim.timeline.passes import within
+from clustersim.timeline.steps import Steps
+from tests.laws.random_scenarios import documents, scenario_of
+
+EXAMPLES = int(os.environ.get("CLUSTERSIM_FOREIGN_EXAMPLES", "12"))
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def as_steps(history: History) -> dict[str, Any]:
+    """Return the steps one by one, with what is the same in all steps of a run of them."""
+    table, folded = history.steps, history.folded
+    assert table is not None
+    assert folded is not None
+    count = table["count"].astype(np.int64)
+    found = {name: np.repeat(table[name], count) for name in ("replica", "slot", "prefill_tokens", "decode_tokens")}
+    index = within(count)
+    steps = Steps(folded)
+    found["step"] = np.repeat(table["step"], count) + index
+    at = steps.at(found["replica"], found["step"])
+    found["end_ns"] = steps.end_ns[at]
+    found["start_ns"] = np.where(index == 0, np.repeat(table["start_ns"], count), steps.end_ns[at - 1])
+    found["kind"] = [KINDS[kind] for kind in np.repeat(table["kind"], count).tolist()]
+    return found
+
+
+def as_decodes(history: History, steps: dict[str, Any]) -> dict[str, Any]:
+    """Return whom each step decoded."""
+    rows = []
+    decodes = history.decodes
+    assert decodes is not None
+    names = ("replica", "slot", "request", "first_step", "last_step")
+    for replica, slot, request, first, last in zip(*(decodes[name].tolist() for name in names), strict=True):
+        inside = (steps["replica"] == replica) & (steps["slot"] == slot)
+        inside &= (steps["step"] >= first) & (steps["step"] <= last)
+        rows += [(replica, slot, request, step) for step in steps["step"][inside].tolist()]
+    return dict(zip(("replica", "slot", "request", "step"), np.array(rows, np.int64).reshape(-1, 4).T, strict=True))
+
+
+def exported(result: RunResult, folder: Path) -> list[Path]:
+    """Write a run as another simulator might."""
+    history, spans = history_of_run(result), result.timeline.unfold()
+    facts, chunks, requests = history.facts, history.chunks, history.requests
+    assert facts is not None
+    assert chunks is not None
+    assert requests is not None
+    modules = {name: module for template in result.timeline.templates for name, _, module in template.symbols}
+    names = [spans.names[at] for at in spans.name.tolist()]
+    steps = as_steps(history)
+    tables: dict[str, dict[str, Any]] = {
+        "spans": {name: getattr(spans, name) for name in ("start_ns", "end_ns", "rank", "layer", "step")}
+        | {"name": names, "module": [modules.get(name, "") for name in names]}
+        | {"stream": [STREAMS[stream] for stream in spans.stream.tolist()]},
+        "facts": {name: facts[name] for name in ("time_ns", "request", "replica", "used")}
+        | {"kind": [FACTS[kind] for kind in facts["kind"].tolist()], "reason": ["too long"] * len(facts["kind"])},
+        "chunks": {name: chunks[name] for name in ("replica", "step", "request", "start", "count", "sampled")},
+        "requests": {name: requests[name] for name in ("prompt_tokens", "output_tokens")}
+        | {"request": np.arange(len(requests["prompt_tokens"]))},
+        "steps": steps,
+        "decodes": as_decodes(history, steps),
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return [folder / f"{name}.parquet" for name in tables]
+
+
+def test_what_a_run_recorded_is_legal_as_tables_from_elsewhere() -> None:
+    looked: Counter[str] = Counter()
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
+    @given(documents())
+    def legal(document: dict[str, Any]) -> None:
+        result = simulate(scenario_of(document))
+        told = history_of_run(result).given
+        words = [f"{name}={getattr(told, name)}" for name in (*NUMBERS, *WORDS) if getattr(told, name) is not None]
+        with tempfile.TemporaryDirectory() as folder:
+            history = read_history(exported(result, Path(folder)), words)
+        verdict = check_history(history)
+        assert verdict.violations == ()
+        looked.update(rule.id for rule in verdict.rules if rule.looked_at)
+
+    legal()
+    assert {"PH-1", "PH-3", "PH-4", "KV-1", "KV-2", "KV-3", "PP-6", "DP-2", "RUN-3", "RUN-4"} <= set(looked)
