@@ -45,8 +45,10 @@ class Condensed:
         )
         return replace(whole, stages=stages)
 
-    def shows_all(self, whole: Blueprint) -> bool:
-        """Whether every body of a blueprint is among those of the kept units."""
+    def shows_all(self, whole: Blueprint, num_layers: int) -> bool:
+        """Whether every body of a blueprint is among those of the kept units, and every layer of the model in it."""
+        if {unit.layer for stage in whole.stages for unit in stage} != set(range(-1, num_layers)):
+            return False
         kept = {unit.body for stage in self.blueprint(whole).stages for unit in stage}
         return all(unit.body in kept for stage in whole.stages for unit in stage)
 

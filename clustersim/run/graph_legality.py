@@ -98,7 +98,7 @@ def graph_view(
     """
     blueprints = {kind: blueprint_of(model, plan, precision, kind) for kind in STEP_KINDS}
     kept: Condensed = whole(model, plan) if in_full else condensed(model, plan)
-    if not all(kept.shows_all(blueprint) for blueprint in blueprints.values()):
+    if not all(kept.shows_all(blueprint, len(model.layers)) for blueprint in blueprints.values()):
         kept = whole(model, plan)
     graphs = {kind: expand(kept.blueprint(blueprint), kept.plan) for kind, blueprint in blueprints.items()}
     chained = []

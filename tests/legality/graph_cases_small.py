@@ -171,6 +171,7 @@ def between(view: GraphView, source: str, target: str, op: str, axis: str, ranks
         axis=axis,
         stream=STREAMS[1],
         amount=(),  # type: ignore[arg-type]
+        width=view.symbols[view.symbol[sources[0]]].width,
     )
     view, number = added(view, targets[0], node, ranks)
     view = cut(view, edges(view, sources, targets, "data"))

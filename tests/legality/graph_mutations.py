@@ -24,7 +24,7 @@ from graph_cases_small import (
     view_of,
 )
 
-from clustersim.graph.blueprint import Node
+from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.steps import DecodeToken
 from clustersim.legality.graph_view import GraphView
 from clustersim.run.graph_legality import story
@@ -240,6 +240,13 @@ def _(view: GraphView) -> GraphView:
     return drawn(view, [(write, core, "kv")])
 
 
+@breaks("KV-5", "wide", "a read of another micro-batch")
+def _(view: GraphView) -> GraphView:
+    write, read = (one(view, name, step=step, layer=1, rank=3) for name, step in (("kv_write", 2), ("kv_read", 4)))
+    assert view.steps[2].lane != view.steps[4].lane
+    return drawn(view, [(write, read, "kv")])
+
+
 @breaks("KV-5", "dense", "a write into a shared block")
 def _(view: GraphView) -> GraphView:
     return stepped(view, 0, shared={0: 4})
@@ -281,6 +288,11 @@ def _(view: GraphView) -> GraphView:
 @breaks("TP-3", "wide", "a collective is put before the activation")
 def _(view: GraphView) -> GraphView:
     return between(view, "ffn_up", "ffn_act", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
+
+
+@breaks("TP-3", "wide", "a collective is put behind the activation")
+def _(view: GraphView) -> GraphView:
+    return between(view, "ffn_act", "ffn_down", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
 
 
 @breaks("TP-4", "wide", "a collective is put between projection and scores")
@@ -408,6 +420,12 @@ def _(view: GraphView) -> GraphView:
     return between(view, "rope", "attention_decode", "all_gather", "sp", [0, 2, 4], step=2, layer=0)
 
 
+@breaks("SP-3", "gather", "a decode beside a prompt gathers over SP ranks")
+def _(view: GraphView) -> GraphView:
+    where = {"step": 1, "layer": 0, "rank": 4}
+    return drawn(view, [(one(view, "kv_all_gather", **where), one(view, "attention_decode", **where), "kv")])
+
+
 @breaks("SP-4", "gather", "half the bytes are gathered")
 def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "kv_all_gather", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
@@ -426,6 +444,19 @@ def _(view: GraphView) -> GraphView:
 @breaks("SP-4", "latent", "half of the latents are gathered")
 def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "kv_all_gather", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
+
+
+@breaks("SP-4", "gather", "K/V is gathered twice")
+def _(view: GraphView) -> GraphView:
+    gather = one(view, "kv_all_gather", step=0, layer=0, rank=0)
+    ranks = view.member_rank[view.member_node == gather].tolist()
+    view, again = added(view, gather, view.symbols[view.symbol[gather]], ranks)
+    view = valued(view, [again], "amount", lambda _: view.amount[gather])
+    rows = list(zip(view.source.tolist(), view.target.tolist(), view.kind.tolist(), strict=True))
+    into = [(source, again, EDGE_KINDS[kind]) for source, target, kind in rows if target == gather]
+    return drawn(
+        view, [*into, *((again, target, EDGE_KINDS[kind]) for source, target, kind in rows if source == gather)]
+    )
 
 
 @breaks("SP-5", "gather", "attention does not wait for the gather")
@@ -454,6 +485,17 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     view = valued(view, pick(view, "ffn_down", step=0, layer=0, rank=0), "amount", lambda v: v + 1)
     return valued(view, pick(view, "ffn_down", step=0, layer=0, rank=2), "amount", lambda v: v - 1)
+
+
+@breaks("SP-6", "gather", "a token is sampled on a rank that does not have it")
+def _(view: GraphView) -> GraphView:
+    logits = 1000 * 2  # bytes of one token's
+    for first, more in ((0, 1), (4, -1)):
+        heads = [one(view, "lm_head", step=0, rank=rank) for rank in (first, first + 1)]
+        view = valued(view, heads, "amount", lambda v, more=more: v + more)  # type: ignore[misc]
+        gather = pick(view, "lm_head_all_gather", step=0, rank=first)
+        view = valued(view, gather, "amount", lambda v, more=more: v + more * logits)  # type: ignore[misc]
+    return view
 
 
 @breaks("SP-8", "gather", "a segment is never moved to where decode reads it")
@@ -541,6 +583,11 @@ def _(view: GraphView) -> GraphView:
         nodes = [one(view, name, step=0, layer=0, rank=rank) for name in ("expert_up", "expert_down")]
         view = valued(view, nodes, "amount", lambda v, more=more: v + more)  # type: ignore[misc]
     return view
+
+
+@breaks("EP-2", "spread", "every token is sent to every rank")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "dispatch", step=2, layer=0), op="all_gather")
 
 
 @breaks("EP-4", "spread", "an expert runs before the dispatch")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from graph_mutations import MUTATIONS, Mutation
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.legality.graph_rules import data
 from clustersim.legality.rulebook import RULES
+from tests.legality.timeline.golden import compare
 
 LEVEL_G = [rule.id for rule in RULES if "G" in rule.levels]
 
 
+@cache
 def broken(mutation: Mutation, in_full: bool) -> list[str]:
     """Return the rules that a mutation breaks."""
     verdict = check_graph(mutation.change(view_of(mutation.case, in_full)))
@@ -48,6 +52,11 @@ def test_each_rule_is_necessary(rule: str) -> None:
     others = {name: check for name, check in GRAPH_CHECKS.items() if name != rule}
     mutation = next(mutation for mutation in MUTATIONS if mutation.rule == rule)
     assert check_graph(mutation.change(view_of(mutation.case)), others).verdict == "legal"
+
+
+def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
+    lines = [f"{one.rule:6}  {one.what:72}  {' '.join(broken(one, in_full=False))}" for one in MUTATIONS]
+    compare(request, Path(__file__).with_name("graph_matrix.txt"), "\n".join(sorted(lines)) + "\n")
 
 
 def test_a_template_shows_two_of_the_layers_that_are_alike() -> None:

@@ -56,7 +56,8 @@ def test_what_does_not_repeat_is_whole() -> None:
 def test_a_condensed_blueprint_shows_every_body() -> None:
     blueprint = blueprint_of(deep(24), plan(pp=8, tp=2), BF16, "mixed")
     kept = condensed(deep(24), plan(pp=8, tp=2))
-    assert kept.shows_all(blueprint)
+    assert kept.shows_all(blueprint, 24)
+    assert not kept.shows_all(blueprint, 25)
     graph = expand(kept.blueprint(blueprint), kept.plan)
     assert is_acyclic(graph)
     assert sorted(set(graph.layer.tolist())) == list(range(-1, 8))

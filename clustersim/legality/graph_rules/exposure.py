@@ -242,16 +242,19 @@ def volumes(view: GraphView) -> GraphFinding:
 
 
 def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) -> GraphFinding:
-    """No rank takes part in more collectives of a layer than the scheme has."""
+    """A rank takes part in the collectives of a layer that the scheme has, and in no more."""
     most = {"all_gather": 1, "ring": plan.sp.degree - 1, "all_to_all": 2}.get(plan.sp.scheme or "")
     if most is None:
         return NOTHING
     member = np.flatnonzero(np.isin(view.member_node, nodes))
     node = view.member_node[member]
     _, cell, count = np.unique(_numbers(view, node, view.member_rank[member]), return_inverse=True, return_counts=True)
-    twice = np.flatnonzero(count[cell.ravel()] > most)
+    met = count[cell.ravel()]
+    # What went to the ranks of heads comes back to those of tokens; a graph from outside may not say all of it.
+    both_ways = plan.sp.scheme == "all_to_all" and view.evenly_routed
+    twice = np.flatnonzero((met > most) | (both_ways & (met < most)))
     return judged(
-        view, 0, twice, lambda at: f"SP ranks meet {count[cell.ravel()][at]} times in the attention of a layer, where "
+        view, 0, twice, lambda at: f"SP ranks meet {met[at]} times in the attention of a layer, where "
         f"{plan.sp.scheme} meets {most} times", fix, node,
     )  # fmt: skip
 
