@@ -16,17 +16,15 @@ from clustersim.legality.graph_view import GraphView, base_name
 from clustersim.legality.reference import HEAD, inputs_of
 
 BY_LAYER: Final = frozenset({
-    "PH-1", "PH-3", "PH-5", "KV-1", "KV-2", "KV-4", "KV-5", "TP-2", "TP-3", "TP-8", "TP-9", "SP-2", "SP-4", "SP-5",
-    "SP-6", "SP-8", "PP-2", "PP-6", "EP-2", "EP-4", "EP-5", "EP-6",
+    "PH-1", "PH-5", "KV-1", "KV-2", "KV-4", "TP-8", "SP-2", "SP-5", "SP-8", "PP-2", "PP-6", "EP-2", "EP-4", "EP-5",
+    "EP-6",
 })  # fmt: skip
 """Rules that look for an operator in its layer."""
 
-BY_AXIS: Final = frozenset({
-    "TP-2", "TP-3", "TP-5", "TP-8", "SP-2", "SP-4", "SP-5", "SP-8", "EP-2", "EP-4", "EP-5", "EP-6",
-})  # fmt: skip
+BY_AXIS: Final = frozenset({"TP-8", "SP-2", "SP-5", "SP-8", "EP-4", "EP-5"})
 """Rules that look for a collective over an axis."""
 
-BY_STAGE: Final = frozenset({"PP-2", "PP-5", "RUN-1"})
+BY_STAGE: Final = frozenset({"PP-2", "PP-5"})
 """Rules that look for a stage's transfers."""
 
 PRODUCTS: Final = ("gemm", "grouped_gemm")

@@ -65,7 +65,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     seen: dict[tuple[object, ...], str | None] = {}
     faults = []
     looked_at = 0
-    says = view.says("variant")
+    says = view.says("variant", "heads")
     leads = np.zeros(len(view), bool)
     leads[view.source[(view.kind == DATA) & view.within_step]] = True
     parts = np.stack([

@@ -48,7 +48,7 @@ def conserves(view: GraphView) -> GraphFinding:
         layer = model.layers[at - 1] if at else None
         wrong.append(_wrong_share(view.symbols[symbol], layer, model, plan, view.unsaid_of(symbol)))
     bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
-    told = view.says("n", "k") | ~view.mask(lambda node: node.op in PRODUCTS)
+    told = view.says("layer") & (view.says("n", "k") | ~view.mask(lambda node: node.op in PRODUCTS))
     told &= view.says("heads") | ~view.mask(lambda node: node.op in CORES)
     shares = judged(
         view, int(told[products].sum()), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
@@ -173,6 +173,7 @@ def passes_on_all(view: GraphView) -> GraphFinding:
     by_rows = view.named("lm_head", "expert_down")  # of these not every token makes a row
     maker = by_rows | view.named(*TOKEN_WISE, "embedding", "aggregate", "shared_add", "combine")
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
+    maker &= view.says("layer")
     edges = np.flatnonzero((view.kind == DATA) & view.within_step & maker[view.source] & joins[view.target])
     source, target = view.source[edges], view.target[edges]
     width = len(model.layers) + 1
