@@ -11,7 +11,6 @@ from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tensor import joins
 from clustersim.legality.graph_view import GraphView, Step
-from clustersim.plan.parallel import ParallelPlan
 
 
 def can_run(view: GraphView) -> GraphFinding:
@@ -91,9 +90,10 @@ def _connected(view: GraphView) -> GraphFinding:
     found, counts = np.unique(label, return_counts=True)
     step = view.step[found]
     parts = np.bincount(step, minlength=len(view.steps))
-    allowed = np.array([_parts(at, view.plan) for at in view.steps], np.int64)
+    allowed = np.array([_parts(at, view) for at in view.steps], np.int64)
     others = np.bincount(step[linked[found]], minlength=len(view.steps)) > 0
     many = ~linked[found] & (others | (parts > allowed))[step]  # a part that goes on in another step is no orphan
+    many |= ~linked[found] & (counts == 1) & (parts > 1)[step]
     order = np.lexsort((counts, step))
     lost = [int(found[at]) for at in order if many[at]]
     return judged(
@@ -103,10 +103,16 @@ def _connected(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _parts(step: Step, plan: ParallelPlan | None) -> int:
-    """Return how many parts a step may fall into: SP ranks that decode their own sequences have nothing in common."""
-    spread = plan is not None and plan.sp.decode == "dp" and step.kind == "decode" and plan.ep.degree == 1
-    return plan.sp.degree if spread and plan is not None else 1
+def _parts(step: Step, view: GraphView) -> int:
+    """Return how many parts a step may fall into: SP ranks that decode their own sequences have nothing in common.
+
+    In a graph of some stages, SP ranks may meet on the others. Without a plan any number of parts is right.
+    """
+    plan = view.plan
+    if plan is None:
+        return len(view)
+    spread = plan.sp.decode == "dp" and step.kind in ("decode", "unknown") and plan.ep.degree == 1
+    return plan.sp.degree if spread or view.shown is not None else 1
 
 
 def _components(num_nodes: int, source: Int64Array, target: Int64Array) -> Int64Array:
