@@ -190,6 +190,7 @@ def test_verdict_as_json_has_the_keys_of_the_contract() -> None:
     verdict = Verdict(violations=(violation,), rules=(LookedAt(id="EP-1", level="P", looked_at=3),))
     assert verdict.as_json() == {
         "verdict": "illegal",
+        "levels": {"P": "illegal"},
         "violations": [
             {"rule": "EP-1", "level": "P", "where": "plan.ep", "message": "no", "fix": "use 1"},
         ],
