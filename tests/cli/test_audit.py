@@ -109,8 +109,8 @@ def test_run_keeps_the_audit_in_its_verdict_unless_switched_off(run_dir: Path, t
         verdict = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
         return {rule["level"] for rule in verdict["rules"]}
 
-    assert levels(run_dir) == {"P", "T"}
-    assert levels(ran(tmp_path / "silent", "--no-audit")) == {"P"}
+    assert levels(run_dir) == {"P", "G", "T"}
+    assert levels(ran(tmp_path / "silent", "--no-audit")) == {"P", "G"}
 
 
 def test_run_times_the_audit_apart_from_simulating(tmp_path: Path) -> None:
