@@ -87,6 +87,17 @@ def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document)
         assert (change.rule, change.message) in [(found.rule, found.message) for found in left]
 
 
+@law(60)
+@given(mutated())
+def test_where_one_rule_is_broken_at_one_place_its_advice_is_what_is_done(document):
+    scenario = scenario_of(document)
+    violations = check_scenario(scenario).violations
+    if len(violations) != 1:
+        return
+    done = {change.path: change.new for change in fix_scenario(scenario).changes}
+    assert done == dict(violations[0].change)
+
+
 def single_changes(document: Document) -> list[dict[str, Any]]:
     """Return every change of one field that comes to mind, found without the rules."""
     numbers = (1, 2, 3, 4, 5, 6, 8, 12, 16)
