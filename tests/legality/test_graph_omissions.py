@@ -6,6 +6,7 @@ The sweeps take every node, edge and copy of small graphs; what they may leave u
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,3 +90,16 @@ def test_no_rank_can_be_left_out(case: str) -> None:
     for rank in range(view.num_ranks):
         nodes = np.flatnonzero((view.size == 1) & (view.rank == rank))
         assert not is_legal(dropped(view, nodes.tolist())), rank
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+@pytest.mark.parametrize("case", [*SWEPT, "cut under SP"])
+def test_what_a_part_of_a_graph_does_not_show_is_not_missed(case: str, kind: str) -> None:
+    under_sp = (model(layers=1), ParallelPlan(pp=2, sp=split(RING), stages=CUT))
+    view = one_step(*SWEPT.get(case, under_sp), kind)
+    assert is_legal(replace(view, model=None))
+    assert is_legal(replace(view, plan=None, model=None))
+    for stage in np.unique(view.stage).tolist():
+        part = dropped(view, np.flatnonzero(view.stage != stage).tolist())
+        assert is_legal(replace(part, shown=(stage,)))
+        assert is_legal(part) == (len(part) == len(view))
