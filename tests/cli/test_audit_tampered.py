@@ -91,7 +91,8 @@ def tampered_values(table: pa.Table, dice: random.Random) -> Iterator[tuple[str,
         yield f"shuffled {column}", shuffled(table, column, dice)
         if pa.types.is_integer(of):
             most = 2 ** min(of.bit_width - 1, 62) - 1
-            for value in (-1, -7, most, dice.randrange(-most, most), table.column(column)[row].as_py() + 1):
+            one_more = (table.column(column)[row].as_py() or 0) + 1
+            for value in (-1, -7, most, dice.randrange(-most, most), one_more):
                 yield f"{value} in {column}", changed(table, column, row, min(value, most))
 
 

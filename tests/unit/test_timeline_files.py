@@ -13,6 +13,7 @@ from clustersim.timeline.digest import digest_of
 from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
 from clustersim.timeline.spans import SPAN_COLUMNS
 from clustersim.timeline.tables import TABLES, VECTORS
+from clustersim.timeline.tokens import token_times
 from tests.round_numbers import deployment, two_leaves
 
 ARRIVALS = [(0, 30, 4), (500, 9, 6), (1_000, 40, 2)]
@@ -97,6 +98,37 @@ def test_load_refuses_a_broken_file(run, tmp_path):
     (folder / "facts.parquet").write_bytes(b"not parquet")
     with pytest.raises(InputError, match=r"facts\.parquet: cannot be read as Parquet"):
         load_timeline(tmp_path)
+
+
+def tampered(table, dice):
+    """Yield the table with one value changed, for each column some."""
+    for column, values in table.items():
+        most = int(np.iinfo(values.dtype).max)
+        for value in (-1, 0, most, int(dice.integers(0, 50))) if len(values) else ():
+            changed = values.copy()
+            changed[dice.integers(len(values))] = value
+            yield table | {column: changed}
+
+
+def test_what_is_read_can_be_computed_with_whatever_a_value_was_changed_to(saved):
+    _, folder = saved
+    dice = np.random.default_rng(3)
+    refused = 0
+    for name in (*TABLES, *VECTORS, "irregular"):
+        file = folder / "timeline" / f"{name}.parquet"
+        table = read_table(file)
+        for changed in tampered(table, dice):
+            write_table(file, changed)
+            try:
+                read = load_timeline(folder)
+            except InputError:
+                refused += 1
+            else:
+                digest_of(read)
+                if max(read.chunks["request"].max(initial=0), read.decodes["request"].max(initial=0)) < 60:
+                    token_times(read, 60)
+        write_table(file, table)
+    assert refused or not len(load_timeline(folder).facts["kind"])
 
 
 def test_a_table_keeps_numbers_words_and_what_is_absent(tmp_path):
