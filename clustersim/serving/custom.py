@@ -63,7 +63,7 @@ class CustomScheduler(Scheduler):
         known = {sequence.request: sequence for sequence in (*self.running, *self.waiting)}
         for request in choice.preempt:
             self._preempt(now, known[request])
-        self.evicted = False  # what was preempted is not decided on anew in this instant
+        self.evicted = bool(choice.preempt)  # one that only preempts is asked again: there is room now
         decodes, prefills = [], []
         for request, count in choice.tokens.items():
             sequence = known[request]
