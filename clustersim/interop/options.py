@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from clustersim.errors import Problem, did_you_mean
 from clustersim.interop.command import Choice, Command
 from clustersim.interop.entries import Draft
 
 Value = TypeVar("Value")
+
+MOST: Final = 10**9
+"""More tokens, requests or devices than anyone has; a typing error is more likely than a wish."""
 
 
 def whole(text: str) -> int:
@@ -19,8 +22,12 @@ def whole(text: str) -> int:
     if found is None:
         raise ValueError("expected a whole number such as 8, 2k (2,000) or 2K (2,048)")
     if found[2]:
-        return int(float(found[1]) * 1000.0 ** ("kmgt".index(found[2]) + 1))
-    return int(found[3]) << (10 * " KMGT".index(found[4] or " "))
+        number = int(float(found[1]) * 1000.0 ** ("kmgt".index(found[2]) + 1))
+    else:
+        number = int(found[3]) << (10 * " KMGT".index(found[4] or " "))
+    if number > MOST:
+        raise ValueError(f"must be at most {MOST:,}")
+    return number
 
 
 def count(text: str) -> int:

@@ -60,7 +60,7 @@ class Setting:
 
 def _or_none(text: str) -> int | None:
     """Read a number of which 0 means that there is none."""
-    return whole(text) or None
+    return count(text) if whole(text) else None
 
 
 SETTINGS: Final = (

@@ -205,6 +205,8 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
         (f"{SERVE} --max-num 8", None, "command:1:36", "could be --max-num-batched-tokens, --max-num-partial-prefills"),
         (f"{SERVE} -xy 8", None, "command:1:36", "no option '-xy'"),
         (f"{SERVE} -tp 0", None, "command:1:40", "--tensor-parallel-size: must be at least 1, but found '0'"),
+        (f"{SERVE} --max-model-len 1e9", None, "command:1:52", "expected a whole number"),
+        (f"{SERVE} --block-size 2000m", None, "command:1:49", "must be at most 1,000,000,000"),
         (f"{SERVE} \\\n  -tp eight", None, "command:2:7", "expected a whole number"),
         (f"{SERVE} --gpu-memory-utilization 90", None, "command:1:61", "up to 1"),
         (f"{SERVE} --enforce-eager=1", None, "command:1:36", "takes no value"),
