@@ -12,13 +12,18 @@ from clustersim.clock import Int64Array
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.digest import EPISODE_ORDER
 from clustersim.timeline.spans import STREAMS, Spans
-from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, Table
+from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, Table
 from clustersim.timeline.timeline import Timeline
 
 WINDOW_SPANS: Final = 100_000
 """About how many spans are unfolded at a time."""
 _ORDER: Final = ("start_ns", "rank", "stream", "end_ns", "step", "layer", "name", "op", "replica", "stage")
-_OTHER_TABLES: Final = {"facts": tuple(FACT_COLUMNS), "chunks": tuple(CHUNK_COLUMNS), "decodes": EPISODE_ORDER}
+_OTHER_TABLES: Final = {
+    "facts": tuple(FACT_COLUMNS),
+    "chunks": tuple(CHUNK_COLUMNS),
+    "decodes": EPISODE_ORDER,
+    "moves": tuple(MOVE_COLUMNS),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +120,20 @@ def _first_unequal(one: Int64Array, other: Int64Array) -> int:
 
 def _called(timeline: Timeline, place: Place) -> tuple[Int64Array, Int64Array]:
     """Return starts and ends of the spans that are called like a place, in order of start."""
+    if place.step < 0:  # a move of K/V entries belongs to no step
+        spans = timeline.unfold(ranks=[place.rank])
+        if place.name not in spans.names:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return _like(spans, place)
     steps = timeline.steps
     held = (steps["replica"] == place.replica) & (steps["step"] <= place.step)
     held &= place.step < steps["step"] + steps["count"]
     if not held.any() or place.name not in (spans := _spans_of(timeline, place, held)).names:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    return _like(spans, place)
+
+
+def _like(spans: Spans, place: Place) -> tuple[Int64Array, Int64Array]:
     same = (spans.step == place.step) & (spans.layer == place.layer) & (spans.stage == place.stage)
     same &= (spans.stream == STREAMS.index(place.stream)) & (spans.name == spans.names.index(place.name))
     return spans.start_ns[same], spans.end_ns[same]

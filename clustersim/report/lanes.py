@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, Int64Array
-from clustersim.graph.blueprint import STREAMS
 from clustersim.report.metrics import Columns
 from clustersim.report.spans import FAMILIES, SpansLike, family_of, lanes
+from clustersim.timeline.spans import STREAMS
 from clustersim.units import format_seconds
 
 
@@ -152,6 +152,9 @@ def views(spans: SpansLike, table: LaneTable) -> tuple[View, ...]:
     found = [_view("whole window", 0, window_end - origin)]
     at = int(np.searchsorted(start, (origin + window_end) // 2))
     at = min(at, len(start) - 1)
+    in_steps = np.flatnonzero(spans.step[: len(start)] >= 0)  # others are moves of K/V
+    if len(in_steps):
+        at = int(in_steps[min(int(np.searchsorted(in_steps, at)), len(in_steps) - 1)])
     chosen = (spans.step[: len(start)] == spans.step[at]) & (spans.replica[: len(start)] == spans.replica[at])
     found.append(_view("one step", int(start[chosen].min()) - origin, int(end[chosen].max()) - origin))
     layers = spans.layer[: len(start)]

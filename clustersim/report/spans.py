@@ -42,6 +42,8 @@ _FAMILY_OF: Final = {
     "send": "send, receive",
     "recv": "send, receive",
     "ring_shift": "send, receive",
+    "hand_over": "send, receive",
+    "swap": "send, receive",
     "host": "host",
     "schedule": "host",
     "sample": "host",

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import STREAMS
 from clustersim.report.metrics import Columns
 from clustersim.report.spans import SpansLike, lanes
+from clustersim.timeline.spans import STREAMS
 
 COUNTERS: Final = {
     "kv_blocks_used": "K/V blocks used",

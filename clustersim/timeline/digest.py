@@ -17,9 +17,10 @@ were recorded:
 - ``steps``: one record per step, replica, step, kind, slot, in order of these;
 - ``facts``: replica, time, kind, request, value, blocks in use, in order of these. A request can be preempted and
   admitted again at one instant, never the other way round, since what was just admitted is in flight and steps take
-  time; so this order loses nothing about a request, and blocks in use tell in which order requests took turns.
+  time; so this order loses nothing about a request, and blocks in use tell in which order requests took turns;
+- ``moves``, where there are any: the columns of ``MOVE_COLUMNS``, in order of these.
 
-Spans follow from templates, passes and transfers; tokens from chunks, decodes and steps.
+Spans follow from templates, passes, transfers and moves; tokens from chunks, decodes and steps.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
 from clustersim.timeline.stretch import node_times
-from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, Table, Tables
+from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, Table, Tables
 
 EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
 
@@ -59,6 +60,8 @@ def digest_parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
     yield "decodes", _hash(_rows(tables.decodes, EPISODE_ORDER))
     yield "steps", _hash(_steps(tables.steps))
     yield "facts", _hash(_rows(tables.facts, tuple(FACT_COLUMNS)))
+    if len(tables.moves["request"]):
+        yield "moves", _hash(_rows(tables.moves, tuple(MOVE_COLUMNS)))
 
 
 def _bytes(values: Any) -> memoryview:

@@ -15,7 +15,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 HEAD: Final = "templates.json"
 MOST_LAYERS: Final = 1 << 16
 MOST_RANKS: Final = 1 << 22

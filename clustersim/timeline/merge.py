@@ -38,6 +38,7 @@ def absorb(recorder: Recorder, tables: Tables) -> None:
     recorder.chunks.extend_columns(**tables.chunks)
     recorder.decodes.extend_columns(**tables.decodes)
     recorder.facts.extend_columns(**tables.facts)
+    recorder.moves.extend_columns(**tables.moves)
 
 
 def _row_numbers(recorder: Recorder, tables: Tables) -> Int64Array:

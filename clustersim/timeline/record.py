@@ -48,7 +48,7 @@ class Durations:
 
 
 class Recorder:
-    """Takes passes, transfers, steps, prompt chunks, decodes and facts, and folds them.
+    """Takes passes, transfers, steps, prompt chunks, decodes, facts and moves of K/V, and folds them.
 
     What has a table of its own may also be put into it in bulk (``recorder.steps.extend_columns(…)``).
 
@@ -63,9 +63,9 @@ class Recorder:
     def __init__(self, templates: Sequence[PassTemplate], slots: int = 1) -> None:
         self.templates = list(templates)
         self.slots = slots
-        self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts = (
-            Columns(types) for types in TABLES.values()
-        )
+        (
+            self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts, self.moves
+        ) = (Columns(types) for types in TABLES.values())  # fmt: skip
         self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
         self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[Irregular] = []
@@ -199,6 +199,10 @@ class Recorder:
     def arrival(self, time: int, kind: int, request: int, replica: int, value: int) -> None:
         """Record an arrival or a rejection."""
         self.facts.append(replica, time, kind, request, value, NOT_POOLED)
+
+    def move(self, *row: int) -> None:
+        """Record a transfer of K/V entries that has ended; the values are those of ``MOVE_COLUMNS``."""
+        self.moves.append(*row)
 
     def tables(self, *, sp: int, tp: int, stages: int) -> Tables:
         """Return what was recorded; episodes that are open end here."""

@@ -15,13 +15,16 @@ import numpy as np
 
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.timeline.head import HEAD, MOST
+from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
 from clustersim.timeline.stretch import Stretch
-from clustersim.timeline.tables import TABLES, VECTORS
+from clustersim.timeline.tables import ALL_LAYERS, HOST, TABLES, VECTORS
 from clustersim.timeline.timeline import Timeline
 
 MOST_REPLICAS: Final = 1 << 20
-FACTS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
+FACTS: Final = (
+    "arrived", "rejected", "admitted", "preempted", "finished", "reused", "swapped_out", "swapped_in", "cancelled",
+    "lost", "handed_over", "received",
+)  # fmt: skip
 ARRIVED, REJECTED = FACTS.index("arrived"), FACTS.index("rejected")
 _TIMES: Final = (0, MOST)
 _SIGNED: Final = {"row_values", "varying"}
@@ -105,10 +108,15 @@ def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
         "time_ns": _TIMES,
         "starts_at": (-1, MOST),
         "used": (-1, _INT32),
+        **dict.fromkeys(("from_replica", "to_replica"), (0, MOST_REPLICAS)),
+        **dict.fromkeys(("from_rank", "to_rank"), (HOST, MOST_RANKS)),
+        "layer": (ALL_LAYERS, MOST_LAYERS),
         **dict.fromkeys(("first_step", "last_step", "step"), (0, timeline.num_steps - 1)),
     }
     if column in ("steps", "count") and table != "chunks":
         return 1, timeline.num_steps
+    if column == "tokens":
+        return 1, _INT32
     return known.get(column, (0, MOST))
 
 
@@ -142,6 +150,8 @@ def _references(timeline: Timeline) -> Iterator[_Fault]:
         yield from _judged("passes", "irregular", passes["irregular"], odd, "-1, or times of one pass of its template")
     yield from _transferred(timeline)
     yield from _ordered("steps", "end_ns", timeline.steps["start_ns"], timeline.steps["end_ns"], "start_ns")
+    yield from _ordered("moves", "end_ns", timeline.moves["start_ns"], timeline.moves["end_ns"], "start_ns")
+    yield from _moved(timeline)
     first, last = (timeline.decodes[name] for name in ("first_step", "last_step"))
     yield from _ordered("decodes", "last_step", first, last, "first_step")
     yield from _facts(timeline)
@@ -182,6 +192,18 @@ def _transferred(timeline: Timeline) -> Iterator[_Fault]:
         expected = f"{len(at) * width:,}: {width} times of each of {len(at):,} transfers"
         message = f"found {len(timeline.transfer_times):,} rows; expected {expected}"
         yield _Fault("transfer_times", "transfer_times", message)
+
+
+def _moved(timeline: Timeline) -> Iterator[_Fault]:
+    """Judge whether moves of K/V entries lead from one rank to another one, or between one and its host."""
+    moves, ranks = timeline.moves, timeline.stages * timeline.stage_ranks
+    for side in ("from", "to"):
+        rank = moves[f"{side}_rank"]
+        odd = (rank != HOST) & (rank // ranks != moves[f"{side}_replica"])
+        yield from _judged("moves", f"{side}_rank", rank, odd, f"a rank of {side}_replica, or {HOST} for its host")
+    at_host = (moves["from_rank"] == HOST).astype(np.int64) + (moves["to_rank"] == HOST)
+    odd = (at_host == 2) | ((at_host == 1) & (moves["from_replica"] != moves["to_replica"]))
+    yield from _judged("moves", "to_rank", moves["to_rank"], odd, "a rank, or the host of a rank of the same replica")
 
 
 def _facts(timeline: Timeline) -> Iterator[_Fault]:

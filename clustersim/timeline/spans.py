@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import STREAMS
+from clustersim.graph.blueprint import STREAMS as STREAMS_OF_STEPS
 
 __all__ = ["SPAN_COLUMNS", "STREAMS", "Spans", "sorted_spans"]
+
+STREAMS = (*STREAMS_OF_STEPS, "kv_out", "kv_in")
+"""Those of steps, and those that move K/V entries beside them."""
 
 SPAN_COLUMNS = ("start_ns", "end_ns", "rank", "stream", "name", "op", "layer", "step", "replica", "stage")
 
@@ -31,7 +34,7 @@ class Spans:
     layer : int32 array
         −1 outside the layers.
     step : int64 array
-        Number of the step within its replica.
+        Number of the step within its replica; −1 for a move of K/V entries, which belongs to none.
     replica, stage : int32 arrays
     """
 

@@ -1,4 +1,16 @@
-"""The tables of a timeline: what a replay recorded, as plain arrays."""
+"""The tables of a timeline: what a replay recorded, as plain arrays.
+
+K/V entries that leave the rank that computed them are rows of ``moves``, one per transfer::
+
+    request  from_replica from_rank  to_replica to_rank  layer  first tokens  bytes  start_ns end_ns
+    7        0            1          2          9        -1     0     512     …      a hand-over, all layers at once
+    7        0            1          2          9        3      0     512     …      a hand-over, layer by layer
+    7        2            9          2          -1       -1     0     530     …      a swap to host memory
+    7        2            -1         2          9        -1     0     530     …      and back
+
+A rank of −1 is the memory of the host that has the other one. Each row is a span on the stream ``kv_out`` of the rank
+that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a stream carries one at a time.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +48,19 @@ DECODE_COLUMNS: Final = {
 FACT_COLUMNS: Final = {
     "replica": "int32", "time_ns": "int64", "kind": "int8", "request": "int32", "value": "int32", "used": "int32",
 }  # fmt: skip
+MOVE_COLUMNS: Final = {
+    "request": "int32", "from_replica": "int32", "from_rank": "int32", "to_replica": "int32", "to_rank": "int32",
+    "layer": "int32", "first": "int32", "tokens": "int32", "bytes": "int64", "start_ns": "int64", "end_ns": "int64",
+}  # fmt: skip
+HOST: Final = -1
+"""As the rank of a move: host memory."""
+ALL_LAYERS: Final = -1
+"""As the layer of a move: all that both ranks have in common."""
 
 TABLES: Final = {
     "passes": PASS_COLUMNS, "rows": ROW_COLUMNS, "transfers": TRANSFER_COLUMNS, "steps": STEP_COLUMNS,
     "chunks": CHUNK_COLUMNS, "decodes": DECODE_COLUMNS, "facts": FACT_COLUMNS,
+    "moves": MOVE_COLUMNS,
 }  # fmt: skip
 VECTORS: Final = ("starts", "varying", "row_values", "transfer_times")
 
@@ -83,6 +104,10 @@ class Tables:
     facts : Table
         What was decided (``FACT_COLUMNS``); those of a replica in order. ``used`` are the K/V blocks in use in its
         pools right after it, −1 for arrivals and rejections.
+    moves : Table
+        A row per transfer of K/V entries of one request (``MOVE_COLUMNS``): those of the tokens [first, first +
+        tokens) in one layer, or in all layers that both ranks have in common (−1), and of the heads that both have.
+        Ranks are global, −1 for host memory.
     """
 
     templates: tuple[PassTemplate, ...]
@@ -101,13 +126,15 @@ class Tables:
     chunks: Table
     decodes: Table
     facts: Table
+    moves: Table
 
     def count_spans(self) -> int:
-        """Return how many spans there are, by rank, with both ends of a send."""
+        """Return how many spans there are, by rank, with both ends of a send and of a move."""
         inner = np.array([template.num_inner_spans for template in self.templates], np.int64)
         passes = self.passes["steps"].astype(np.int64) @ inner[self.passes["template"]] if len(inner) else 0
         sends = self.transfer_times.reshape(len(self.transfers["at"]), 2, -1)[:, 1] if len(self.transfers["at"]) else 0
-        return int(passes) + 2 * int(np.count_nonzero(sends))
+        moved = sum(np.count_nonzero(self.moves[end] != HOST) for end in ("from_rank", "to_rank"))
+        return int(passes) + 2 * int(np.count_nonzero(sends)) + int(moved)
 
     def count_steps(self) -> int:
         """Return how many steps there are."""

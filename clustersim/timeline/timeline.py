@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import STREAMS
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.record import Recorder
-from clustersim.timeline.spans import Spans, sorted_spans
+from clustersim.timeline.spans import STREAMS, Spans, sorted_spans
 from clustersim.timeline.stretch import node_times
-from clustersim.timeline.tables import Tables
+from clustersim.timeline.tables import HOST, Tables
+
+MOVES: Final = ("hand_over", "swap")
+"""Names of moves of K/V entries: between replicas, and between a rank and its host."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline(Tables):
-    """All passes, transfers, steps, prompt chunks, decodes and facts of a run, and what they come to.
+    """All passes, transfers, steps, prompt chunks, decodes, facts and moves of a run, and what they come to.
 
     Parameters
     ----------
@@ -47,16 +50,15 @@ class Timeline(Tables):
             for name, op, _ in template.symbols:
                 names.setdefault(name, len(names))
                 ops.setdefault(op, len(ops))
-        for word in ("send", "recv"):
+        for word in ("send", "recv", *(MOVES if len(self.moves["request"]) else ())):
             names.setdefault(word, len(names))
             ops.setdefault(word, len(ops))
         return names, ops
 
     @cached_property
     def end_ns(self) -> int:
-        """End of the last step."""
-        ends = self.steps["end_ns"]
-        return int(ends.max()) if len(ends) else 0
+        """End of the last step, or of the last move of K/V entries."""
+        return max(int(table["end_ns"].max(initial=0)) for table in (self.steps, self.moves))
 
     @cached_property
     def _passes(self) -> Passes:
@@ -97,6 +99,7 @@ class Timeline(Tables):
             durations = self.durations(run)
             parts.extend(self._unfold_pass(run, i, int(starts[i]), durations[i]) for i in range(begin, end))
         parts.extend(self._unfold_transfers(start_ns, until, wanted))
+        parts.extend(self._unfold_moves())
         clipped = []
         for part in parts:
             keep = (part[0] < until) & (part[1] > start_ns)
@@ -173,6 +176,26 @@ class Timeline(Tables):
                 part[6], part[7] = -1, self.transfers["step"][row]
                 part[8], part[9] = replica, stage + side
                 parts.append(part[:, part[1] > part[0]])
+        return parts
+
+    def _unfold_moves(self) -> list[Int64Array]:
+        """Return what moves of K/V entries are on the ranks that they leave and reach."""
+        names, ops = self._words
+        moves = self.moves
+        within_host = (moves["from_rank"] == HOST) | (moves["to_rank"] == HOST)
+        parts = []
+        for stream, side in (("kv_out", "from"), ("kv_in", "to")):
+            for word, chosen in zip(MOVES, (~within_host, within_host), strict=True):
+                rows = np.flatnonzero(chosen & (moves[f"{side}_rank"] != HOST))
+                if not len(rows):
+                    continue
+                rank = moves[f"{side}_rank"][rows].astype(np.int64)
+                part = np.empty((10, len(rows)), np.int64)
+                part[0], part[1], part[2] = moves["start_ns"][rows], moves["end_ns"][rows], rank
+                part[3], part[4], part[5] = STREAMS.index(stream), names[word], ops[word]
+                part[6], part[7], part[8] = moves["layer"][rows], -1, moves[f"{side}_replica"][rows]
+                part[9] = rank // self.stage_ranks % self.stages
+                parts.append(part)
         return parts
 
 
