@@ -76,9 +76,7 @@ def graph(
     click.echo(f"{target}: {nodes:,} nodes, {edges:,} edges")
 
 
-def _write(
-    target: Path, priced: PricedGraph, scenario: Scenario, replica: int, stage: int | None, words: str
-) -> None:
+def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, stage: int | None, words: str) -> None:
     mesh, base = Mesh(plan=scenario.plan), replica * scenario.plan.replica_ranks
     devices = [scenario.topology.devices[mesh.device(base + rank)] for rank in range(scenario.plan.replica_ranks)]
     title = setup_words({"scenario": scenario.document})

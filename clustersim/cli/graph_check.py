@@ -53,7 +53,7 @@ def check_graph_file(name: str, overrides: tuple[str, ...], *, as_json: bool) ->
     verdict = check_read(graph)
     if as_json:
         at = {"file": name, "line": None, "column": None}
-        violations = [violation.as_json() | at for violation in verdict.violations]
+        violations = [{**violation.as_json(), **at} for violation in verdict.violations]
         print_json(verdict.as_json() | {"violations": violations})
     else:
         click.echo(foreign_headline(name, verdict))

@@ -129,7 +129,7 @@ def graph_headline(name: str, verdict: Verdict) -> str:
     if verdict.violations:
         broken = dict.fromkeys(violation.rule for violation in verdict.violations)
         places = counted(len(verdict.violations), "place")
-        return f"illegal: {name} breaks {counted(len(broken), 'rule')} at {places}"
+        return f"illegal: {counted(len(broken), 'rule')} broken at {places} in {name}"
     seen = {rule.id: 0 for rule in verdict.rules}
     for rule in verdict.rules:
         seen[rule.id] += rule.looked_at

@@ -68,7 +68,7 @@ def test_check_places_a_violation_and_names_what_would_be_legal() -> None:
     result = invoke("check", "s.yaml")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:4] == [
-        "illegal: the plan of small breaks 1 rule at 1 place",
+        "illegal: 1 rule broken at 1 place in the plan of small",
         "s.yaml:6:7: plan.tp: 6 does not divide 64 attention heads (llama-3.1-70b); "
         "use 1, 2, 4, 8, 16, 32 or 64 [TP-1]",
         "   |   tp: 6",
@@ -239,7 +239,7 @@ def test_step_graphs_that_are_illegal_are_not_simulated(monkeypatch: pytest.Monk
     ran = invoke("run", "s.yaml")
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert (
-        "illegal: the step graphs of small breaks 1 rule at 1 place\nnode 3: is partial; sum it [TP-2]\n" in ran.stderr
+        "illegal: 1 rule broken at 1 place in the step graphs of small\nnode 3: is partial; sum it [TP-2]\n" in ran.stderr
     )
     assert [path.name for path in folder.iterdir()] == ["s.yaml"]
     assert clustersim.check_scenario(load("s.yaml")).levels == {"P": "legal", "G": "illegal"}

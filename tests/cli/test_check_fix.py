@@ -52,7 +52,7 @@ def test_the_fixed_scenario_lies_beside_the_first_one_and_keeps_its_text() -> No
     assert Path("study/s.yaml").read_text() == SCENARIO
     assert check_scenario(load("study/s.legal.yaml")).verdict == "legal"
     lines = result.stdout.splitlines()
-    assert lines[0] == "illegal: the plan of s breaks 1 rule at 1 place"
+    assert lines[0] == "illegal: 1 rule broken at 1 place in the plan of s"
     assert lines[-4:-2] == ["fixed: 1 change, written to study/s.legal.yaml", "  plan.tp: 6 → 4"]
     assert lines[-2].startswith("    TP-1: Only decomposable dimensions are split, and they divide")
     assert lines[-1] == "    without it: 6 does not divide 64 attention heads (llama-3.1-70b)"

@@ -181,12 +181,18 @@ def test_without_model_the_rest_is_checked(documents: Callable[[str, str], Docum
     [
         ({"plan": {"tp": 0}}, "plan.tp: a degree must be at least 1"),
         ({"plan": {"tp": 2, "ep": {"degree": 3}}}, "plan.ep.degree: 3 does not divide the 2 ranks of experts"),
-        ({"plan": {"tp": 2}, "nodes": [FOREIGN["nodes"][0] | {"stage": 4}], "edges": []}, "nodes[0].stage: stage 4, but"),
+        (
+            {"plan": {"tp": 2}, "nodes": [FOREIGN["nodes"][0] | {"stage": 4}], "edges": []},
+            "nodes[0].stage: stage 4, but",
+        ),
         ({"plan": {"tp": 2}, "step": {"decode_sequences": [1, 1], "decode_keys": [2, 2]}}, "step: more SP ranks"),
         ({"model": {"name": "m", "hidden": 8, "vocab": 9, "layers": [{"attention": {}}]}}, "model.layers[0]: exp"),
         ({"precision": {"weights": "fp7"}}, "precision: unknown number format 'fp7'"),
         ({"nodes": [FOREIGN["nodes"][0] | {"ranks": [10**20]}], "edges": []}, "nodes[0].ranks: expected a list"),
-        ({"nodes": [FOREIGN["nodes"][0] | {"layer": 10**9}], "edges": []}, "nodes[0].layer: layer 1000000000 is too large"),
+        (
+            {"nodes": [FOREIGN["nodes"][0] | {"layer": 10**9}], "edges": []},
+            "nodes[0].layer: layer 1000000000 is too large",
+        ),
         ({"plan": {"sp": {"degree": 5000}}}, "plan.sp.degree: 5000 is too large"),
     ],
 )  # fmt: skip
