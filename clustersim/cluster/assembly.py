@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.cluster.device import Device
+from clustersim.cluster.host import HOST_TIER, AddedHosts, HostRouter, nearest_hosts
 from clustersim.cluster.leaf_spine import LeafSpine
 from clustersim.cluster.node import Node
 from clustersim.cluster.routing import ShortestPaths
@@ -17,7 +18,7 @@ from clustersim.cluster.topology import Topology
 class NodesRouter:
     """Inside a node the shortest path; between nodes from the source's own NIC to the target's own.
 
-    Link ids: those of node 0, of node 1, …, then those of the network.
+    Link ids: those of node 0, of node 1, …, then those of the network, then those to hosts that were added.
     """
 
     node: Node
@@ -66,24 +67,42 @@ def assemble(
     devices = tuple(vertex for inside in names for vertex in inside[: node.num_devices])
     rest = [vertex for inside in names for vertex in inside[node.num_devices :]]
     rest_kinds = [kind for _, kind in node.vertices[node.num_devices :]] * nodes
-    capacity = np.concatenate([np.tile([link[2] for link in node.links], nodes), [link[2] for link in outer]])
-    latency_s = np.concatenate([np.tile([link[3] for link in node.links], nodes), [link[3] for link in outer]])
+    added = [] if node.host is None else [node.host] * nodes
+    to_hosts = [ends for number, host in enumerate(added) for ends in host.links(f"n{number}")]
+    at_hosts = [vertex for number, host in enumerate(added) for vertex in host.vertices(f"n{number}")]
+    host_figures = (0.0, 0.0) if node.host is None else (node.host.capacity, node.host.latency_s)
+    capacity, latency_s = (
+        np.concatenate(
+            [np.tile([link[at] for link in node.links], nodes), [link[at] for link in outer], [figure] * len(to_hosts)]
+        )
+        for at, figure in zip((2, 3), host_figures, strict=True)
+    )
+    inside = _inside(node)
     return Topology(
         name=name,
         device=device,
         devices=devices,
         node_of=np.repeat(np.arange(nodes, dtype=np.int64), node.num_devices),
-        vertices=(*devices, *rest, *(vertex for vertex, _ in switches)),
-        vertex_kinds=(*("device",) * len(devices), *rest_kinds, *(kind for _, kind in switches)),
-        link_ends=(*ends, *((tail, head) for tail, head, *_ in outer)),
+        vertices=(*devices, *rest, *(vertex for vertex, _ in (*switches, *at_hosts))),
+        vertex_kinds=(*("device",) * len(devices), *rest_kinds, *(kind for _, kind in (*switches, *at_hosts))),
+        link_ends=(*ends, *((tail, head) for tail, head, *_ in outer), *to_hosts),
         link_capacity=capacity.astype(np.float64),
         link_latency_s=latency_s.astype(np.float64),
-        link_tier=(*(link[4] for link in node.links),) * nodes + tuple(link[4] for link in outer),
+        link_tier=(*(link[4] for link in node.links),) * nodes
+        + tuple(link[4] for link in outer)
+        + (HOST_TIER,) * len(to_hosts),
         in_switch_reduction=in_switch_reduction,
         source=source,
         copied=(node.num_devices, len(node.links)),
-        router=NodesRouter(node=node, inside=_inside(node), network=network, num_nodes=nodes),
+        router=NodesRouter(node=node, inside=inside, network=network, num_nodes=nodes),
+        hosts=_hosts(node, inside, len(ends) + len(outer)),
     )
+
+
+def _hosts(node: Node, inside: ShortestPaths, first: int) -> HostRouter | None:
+    if node.host is not None:
+        return AddedHosts(node=node.host, first=first)
+    return nearest_hosts(inside, tuple(kind for _, kind in node.vertices), node.num_devices, len(node.links))
 
 
 def _switches(network: LeafSpine) -> list[tuple[str, str]]:

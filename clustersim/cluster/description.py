@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim.cluster.host import HOST_TIER
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
 
@@ -112,7 +113,10 @@ def _max_flow(topology: Topology, lower: list[bool]) -> float:
     # Whole bytes: the algorithm is exact on integers.
     graph.add_edges_from(
         (tail, head, {"capacity": round(capacity)})
-        for (tail, head), capacity in zip(topology.link_ends, topology.link_capacity.tolist(), strict=True)
+        for (tail, head), capacity, tier in zip(
+            topology.link_ends, topology.link_capacity.tolist(), topology.link_tier, strict=True
+        )
+        if tier != HOST_TIER  # nothing between devices takes these
     )
     for device, is_lower in zip(topology.devices, lower, strict=True):
         if is_lower:

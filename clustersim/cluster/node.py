@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clustersim.cluster.host import HostLinks, read_host_links
 from clustersim.cluster.reading import Reader
 
 NodeLink = tuple[int, int, float, float, str]
@@ -31,12 +32,15 @@ class Node:
         How many of the first vertices are devices, and how many of the next NICs.
     links : tuple of NodeLink
         Both directions of every link.
+    host : HostLinks or None
+        Links to host memory that are not among these.
     """
 
     vertices: tuple[tuple[str, str], ...]
     num_devices: int
     num_nics: int
     links: tuple[NodeLink, ...]
+    host: HostLinks | None = None
 
     def nic_of(self, device: int) -> int:
         """Return the position among the NICs of the one that ``device`` uses: its share in order."""
@@ -59,6 +63,7 @@ def nvswitch_node(fabric: Reader, *, num_nics: int) -> Node:
         num_devices=num_devices,
         num_nics=num_nics,
         links=(*links, *_direct_nics(fabric, num_devices, num_nics)),
+        host=read_host_links(fabric, num_devices),
     )
 
 
@@ -78,6 +83,7 @@ def mesh_node(fabric: Reader, *, num_nics: int) -> Node:
         num_devices=num_devices,
         num_nics=num_nics,
         links=(*links, *_direct_nics(fabric, num_devices, num_nics)),
+        host=read_host_links(fabric, num_devices),
     )
 
 

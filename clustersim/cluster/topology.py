@@ -2,7 +2,7 @@
 
 Links are arrays indexed by link id; the networkx graph is made from them on first use, routes on demand.
 Crossbars (NVSwitch, leaf and spine switches) are ideal: only links limit traffic. Not modelled: buffers,
-packet loss, adaptive routing, CPUs and host memory as end points.
+packet loss, adaptive routing, CPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cluster.device import Device
+from clustersim.cluster.host import HostRouter, nearest_hosts
 from clustersim.cluster.routing import Router, ShortestPaths
 from clustersim.errors import InputError, Problem, did_you_mean
 
@@ -47,7 +48,7 @@ class Topology:
     link_capacity, link_latency_s : FloatArray
         Shape ``[links]``: bytes/s and seconds.
     link_tier : tuple of str
-        ``scaleup``, ``pcie``, ``nic``, ``fabric`` or ``ici``.
+        ``scaleup``, ``pcie``, ``nic``, ``fabric``, ``ici`` or ``host``.
     in_switch_reduction : bool
         Whether the scale-up switch reduces and multicasts (NVLink SHARP).
     router : Router
@@ -56,6 +57,8 @@ class Topology:
         Where the figures come from.
     copied : tuple of (int, int) or None
         Devices and links of a node where nodes are copies, numbered node by node, and routes inside them alike.
+    hosts : HostRouter or None
+        Chooses the links between a device and the memory of its host; None where there is no way to one.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Topology:
     router: Router = field(repr=False)
     source: str = ""
     copied: tuple[int, int] | None = None
+    hosts: HostRouter | None = None
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
 
@@ -229,6 +233,7 @@ def topology_from_edges(
         in_switch_reduction=in_switch_reduction,
         router=router,
         source=source,
+        hosts=nearest_hosts(router, tuple(kinds.values()), len(devices), len(links)),
     )
 
 

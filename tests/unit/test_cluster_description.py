@@ -19,8 +19,11 @@ def load(name: str, **overrides: Any) -> Topology:
 
 def test_counts_and_tiers_of_a_node() -> None:
     described = describe(load("dgx-h100", nodes=1))
-    assert described["vertices"] == {"device": 8, "switch": 1}
-    assert described["tiers"] == [{"tier": "scaleup", "links": 16, "bytes_per_s": 450e9, "latency_s": 0.3e-6}]
+    assert described["vertices"] == {"device": 8, "switch": 1, "host": 1}
+    assert described["tiers"] == [
+        {"tier": "scaleup", "links": 16, "bytes_per_s": 450e9, "latency_s": 0.3e-6},
+        {"tier": "host", "links": 16, "bytes_per_s": 64e9, "latency_s": 0.5e-6},
+    ]
     assert (described["devices"], described["nodes"], described["devices_per_node"]) == (8, 1, [8])
     assert described["device"]["flops"]["bf16"] == 989e12
 

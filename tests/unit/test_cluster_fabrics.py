@@ -90,7 +90,7 @@ def test_leaf_has_as_much_up_as_down_unless_oversubscribed() -> None:
 
 def test_single_node_has_no_network() -> None:
     topology = load("dgx-h100", nodes=1)
-    assert set(topology.link_tier) == {"scaleup"}
+    assert set(topology.link_tier) == {"scaleup", "host"}
     assert len(topology.vertices) == 9
 
 
