@@ -121,15 +121,18 @@ def _irregular(passes: Passes) -> Iterator[Any]:
 
 def _transfers(tables: Tables) -> Iterator[Any]:
     table = tables.transfers
-    width = len(tables.transfer_times) // max(1, len(table["at"]))
-    order = in_order(table, ("replica", "stage", "step"))
-    for some in blocks(np.ones(len(order), np.int64)):
-        rows = order[some]
-        found = np.empty((len(rows), 3 + width), "<i8")
-        for place, name in enumerate(("replica", "stage", "step")):
-            found[:, place] = table[name][rows]
-        found[:, 3:] = tables.transfer_times[table["at"][rows][:, None] + np.arange(width)]
-        yield found
+    for mine, times in tables.sends():  # replicas of a pool are numbered one after the other
+        flat = times.reshape(len(mine), 2 * times.shape[2])
+        place = np.empty(len(table["at"]), np.int64)
+        place[mine] = np.arange(len(mine))
+        order = in_order(table, ("replica", "stage", "step"), mine)
+        for some in blocks(np.ones(len(order), np.int64)):
+            rows = order[some]
+            found = np.empty((len(rows), 3 + flat.shape[1]), "<i8")
+            for column, name in enumerate(("replica", "stage", "step")):
+                found[:, column] = table[name][rows]
+            found[:, 3:] = flat[place[rows]]
+            yield found
 
 
 def _rows(table: Table, columns: tuple[str, ...]) -> Iterator[Any]:

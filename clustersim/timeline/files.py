@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.timeline.head import FORMAT, HEAD, MOST, Head
+from clustersim.timeline.head import FORMAT, HEAD, MOST, POOL, Head
 from clustersim.timeline.parquet import read_columns, read_table, write_table
 from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.stretch import Irregular, Stretch
@@ -34,8 +34,7 @@ def save_timeline(timeline: Timeline, folder: Path) -> None:
     head = {
         "format": FORMAT,
         "templates": [template.as_mapping() for template in timeline.templates],
-        "sp_tp": list(timeline.sp_tp),
-        "stages": timeline.stages,
+        "pools": [[getattr(pool, name) for name in POOL] for pool in timeline.layout.pools],
         "column_sets": [list(columns) for columns in timeline.column_sets],
         "irregular_sizes": [
             -(len(values) // 2) if isinstance(found, Stretch) else len(values) // 2
@@ -71,8 +70,7 @@ def load_timeline(run_dir: Path) -> Timeline:
     file = folder / "irregular.parquet"
     timeline = Timeline(
         templates=head.templates,
-        sp_tp=head.sp_tp,
-        stages=head.stages,
+        layout=head.layout,
         column_sets=head.column_sets,
         irregular=_irregular(file, read_columns(file, {_IRREGULAR: "int64"})[_IRREGULAR], head.irregular_sizes),
         digest=head.digest,

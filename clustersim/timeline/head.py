@@ -14,15 +14,17 @@ import numpy as np
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
+from clustersim.timeline.layout import Layout, PoolShape
 
 FORMAT: Final = 3
 HEAD: Final = "templates.json"
+POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank")
 MOST_LAYERS: Final = 1 << 16
 MOST_RANKS: Final = 1 << 22
 MOST: Final = 1 << 60
 """No time, count or sum of a record reaches this: 36 years in ns."""
 _FIELDS: Final = {
-    "format": int, "templates": list, "sp_tp": list, "stages": int, "column_sets": list, "irregular_sizes": list,
+    "format": int, "templates": list, "pools": list, "column_sets": list, "irregular_sizes": list,
     "digest": str, "num_spans": int, "num_steps": int,
 }  # fmt: skip
 _WORDS: Final = {int: "a whole number", str: "a text", list: "a list", dict: "an object", bool: "true or false"}
@@ -89,13 +91,9 @@ class Head:
             raise InputError(Problem(file=str(self.file), message=message))
         values = read_object(self.file, _FIELDS)
         self.digest: str = values["digest"]
-        self.stages = self._whole("stages", values["stages"], 1, 1 << 12)
+        self.layout = Layout(pools=tuple(self._pools(values["pools"])))
         self.num_spans = self._whole("num_spans", values["num_spans"], 0, MOST)
         self.num_steps = self._whole("num_steps", values["num_steps"], 0, (1 << 31) - 1)
-        degrees = self._wholes("sp_tp", values["sp_tp"], 1, MOST_RANKS)
-        if len(degrees) != 2:
-            self._refuse("sp_tp", f"found {len(degrees)} numbers; expected the degrees of SP and TP")
-        self.sp_tp = (int(degrees[0]), int(degrees[1]))
         self.irregular_sizes: list[int] = self._wholes(
             "irregular_sizes", values["irregular_sizes"], -MOST_RANKS, MOST_RANKS
         ).tolist()
@@ -108,6 +106,26 @@ class Head:
 
     def _refuse(self, where: str, message: str) -> NoReturn:
         raise InputError(Problem(file=str(self.file), path=where, message=message))
+
+    def _pools(self, rows: Any) -> Iterator[PoolShape]:
+        if not isinstance(rows, list) or not rows:
+            self._refuse("pools", f"found {shown(rows)}; expected a list of {', '.join(POOL)} of each pool")
+        before = PoolShape(sp=1, tp=1, stages=1)
+        for number, row in enumerate(rows):
+            where = f"pools[{number}]"
+            values = self._wholes(where, row, 0, MOST_RANKS).tolist()
+            if len(values) != len(POOL):
+                self._refuse(where, f"found {len(values)} numbers; expected {', '.join(POOL)}")
+            found = PoolShape(**dict(zip(POOL, values, strict=True)))
+            if min(found.sp, found.tp, found.stages) < 1 or found.stages > 1 << 12:
+                self._refuse(where, f"found {shown(row)}; expected sp, tp and stages of 1 at least")
+            replicas = found.first_replica - before.first_replica
+            if number == 0 and (found.first_replica or found.first_rank):
+                self._refuse(where, f"found {shown(row)}; expected the first pool to begin at 0")
+            if number and (replicas < 1 or found.first_rank - before.first_rank != replicas * before.replica_ranks):
+                self._refuse(where, f"found {shown(row)}; expected a pool that begins where the one before it ends")
+            before = found
+            yield found
 
     def _whole(self, where: str, value: Any, low: int, high: int) -> int:
         return int(self._wholes(where, [value], low, high)[0])
@@ -155,11 +173,12 @@ class Head:
         return template_from(values)
 
     def _plain(self, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[Any, ...] | range]]:
-        ranks = self.sp_tp[0] * self.sp_tp[1]
+        pools = self.layout.pools
+        ranks = tuple(dict.fromkeys(pool.stage_ranks for pool in pools))
         yield "kind", values["kind"], STEP_KINDS
-        yield "stage", values["stage"], range(self.stages)
+        yield "stage", values["stage"], range(max(pool.stages for pool in pools))
         yield "variant", values["variant"], range(MOST_RANKS)
-        yield "ranks", values["ranks"], range(ranks, ranks + 1)
+        yield "ranks", values["ranks"], range(ranks[0], ranks[0] + 1) if len(ranks) == 1 else ranks
         yield "receives", values["receives"], (False, True)
 
     def _numbers(self, where: str, values: Mapping[str, Any]) -> None:
@@ -168,7 +187,8 @@ class Head:
             len(values[name]) if isinstance(values[name], list) else 0
             for name in ("class_symbol", "instance_class", "node_instance")
         )
-        sp, ranks, symbols = self.sp_tp[0], values["ranks"], len(values["symbols"])
+        sp = max(pool.sp for pool in self.layout.pools if pool.stage_ranks == values["ranks"])
+        ranks, symbols = values["ranks"], len(values["symbols"])
         for name, length, low, high in (
             ("class_symbol", classes, 0, symbols - 1),
             ("instance_class", instances, 0, classes - 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.columns import Columns, Flat
 from clustersim.timeline.episodes import Episodes
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.stretch import Irregular
 from clustersim.timeline.tables import TABLES, Tables
 
@@ -56,11 +57,11 @@ class Recorder:
     ----------
     templates : sequence of PassTemplate
         Passes name them by position.
-    slots : int
-        Micro-batches of a replica that may be in flight (pp).
+    slots : int or callable
+        Micro-batches of a replica that may be in flight (pp); of each replica, where they differ.
     """
 
-    def __init__(self, templates: Sequence[PassTemplate], slots: int = 1) -> None:
+    def __init__(self, templates: Sequence[PassTemplate], slots: int | Callable[[int], int] = 1) -> None:
         self.templates = list(templates)
         self.slots = slots
         (
@@ -174,7 +175,8 @@ class Recorder:
         """
         episodes = self._episodes.get(replica)
         if episodes is None:
-            episodes = self._episodes[replica] = Episodes(replica, self.slots, self.decodes)
+            slots = self.slots(replica) if callable(self.slots) else self.slots
+            episodes = self._episodes[replica] = Episodes(replica, slots, self.decodes)
         return episodes.decoded(step, steps, requests)
 
     def finished(self, replica: int, requests: tuple[int, ...]) -> None:
@@ -204,14 +206,21 @@ class Recorder:
         """Record a transfer of K/V entries that has ended; the values are those of ``MOVE_COLUMNS``."""
         self.moves.append(*row)
 
-    def tables(self, *, sp: int, tp: int, stages: int) -> Tables:
-        """Return what was recorded; episodes that are open end here."""
+    def tables(self, *, sp: int = 1, tp: int = 1, stages: int = 1, layout: Layout | None = None) -> Tables:
+        """Return what was recorded; episodes that are open end here.
+
+        Parameters
+        ----------
+        sp, tp, stages : int
+            The degrees of every replica, where they are alike.
+        layout : Layout, optional
+            Else which ranks they have.
+        """
         for episodes in self._episodes.values():
             episodes.close()
         return Tables(
             templates=tuple(self.templates),
-            sp_tp=(sp, tp),
-            stages=stages,
+            layout=Layout.of_one(sp=sp, tp=tp, stages=stages) if layout is None else layout,
             column_sets=tuple(self.column_sets),
             irregular=tuple(self.irregular),
             starts=self.starts.array(),

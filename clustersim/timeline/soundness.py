@@ -91,8 +91,9 @@ def _words(low: int, high: int) -> str:
 
 def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
     """Return the least and the greatest value that a column can hold."""
+    stages = max(pool.stages for pool in timeline.layout.pools)
     if column == "stage":
-        return 0, timeline.stages - (2 if table == "transfers" else 1)
+        return 0, stages - (2 if table == "transfers" else 1)
     if column == "irregular":
         return -1, len(timeline.irregular) - 1
     known = {
@@ -100,7 +101,7 @@ def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
         "template": (0, len(timeline.templates) - 1),
         "row": (0, len(timeline.rows["at"]) - 1),
         "columns": (0, len(timeline.column_sets) - 1),
-        "slot": (0 if table == "decodes" else -1, timeline.stages - 1),
+        "slot": (0 if table == "decodes" else -1, stages - 1),
         "kind": (0, (len(FACTS) if table == "facts" else len(STEP_KINDS)) - 1),
         "sampled": (0, 1),
         "start_ns": _TIMES,
@@ -185,21 +186,24 @@ def _fitting(timeline: Timeline) -> Any:
 
 
 def _transferred(timeline: Timeline) -> Iterator[_Fault]:
-    at, width = timeline.transfers["at"], 2 * timeline.stage_ranks
-    due = np.arange(len(at)) * width
-    yield from _judged("transfers", "at", at, at != due, lambda row: f"{due[row]:,}: {width} times of each transfer")
-    if len(timeline.transfer_times) != len(at) * width:
-        expected = f"{len(at) * width:,}: {width} times of each of {len(at):,} transfers"
+    at, layout = timeline.transfers["at"], timeline.layout
+    widths = 2 * layout.values("stage_ranks")[layout.of_replica(timeline.transfers["replica"])]
+    due = np.cumsum(widths) - widths
+    yield from _judged(
+        "transfers", "at", at, at != due, lambda row: f"{due[row]:,}: {widths[row]} times of each transfer"
+    )
+    if len(timeline.transfer_times) != widths.sum():
+        expected = f"{widths.sum():,}: two times of each rank of {len(at):,} transfers"
         message = f"found {len(timeline.transfer_times):,} rows; expected {expected}"
         yield _Fault("transfer_times", "transfer_times", message)
 
 
 def _moved(timeline: Timeline) -> Iterator[_Fault]:
     """Judge whether moves of K/V entries lead from one rank to another one, or between one and its host."""
-    moves, ranks = timeline.moves, timeline.stages * timeline.stage_ranks
+    moves = timeline.moves
     for side in ("from", "to"):
         rank = moves[f"{side}_rank"]
-        odd = (rank != HOST) & (rank // ranks != moves[f"{side}_replica"])
+        odd = (rank != HOST) & (timeline.layout.place_of(rank)[0] != moves[f"{side}_replica"])
         yield from _judged("moves", f"{side}_rank", rank, odd, f"a rank of {side}_replica, or {HOST} for its host")
     at_host = (moves["from_rank"] == HOST).astype(np.int64) + (moves["to_rank"] == HOST)
     odd = (at_host == 2) | ((at_host == 1) & (moves["from_replica"] != moves["to_replica"]))

@@ -14,7 +14,7 @@ that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.stretch import Irregular
 
 Table = Mapping[str, Any]
@@ -72,10 +73,8 @@ class Tables:
     Parameters
     ----------
     templates : tuple of PassTemplate
-    sp_tp : (int, int)
-        SP and TP degree; a stage has sp × tp ranks.
-    stages : int
-        Stages of a replica.
+    layout : Layout
+        Which ranks each stage of each replica has.
     passes : Table
         A row per run of passes of one stage in consecutive steps (``PASS_COLUMNS``). ``start_ns`` is when the first
         one starts. ``starts_at`` is where in ``starts`` the starts of all are, or −1 when each starts as the one
@@ -111,8 +110,7 @@ class Tables:
     """
 
     templates: tuple[PassTemplate, ...]
-    sp_tp: tuple[int, int]
-    stages: int
+    layout: Layout
     passes: Table
     starts: Int64Array
     varying: Int64Array
@@ -128,13 +126,35 @@ class Tables:
     facts: Table
     moves: Table
 
+    @property
+    def sp_tp(self) -> tuple[int, int]:
+        """SP and TP degree, where all replicas are alike; a stage has sp × tp ranks."""
+        return self.layout.only.sp, self.layout.only.tp
+
+    @property
+    def stages(self) -> int:
+        """Stages of a replica, where all are alike."""
+        return self.layout.only.stages
+
     def count_spans(self) -> int:
         """Return how many spans there are, by rank, with both ends of a send and of a move."""
         inner = np.array([template.num_inner_spans for template in self.templates], np.int64)
         passes = self.passes["steps"].astype(np.int64) @ inner[self.passes["template"]] if len(inner) else 0
-        sends = self.transfer_times.reshape(len(self.transfers["at"]), 2, -1)[:, 1] if len(self.transfers["at"]) else 0
+        sends = sum(np.count_nonzero(times[:, 1]) for _, times in self.sends())
         moved = sum(np.count_nonzero(self.moves[end] != HOST) for end in ("from_rank", "to_rank"))
-        return int(passes) + 2 * int(np.count_nonzero(sends)) + int(moved)
+        return int(passes) + 2 * int(sends) + int(moved)
+
+    def sends(self) -> Iterator[tuple[Int64Array, Int64Array]]:
+        """Yield, pool by pool, rows of ``transfers`` and their times, of shape (rows, 2, ranks): starts, ends."""
+        if len(self.layout.pools) == 1:
+            ranks = self.layout.only.stage_ranks
+            yield np.arange(len(self.transfers["at"])), self.transfer_times.reshape(-1, 2, ranks)
+            return
+        pool = self.layout.of_replica(self.transfers["replica"])
+        for number, shape in enumerate(self.layout.pools):
+            rows = np.flatnonzero(pool == number)
+            at = self.transfers["at"][rows][:, None] + np.arange(2 * shape.stage_ranks)
+            yield rows, self.transfer_times[at].reshape(len(rows), 2, shape.stage_ranks)
 
     def count_steps(self) -> int:
         """Return how many steps there are."""

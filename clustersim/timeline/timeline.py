@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.digest import digest_of
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.spans import STREAMS, Spans, sorted_spans
@@ -36,11 +37,6 @@ class Timeline(Tables):
     digest: str
     num_spans: int
     num_steps: int
-
-    @property
-    def stage_ranks(self) -> int:
-        """Ranks of one stage."""
-        return self.sp_tp[0] * self.sp_tp[1]
 
     @cached_property
     def _words(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -113,8 +109,9 @@ class Timeline(Tables):
         """Tell which of these stages hold any of the ranks, which are in order."""
         if ranks is None:
             return np.ones(len(stage), np.bool_)
-        first = (replica.astype(np.int64) * self.stages + stage) * self.stage_ranks
-        return np.searchsorted(ranks, first) < np.searchsorted(ranks, first + self.stage_ranks)
+        first = self.layout.stage_base(replica, stage)
+        many = self.layout.values("stage_ranks")[self.layout.of_replica(replica)]
+        return np.searchsorted(ranks, first) < np.searchsorted(ranks, first + many)
 
     @cached_property
     def _node_columns(self) -> list[tuple[Int64Array, Int64Array]]:
@@ -146,7 +143,7 @@ class Timeline(Tables):
             starts = (instance_ends - by_instance)[template.node_instance]
         node, block = self._node_columns[number]
         replica, stage = int(self.passes["replica"][run]), int(self.passes["stage"][run])
-        base = (replica * self.stages + stage) * self.stage_ranks
+        base = int(self.layout.stage_base(np.array([replica]), np.array([stage]))[0])
         step = int(self.passes["first_step"][run]) + index
         part = np.empty((10, len(node)), np.int64)
         part[0], part[1] = starts[node] + begin, ends[node] + begin
@@ -157,25 +154,23 @@ class Timeline(Tables):
 
     def _unfold_transfers(self, start_ns: int, end_ns: int, wanted: Int64Array | None) -> list[Int64Array]:
         names, ops = self._words
-        ranks = self.stage_ranks
-        count = len(self.transfers["at"])
-        if not count:
-            return []
-        times = self.transfer_times.reshape(count, 2, ranks)
-        replicas, stages = self.transfers["replica"], self.transfers["stage"]
-        shown = self._holds(replicas, stages, wanted) | self._holds(replicas, stages + 1, wanted)
-        chosen = np.flatnonzero(shown & (times[:, 0].min(axis=1) < end_ns) & (times[:, 1].max(axis=1) > start_ns))
         parts = []
-        for row in chosen.tolist():
-            replica, stage = int(self.transfers["replica"][row]), int(self.transfers["stage"][row])
-            for word, side in (("send", 0), ("recv", 1)):
-                part = np.empty((10, ranks), np.int64)
-                part[0], part[1] = times[row]
-                part[2] = (replica * self.stages + stage + side) * ranks + np.arange(ranks)
-                part[3], part[4], part[5] = STREAMS.index(word), names[word], ops[word]
-                part[6], part[7] = -1, self.transfers["step"][row]
-                part[8], part[9] = replica, stage + side
-                parts.append(part[:, part[1] > part[0]])
+        for mine, times in self.sends():
+            ranks = times.shape[2]
+            replicas, stages = (self.transfers[name][mine].astype(np.int64) for name in ("replica", "stage"))
+            steps = self.transfers["step"][mine]
+            base = self.layout.stage_base(replicas, stages)
+            shown = self._holds(replicas, stages, wanted) | self._holds(replicas, stages + 1, wanted)
+            shown &= (times[:, 0].min(axis=1) < end_ns) & (times[:, 1].max(axis=1) > start_ns)
+            for row in np.flatnonzero(shown).tolist():
+                for word, side in (("send", 0), ("recv", 1)):
+                    part = np.empty((10, ranks), np.int64)
+                    part[0], part[1] = times[row]
+                    part[2] = base[row] + side * ranks + np.arange(ranks)
+                    part[3], part[4], part[5] = STREAMS.index(word), names[word], ops[word]
+                    part[6], part[7] = -1, steps[row]
+                    part[8], part[9] = replicas[row], stages[row] + side
+                    parts.append(part[:, part[1] > part[0]])
         return parts
 
     def _unfold_moves(self) -> list[Int64Array]:
@@ -194,14 +189,16 @@ class Timeline(Tables):
                 part[0], part[1], part[2] = moves["start_ns"][rows], moves["end_ns"][rows], rank
                 part[3], part[4], part[5] = STREAMS.index(stream), names[word], ops[word]
                 part[6], part[7], part[8] = moves["layer"][rows], -1, moves[f"{side}_replica"][rows]
-                part[9] = rank // self.stage_ranks % self.stages
+                part[9] = self.layout.place_of(rank)[1]
                 parts.append(part)
         return parts
 
 
-def timeline_of(recorder: Recorder, *, sp: int, tp: int, stages: int) -> Timeline:
-    """Freeze what a recorder took."""
-    tables = recorder.tables(sp=sp, tp=tp, stages=stages)
+def timeline_of(
+    recorder: Recorder, *, sp: int = 1, tp: int = 1, stages: int = 1, layout: Layout | None = None
+) -> Timeline:
+    """Freeze what a recorder took; see :meth:`Recorder.tables`."""
+    tables = recorder.tables(sp=sp, tp=tp, stages=stages, layout=layout)
     return Timeline(
         **vars(tables), digest=digest_of(tables), num_spans=tables.count_spans(), num_steps=tables.count_steps()
     )
