@@ -58,6 +58,7 @@ def graph(
     GraphML, DOT and JSON are for programs.
     """
     loaded = load(scenario, overrides)
+    loaded.refuse_pools("a step graph")
     target = output if output is not None else Path(f"{loaded.name}-{kind}.html")
     problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_unwritable(target)]
     if problems:

@@ -81,7 +81,8 @@ def run(
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
     timed = {**summary, "wall_s": wall_s}
     failures = failed_expectations(loaded.expect, timed)
-    explained = {"explain": explanation_of(result.replayed, result.scenario.plan)} if explain else {}
+    plans = [one.plan for one in result.scenario.each_pool()]
+    explained = {"explain": explanation_of(result.replayed, plans)} if explain else {}
     if as_json:
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:

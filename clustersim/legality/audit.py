@@ -56,6 +56,9 @@ HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
 }
 """Rule → what it makes of the history as a whole."""
 
+REPLICA_RULES: Final = ("PP-2", "PP-3", "RUN-2", "RUN-3")
+"""Those that look at one replica at a time, and are asked about each pool: they need its plan."""
+
 SHEET_CHECKS: Final[Mapping[str, Callable[[Sheet], Finding]]] = {
     "KV-2": order.reads_written,
     "KV-3": order.writes_once,
@@ -109,13 +112,18 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         for fault in finding.faults[: max(0, MOST_FAULTS - len(told))]:
             told.append(Violation(rule=rule, level="T", where=fault.where, message=fault.message, fix=fault.fix))
 
+    parts = [Reading(part) for part in history.apart()] if history.pools else [reading]
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
-            take(rule, check(reading))
-    for sheet in reading.sheets():
-        for rule, look in SHEET_CHECKS.items():
-            if rule in looked:
-                take(rule, look(sheet))
+            for one in parts if rule in REPLICA_RULES else (reading,):
+                take(rule, check(one))
+    if "RUN-3" in looked:
+        take("RUN-3", streams.moves_in_turn(history))
+    for part in parts:
+        for sheet in part.sheets():
+            for rule, look in SHEET_CHECKS.items():
+                if rule in looked:
+                    take(rule, look(sheet))
     return Verdict(
         violations=tuple(violation for told in violations.values() for violation in told),
         rules=tuple(

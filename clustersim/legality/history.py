@@ -6,14 +6,22 @@ of this program becomes one is in ``run.audit``, and how files from elsewhere do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clustersim.clock import Int64Array
+from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
 
-FACTS: Final = ("arrived", "rejected", "admitted", "preempted", "finished")
-ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED = range(len(FACTS))
+FACTS: Final = (
+    "arrived", "rejected", "admitted", "preempted", "finished", "reused", "swapped_out", "swapped_in", "cancelled",
+    "lost", "handed_over", "received",
+)  # fmt: skip
+(
+    ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN, CANCELLED,
+    LOST, HANDED_OVER, RECEIVED,
+) = range(len(FACTS))  # fmt: skip
 KINDS: Final = ("prefill", "decode", "mixed")
 STREAMS: Final = ("compute", "comm", "send", "recv", "host")
 
@@ -49,6 +57,12 @@ class Given:
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
+    first_replica, first_rank : int
+        Where the replicas of a pool begin.
+    kv_held : tuple of mapping
+        By stage and TP rank: layer → K/V heads that the rank is to hold; a latent counts as one.
+    kv_head_bytes : tuple of float
+        By layer: bytes of one head of one token.
     """
 
     tp: int = 1
@@ -68,6 +82,10 @@ class Given:
     horizon_ns: int | None = None
     hidden_bytes: int | None = None
     mesh: bool = True
+    first_replica: int = 0
+    first_rank: int = 0
+    kv_held: tuple[Mapping[int, frozenset[int]], ...] = ()
+    kv_head_bytes: tuple[float, ...] = ()
 
     @property
     def stage_ranks(self) -> int:
@@ -128,6 +146,10 @@ class History:
     steps, chunks, decodes, facts : Table or None
         As in ``timeline.tables``; columns that may lack are named by the rules that need them. Facts may have
         ``explained`` too.
+    moves : Table or None
+        Transfers of K/V entries, as in ``timeline.tables``.
+    pools : tuple of Given
+        What was declared of the prefill and of the decode pool; ``given`` is the first one. Empty where there is one.
     folded : Tables or None
         Passes and transfers of a timeline of this program.
     spans : SpanTable or None
@@ -159,3 +181,18 @@ class History:
     flows: Table | None = None
     digests: tuple[tuple[str, str], ...] = ()
     other: Outcome | None = None
+    moves: Table | None = None
+    pools: tuple[Given, ...] = ()
+
+    def apart(self) -> tuple[History, ...]:
+        """Return a history per pool, of what happened inside its replicas: itself, where there is one."""
+        if not self.pools or self.folded is None:
+            return (self,)
+        parts = [of_pool(self.folded, number) for number in range(len(self.pools))]
+        return tuple(
+            replace(
+                self, given=given, pools=(), folded=part, steps=part.steps, chunks=part.chunks, decodes=part.decodes,
+                facts=part.facts, moves=part.moves,
+            )
+            for given, part in zip(self.pools, parts, strict=True)
+        )  # fmt: skip

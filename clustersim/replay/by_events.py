@@ -9,7 +9,8 @@ import numpy as np
 import simpy
 
 from clustersim.errors import StallError
-from clustersim.replay.given import UNREACHED, Prepared, Progress, ReplayResult
+from clustersim.replay.given import UNREACHED, Prepared, PreparedPool, Progress, ReplayResult
+from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
@@ -51,21 +52,28 @@ class EventReplay:
         self.router = make_router(given.serving.router, given.seed)
         self.recorder = prepared.recorder
         self.network = Network(self.env, given.topology.link_capacity)
-        shapes: Shapes = {}
-        self.replicas = [self._replica(index, shapes) for index in range(given.plan.dp)]
+        self.replicas: list[Replica] = []
+        for pool in prepared.pools:
+            shapes: Shapes = {}
+            self.replicas += [self._replica(index, pool, shapes) for index in pool.replicas]
+        self.entry = self.replicas[: given.plan.dp]
+        """Replicas at which requests arrive."""
+        self.hand_overs: HandOvers | None = None
+        if given.hand_over is not None:
+            self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas)
 
-    def _replica(self, index: int, shapes: Shapes) -> Replica:
+    def _replica(self, index: int, pool: PreparedPool, shapes: Shapes) -> Replica:
         prepared, contention = self.prepared, self.prepared.contention
-        given, plan = self.given, self.given.plan
+        given, plan = self.given, pool.given.plan
         full = given.mode == "full"
         wirings = []
         for stage in range(plan.pp):
-            here = prepared.programs[index, stage]
+            here = pool.programs[index, stage]
             uneven = not all(program.even for program in here.values())
             wirings.append(
                 StageWiring(
                     programs=here,
-                    devices=prepared.mesh.stage_devices(index, stage),
+                    devices=pool.stage_devices(index, stage),
                     as_events=full or uneven or (index, stage) in contention.stages,
                     send_as_events=full or (index, stage) in contention.boundaries,
                     full=full,
@@ -77,9 +85,9 @@ class EventReplay:
             self.env,
             index,
             prepared.schedulers[index],
-            given.pricer,
+            pool.given.pricer,
             self.recorder,
-            prepared.numbers,
+            pool.numbers,
             jumps=plan.pp == 1 and not wirings[0].as_events,
             on_done=self._done,
             wake=self._wake,
@@ -153,10 +161,13 @@ class EventReplay:
             arrived_ns=now,
             priority=0 if given.priorities is None else int(given.priorities[request]),
         )
-        index = self.router.route(now, sequence, self.replicas)
+        index = self.router.route(now, sequence, self.entry)
         replica = self.replicas[index]
         self.replica_of[request], self.arrived_ns[request] = index, now
-        reason = replica.scheduler.refusal(sequence)
+        reason = None if self.hand_overs is None else self.hand_overs.refusal(sequence)
+        if self.hand_overs is not None:
+            sequence = self.hand_overs.at_prefill(sequence)
+        reason = replica.scheduler.refusal(sequence) or reason
         kind = ARRIVED if reason is None else REJECTED
         self.recorder.arrival(now, kind, request, index, sequence.prompt_tokens)
         if reason is None:
@@ -166,10 +177,15 @@ class EventReplay:
         self._end(1)
 
     def _done(self, replica: int, sequences: tuple[Sequence, ...]) -> None:
-        del replica
+        ended = 0
         for sequence in sequences:
             self.preemptions[sequence.request] = sequence.preemptions
-        self._end(len(sequences))
+            if sequence.hands_over and self.hand_overs is not None:
+                self.hand_overs.leave(replica, sequence)
+            else:
+                ended += 1
+        if ended:
+            self._end(ended)
 
     def _end(self, count: int) -> None:
         self.ended += count
@@ -207,6 +223,8 @@ class EventReplay:
                     )
             if replica.pipeline is not None:
                 lines.extend(replica.pipeline.story())
+        if self.hand_overs is not None:
+            lines.extend(self.hand_overs.story())
         return "\n  ".join(lines)
 
     def _result(self) -> ReplayResult:
@@ -214,9 +232,8 @@ class EventReplay:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting):
                 self.preemptions[sequence.request] = sequence.preemptions
-        plan = self.given.plan
         return ReplayResult(
-            timeline=timeline_of(self.recorder, sp=plan.sp.degree, tp=plan.tp, stages=plan.pp),
+            timeline=timeline_of(self.recorder, layout=self.prepared.layout),
             replica=self.replica_of,
             reasons=self.reasons,
             arrived_ns=self.arrived_ns,

@@ -30,6 +30,8 @@ def obstacle(prepared: Prepared) -> str:
     given, contention = prepared.given, prepared.contention
     if given.mode == "full":
         return "every operator is an event"
+    if given.hand_over is not None:
+        return "requests go from a prefill pool to a decode pool"
     if contention.crowded:
         return "collectives can meet on a link"
     if given.plan.sp.degree > 1:

@@ -8,11 +8,12 @@ common rank use the same link.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Final
 
 from clustersim.graph.program import StageProgram
-from clustersim.plan.mesh import Mesh
 from clustersim.replay.comm import CommTable
 
 
@@ -44,24 +45,45 @@ class Contention:
 
 
 Owner = tuple[str, int, int, int]
+MOVES: Final[Owner] = ("moves", -1, -1, -1)
+"""Moves of K/V entries between replicas, all together: they always go through the network."""
 
 
-def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgram]], comm: CommTable) -> Contention:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLinks:
+    """What of a stage says which links it may use.
+
+    Parameters
+    ----------
+    programs : tuple of StageProgram
+        One per kind of step.
+    devices, after : tuple of int
+        Of its ranks, and of those of the next stage; none behind the last one.
+    """
+
+    programs: tuple[StageProgram, ...]
+    devices: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def find_contention(
+    stages_at: Mapping[tuple[int, int], StageLinks], comm: CommTable, moves: Iterable[tuple[int, int]] = ()
+) -> Contention:
     """Find what can meet on a link.
 
     Parameters
     ----------
-    mesh : Mesh
-    programs : dict
-        (replica, stage) → its programs, one per kind of step.
+    stages_at : mapping
+        (replica, stage) → what it may use.
     comm : CommTable
+    moves : iterable of (int, int)
+        Pairs of devices between which K/V entries may move from replica to replica.
     """
     owners: dict[int, list[Owner]] = {}
     crowded: dict[tuple[int, int], None] = {}
     shared: dict[str, None] = {}
-    for (replica, stage), found in programs.items():
-        devices = mesh.stage_devices(replica, stage)
-        groups = _group_links(found, devices, comm)
+    for (replica, stage), found in stages_at.items():
+        groups = _group_links(found.programs, found.devices, comm)
         links: set[int] = set().union(*groups.values()) if groups else set()
         for link in sorted(links):
             owners.setdefault(link, []).append(("stage", replica, stage, 0))
@@ -71,11 +93,12 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
                 shared[f"groups {list(left)} and {list(right)} of stage {stage} of replica {replica} share a link"] = (
                     None
                 )
-        if stage + 1 < mesh.plan.pp:
-            after = mesh.stage_devices(replica, stage + 1)
-            for rank, pair in enumerate(zip(devices, after, strict=True)):
+        if found.after:
+            for rank, pair in enumerate(zip(found.devices, found.after, strict=True)):
                 for link in sorted(comm.links("send", pair)):
                     owners.setdefault(link, []).append(("boundary", replica, stage, rank))
+    for link in sorted(set().union(*(comm.links("send", pair) for pair in dict.fromkeys(moves)))):
+        owners.setdefault(link, []).append(MOVES)
     watched: dict[tuple[int, int], list[int]] = {}
     boundaries: dict[tuple[int, int], None] = {}
     for link in sorted(owners):
@@ -86,6 +109,8 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
         for kind, replica, stage, _ in here:
             if kind == "boundary":
                 boundaries[replica, stage] = None
+            elif kind == "moves":
+                continue
             elif len(stages) > 1:
                 crowded[replica, stage] = None
             else:
@@ -101,7 +126,7 @@ def find_contention(mesh: Mesh, programs: dict[tuple[int, int], list[StageProgra
 
 
 def _group_links(
-    programs: list[StageProgram], devices: tuple[int, ...], comm: CommTable
+    programs: Sequence[StageProgram], devices: tuple[int, ...], comm: CommTable
 ) -> dict[tuple[int, ...], frozenset[int]]:
     """Return the links of every group of local ranks that any program joins."""
     found: dict[tuple[int, ...], frozenset[int]] = {}
@@ -114,6 +139,8 @@ def _group_links(
 
 def _name(owner: Owner) -> str:
     kind, replica, stage, rank = owner
+    if kind == "moves":
+        return "K/V that is handed over"
     if kind == "stage":
         return f"collectives of stage {stage} of replica {replica}"
     return f"the sends of rank {rank} from stage {stage} of replica {replica}"

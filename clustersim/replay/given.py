@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -11,16 +11,17 @@ from clustersim.clock import Int64Array
 from clustersim.cluster.topology import Topology
 from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.pricing import Pricer
-from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.reshard import Shard
 from clustersim.replay.comm import CommTable
 from clustersim.replay.compile import compile_programs
-from clustersim.replay.contention import Contention, find_contention
+from clustersim.replay.contention import Contention, StageLinks, find_contention
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.make import make_scheduler
+from clustersim.serving.make import Role, make_scheduler
 from clustersim.serving.scheduler import Scheduler
+from clustersim.timeline.layout import Layout, PoolShape
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
@@ -30,6 +31,44 @@ Progress = Callable[[int, int, int], None]
 """(now in ns, requests accounted for, requests)"""
 
 UNREACHED: Final = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolInput:
+    """Replicas that are alike.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+    blueprints : dict
+        Kind of step → its blueprint.
+    pricer : Pricer
+    serving : ServingConfig
+    kv_blocks : int
+        Blocks of each owner's pool.
+    """
+
+    plan: ParallelPlan
+    blueprints: dict[StepKind, Blueprint]
+    pricer: Pricer
+    serving: ServingConfig
+    kv_blocks: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HandOver:
+    """Where requests go once their prompts are computed.
+
+    Parameters
+    ----------
+    pool : PoolInput
+        The replicas that decode; those of the replay's own plan prefill.
+    shards : tuple of Shard
+        What goes from which rank of a replica of one to which of the other.
+    """
+
+    pool: PoolInput
+    shards: tuple[Shard, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +94,8 @@ class ReplayInput:
         Nothing after this instant is simulated.
     seed : int
         Of the scenario.
+    hand_over : HandOver or None
+        Where requests are handed over to once their prompts are computed; None: nowhere.
     """
 
     topology: Topology
@@ -68,6 +109,19 @@ class ReplayInput:
     mode: Mode = "folded"
     horizon_ns: int | None = None
     seed: int = 0
+    hand_over: HandOver | None = None
+
+    @property
+    def pools(self) -> tuple[PoolInput, ...]:
+        """All replicas, those first at which requests arrive."""
+        own = PoolInput(
+            plan=self.plan,
+            blueprints=self.blueprints,
+            pricer=self.pricer,
+            serving=self.serving,
+            kv_blocks=self.kv_blocks,
+        )
+        return (own,) if self.hand_over is None else (own, self.hand_over.pool)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,6 +158,69 @@ class ReplayResult:
     undivided: str = "the events of all replicas are in one queue"
 
 
+class PreparedPool:
+    """The programs of replicas that are alike, and the numbers of their templates.
+
+    Parameters
+    ----------
+    given : PoolInput
+    comm : CommTable
+    first_replica, first_rank, first_template : int
+        How many there are in the pools before.
+    """
+
+    def __init__(
+        self, given: PoolInput, comm: CommTable, first_replica: int = 0, first_rank: int = 0, first_template: int = 0
+    ) -> None:
+        self.given = given
+        self.first_replica = first_replica
+        self.first_rank = first_rank
+        self.mesh = Mesh(plan=given.plan)
+        compiled = compile_programs(self.mesh, given.blueprints, comm)
+        self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
+        """(replica, stage) → kind of step → program."""
+        self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}
+        self.numbers = {key: first_template + number for number, key in enumerate(self.distinct)}
+        """``StageProgram.key`` → number of its template."""
+
+    @property
+    def replicas(self) -> range:
+        """Numbers of its replicas."""
+        return range(self.first_replica, self.first_replica + self.given.plan.dp)
+
+    def stage_devices(self, replica: int, stage: int) -> tuple[int, ...]:
+        """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
+        return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.given.plan.pp else ()
+
+    @property
+    def shape(self) -> PoolShape:
+        """Which ranks its replicas have."""
+        plan = self.given.plan
+        return PoolShape(
+            sp=plan.sp.degree,
+            tp=plan.tp,
+            stages=plan.pp,
+            first_replica=self.first_replica,
+            first_rank=self.first_rank,
+        )
+
+    def schedulers(self, role: Role) -> list[Scheduler]:
+        """Return a scheduler per replica, nothing in it."""
+        given, plan = self.given, self.given.plan
+        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        tokens, overlap = given.serving.kv_block_tokens, plan.decode_overlap == "per_sequence"
+        return [
+            make_scheduler(
+                given.serving,
+                BlockPool(blocks=given.kv_blocks, block_tokens=tokens, owners=owners),
+                stages=plan.pp,
+                decode_overlap=overlap,
+                role=role,
+            )
+            for _ in range(plan.dp)
+        ]
+
+
 class Prepared:
     """Programs, their templates and what can meet, before anything happens.
 
@@ -114,29 +231,52 @@ class Prepared:
 
     def __init__(self, given: ReplayInput) -> None:
         self.given = given
-        self.mesh = Mesh(plan=given.plan)
-        self.programs: dict[tuple[int, int], dict[StepKind, StageProgram]] = compile_programs(
-            self.mesh, given.blueprints, given.comm
-        )
-        by_stage = {at: list(kinds.values()) for at, kinds in self.programs.items()}
-        self.contention = find_contention(self.mesh, by_stage, given.comm)
-        distinct = {p.key: p for kinds in self.programs.values() for p in kinds.values()}
-        self.numbers = {key: number for number, key in enumerate(distinct)}
-        """``StageProgram.key`` → number of its template."""
-        self.recorder = Recorder([p.template for p in distinct.values()], slots=given.plan.pp)
+        self.pools: list[PreparedPool] = []
+        replicas = ranks = templates = 0
+        for pool in given.pools:
+            found = PreparedPool(pool, given.comm, replicas, ranks, templates)
+            self.pools.append(found)
+            replicas, ranks = replicas + pool.plan.dp, ranks + pool.plan.world
+            templates += len(found.distinct)
+        first = self.pools[0]
+        self.mesh, self.programs, self.numbers = first.mesh, first.programs, first.numbers
+        stages = {
+            at: StageLinks(
+                programs=tuple(kinds.values()),
+                devices=pool.stage_devices(*at),
+                after=pool.stage_devices(at[0], at[1] + 1),
+            )
+            for pool in self.pools
+            for at, kinds in pool.programs.items()
+        }
+        self.contention = find_contention(stages, given.comm, self._hand_over_pairs())
+        shown = [program.template for pool in self.pools for program in pool.distinct.values()]
+        self.recorder = Recorder(shown, slots=given.plan.pp if len(self.pools) == 1 else self._slots)
+        self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))
+
+    def pool_of(self, replica: int) -> PreparedPool:
+        """Return the pool of a replica."""
+        return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
+
+    def _slots(self, replica: int) -> int:
+        return self.pool_of(replica).given.plan.pp
+
+    def _hand_over_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield the devices between which K/V may move."""
+        if self.given.hand_over is None:
+            return
+        source, target = self.pools
+        for shard in self.given.hand_over.shards:
+            (stage, t), (to_stage, to_t) = shard.source, shard.target
+            for replica in source.replicas:
+                for device in source.stage_devices(replica, stage)[t :: source.given.plan.tp]:
+                    for other in target.replicas:
+                        for end in target.stage_devices(other, to_stage)[to_t :: target.given.plan.tp]:
+                            yield device, end
 
     @cached_property
     def schedulers(self) -> list[Scheduler]:
         """A scheduler per replica, nothing in it."""
-        given, plan = self.given, self.given.plan
-        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
-        tokens, overlap = given.serving.kv_block_tokens, plan.decode_overlap == "per_sequence"
-        return [
-            make_scheduler(
-                given.serving,
-                BlockPool(blocks=given.kv_blocks, block_tokens=tokens, owners=owners),
-                stages=plan.pp,
-                decode_overlap=overlap,
-            )
-            for _ in range(plan.dp)
-        ]
+        if self.given.hand_over is None:
+            return self.pools[0].schedulers("all")
+        return [*self.pools[0].schedulers("prefill"), *self.pools[1].schedulers("decode")]

@@ -1,8 +1,8 @@
-"""What happens in which order at one instant: completions, network, arrivals, scheduling, the end; then serial numbers.
+"""What happens in which order at one instant: completions, network, hand-overs, arrivals, scheduling, the end.
 
-SimPy orders events by (time, priority, serial number). Completions of one instant commute: they only count down,
-set flags and record. What does not commute (shares of links, routing, scheduling) has a phase of its own, and goes
-through its participants in the order of their numbers.
+Then come serial numbers: SimPy orders events by (time, priority, serial number). Completions of one instant commute:
+they only count down, set flags and record. What does not commute (shares of links, routing, scheduling) has a phase of
+its own, and goes through its participants in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from simpy import Environment, Event
 
 COMPLETION: Final = 0
 NETWORK: Final = 1
-ARRIVAL: Final = 2
-SCHEDULING: Final = 3
-END: Final = 4
+HAND_OVER: Final = 2
+ARRIVAL: Final = 3
+SCHEDULING: Final = 4
+END: Final = 5
 
 
 def now_ns(env: Environment) -> int:

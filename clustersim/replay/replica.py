@@ -19,6 +19,7 @@ from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
+from clustersim.serving.disaggregated import DecodeScheduler
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
@@ -93,12 +94,16 @@ class Replica:
     @property
     def waiting(self) -> int:
         """Sequences that wait."""
-        return len(self.scheduler.waiting)
+        scheduler = self.scheduler
+        arriving = len(scheduler.arriving) if isinstance(scheduler, DecodeScheduler) else 0
+        return len(scheduler.waiting) + arriving
 
     @property
     def running(self) -> int:
-        """Sequences that run."""
-        return len(self.scheduler.running)
+        """Sequences that run, or whose K/V is on its way here."""
+        scheduler = self.scheduler
+        receiving = scheduler.receiving if isinstance(scheduler, DecodeScheduler) else 0
+        return len(scheduler.running) + receiving
 
     def view(self, request: Sequence) -> ReplicaView:
         """Return what a user's router is shown."""
@@ -139,6 +144,25 @@ class Replica:
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
         if self.run is not None and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
             self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def take_over(self, sequence: Sequence) -> None:
+        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
+        scheduler = self.scheduler
+        assert isinstance(scheduler, DecodeScheduler)
+        scheduler.arriving.append(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if self.run is not None and scheduler.arriving[0] is sequence:
+            self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V has arrived."""
+        now = now_ns(self.env)
+        assert isinstance(self.scheduler, DecodeScheduler)
+        self.scheduler.received(now, sequence, self._taken(now))
+        if self.run is not None:
+            self._cut(now)
         self.wake(self.index)
 
     def schedule(self) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics import Columns, summarise
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
+from clustersim.report.summary import devices_of
 
 CLOSE: Final = 1e-9
 """Relative difference of two sums of the same numbers: machines may add them in another order."""
@@ -167,13 +167,12 @@ def _head(recorded: RecordedRun) -> Iterator[Compared]:
 def _summary(recorded: RecordedRun) -> Iterator[Compared]:
     """Compare ``summary.json``; whether the run is legal follows from ``verdict.json``, which is compared as well."""
     said, scenario, timeline = recorded.run.summary, recorded.scenario, recorded.run.timeline
-    mesh = Mesh(plan=scenario.plan)
     follows: dict[str, Any] = {
         "name": scenario.name,
         "digest": scenario.digest,
         "seed": scenario.seed,
         "scenario": dict(scenario.document),
-        "devices": [scenario.topology.devices[mesh.device(rank)] for rank in range(scenario.plan.world)],
+        "devices": devices_of(scenario),
         "targets": dict(scenario.targets),
         "kv_blocks": recorded.kv_blocks,
         "steps": timeline.count_steps(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from clustersim.report.words import number, plural
 _MOST_PLACES: Final = 20
 
 
-def explanation_of(replayed: ReplayResult, plan: ParallelPlan) -> dict[str, Any]:
+def explanation_of(replayed: ReplayResult, plans: Sequence[ParallelPlan]) -> dict[str, Any]:
     """Return the object ``explain`` of ``clustersim run --explain --json``.
 
     ``by`` says whether replicas were lanes or events, and ``obstacle`` why they were not lanes. ``runs`` of equal
@@ -28,9 +28,9 @@ def explanation_of(replayed: ReplayResult, plan: ParallelPlan) -> dict[str, Any]
         "runs": len(timeline.steps["count"]),
         "passes": int(timeline.passes["steps"].sum()),
         "stretched": int(np.count_nonzero(timeline.passes["irregular"] >= 0)),
-        "stages": plan.dp * plan.pp,
+        "stages": sum(plan.dp * plan.pp for plan in plans),
         "stages_that_can_be_disturbed": len(contention.stages),
-        "boundaries": plan.dp * (plan.pp - 1),
+        "boundaries": sum(plan.dp * (plan.pp - 1) for plan in plans),
         "boundaries_that_can_be_disturbed": len(contention.boundaries),
         "meetings": list(contention.shared),
         "processes": replayed.processes,

@@ -11,6 +11,7 @@ from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics import Columns, summarise
 from clustersim.run.simulate import RunResult
+from clustersim.scenario.scenario import Scenario
 
 
 def plain_columns(columns: Mapping[str, Any]) -> Columns:
@@ -30,6 +31,15 @@ def legality_of(verdict: Verdict | None) -> dict[str, Any]:
     return {"legal": verdict.verdict == "legal", "legality": dict(verdict.levels)}
 
 
+def devices_of(scenario: Scenario) -> list[str]:
+    """Return the name of the device of every rank, pool by pool."""
+    return [
+        scenario.topology.devices[Mesh(plan=pool.plan).device(rank)]
+        for pool in scenario.each_pool()
+        for rank in range(pool.plan.world)
+    ]
+
+
 def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, Any]:
     """Return the object of the contract; without wall times, so that it is the same on every machine.
 
@@ -41,7 +51,6 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
     """
     scenario, timeline = result.scenario, result.timeline
     found = summarise(plain_columns(result.requests), result.token_gaps)
-    mesh = Mesh(plan=scenario.plan)
     return {
         "name": scenario.name,
         "digest": scenario.digest,
@@ -61,5 +70,5 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "kv_blocks": result.kv_blocks,
         "targets": dict(scenario.targets),
         "scenario": dict(scenario.document),
-        "devices": [scenario.topology.devices[mesh.device(rank)] for rank in range(scenario.plan.world)],
+        "devices": devices_of(scenario),
     }

@@ -8,25 +8,28 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.legality.audit import check_history
+from clustersim.legality.held import kv_declared
 from clustersim.legality.history import Given, History, Outcome
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.tensor import outcome_of
 from clustersim.model.architecture import Moe
-from clustersim.run.legality import check_scenario
-from clustersim.run.simulate import RunResult
+from clustersim.run.legality import check_scenario, deployment_of
+from clustersim.run.simulate import RunResult, kv_blocks
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 
 
-def given_of(scenario: Scenario, blocks: int) -> Given:
-    """Return what a scenario declares.
+def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank: int = 0) -> Given:
+    """Return what a scenario of one pool declares.
 
     Parameters
     ----------
     scenario : Scenario
     blocks : int
         K/V blocks of each owner's pool.
+    first_replica, first_rank : int
+        Where its replicas begin.
     """
     plan, serving = scenario.plan, scenario.serving
     owners = plan.sp.degree if plan.sp.decode == "dp" else 1
@@ -47,7 +50,20 @@ def given_of(scenario: Scenario, blocks: int) -> Given:
         max_batch_requests=serving.max_batch_requests,
         top_k=min(visited) if len(visited) == 1 else None,
         horizon_ns=scenario.run.horizon_ns,
+        first_replica=first_replica,
+        first_rank=first_rank,
     )
+
+
+def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:
+    """Return what a scenario declares of each of two pools, and which K/V each of their ranks is to hold."""
+    found: list[Given] = []
+    replicas = ranks = 0
+    for number, one in enumerate(scenario.each_pool() if scenario.pools else ()):
+        given = given_of(one, blocks if number == 0 else kv_blocks(one), replicas, ranks)
+        found.append(replace(given, **kv_declared(deployment_of(one))))
+        replicas, ranks = replicas + one.plan.dp, ranks + one.plan.world
+    return tuple(found)
 
 
 def history_of(
@@ -72,8 +88,11 @@ def history_of(
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1
         told["explained"] = reasons
+    pools = pools_of(scenario, blocks)
     return History(
-        given=given_of(scenario, blocks),
+        given=pools[0] if pools else given_of(scenario, blocks),
+        pools=pools,
+        moves=timeline.moves,
         requests=told,
         steps=timeline.steps,
         chunks=timeline.chunks,

@@ -94,6 +94,9 @@ def fix_scenario(scenario: Scenario) -> Fix:
     Every candidate is checked by :func:`clustersim.run.legality.check_scenario` before it is offered.
     """
 
+    if scenario.pools:
+        return Fix(changes=None, reason="a nearest legal plan is searched for one plan, and there are two pools")
+
     def verify(deployment: Deployment) -> Sequence[Violation]:
         return check_scenario(_deployed(scenario, deployment)).violations
 

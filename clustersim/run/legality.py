@@ -20,6 +20,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
 from clustersim.run.graph_legality import check_steps, graph_headline, violation_line
+from clustersim.run.pools import apart, in_each_pool
 from clustersim.scenario.scenario import Scenario
 
 MOST_KEPT: Final = 64
@@ -34,6 +35,8 @@ def check_scenario(scenario: Scenario) -> Verdict:
     plan = check_scenario_plan(scenario)
     if plan.violations:
         return plan
+    if scenario.pools:
+        return together((plan, in_each_pool(scenario, check_scenario).of_level("G")))
     return together((plan, _check_steps(scenario.model, scenario.plan, scenario.precision)))
 
 
@@ -49,6 +52,8 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     A plan that is legal is checked once more with the stages, segments, weights and K/V pool that the simulator
     derives from it, so that what runs is what was checked.
     """
+    if scenario.pools:
+        return in_each_pool(scenario, check_scenario_plan, tuple(apart(scenario)))
     numbers = _numbers(scenario)
     verdict = check_plan(**numbers)
     if verdict.verdict != "legal" or (scenario.plan.ep.scope == "global" and scenario.plan.dp > 1):
@@ -135,7 +140,8 @@ def refuse_if_too_large(scenario: Scenario) -> None:
     InputError
         At the degree to blame, with the numbers and the nearest legal choice.
     """
-    if fits(scenario.plan, len(scenario.topology.devices)) is None:
+    devices = len(scenario.topology.devices)
+    if not any(apart(scenario)) and all(fits(one.plan, devices) is None for one in scenario.each_pool()):
         return
     verdict = check_scenario_plan(scenario)
     raise InputError([problem(scenario, found, named=False) for found in verdict.violations if found.rule == "DP-1"])

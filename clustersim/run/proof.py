@@ -76,6 +76,7 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     InputError
         When experts are spread over several replicas: the graph of one replica is then no program of its own.
     """
+    scenario.refuse_pools("a proof")
     checked = check_scenario_plan(scenario)
     if checked.verdict == "illegal":
         silent = tuple(LookedAt(id=rule, level="X", looked_at=0) for rule in RULES)

@@ -48,15 +48,14 @@ def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_di
 
 def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tuple[str, str, str]]:
     """Yield file, place in it, and what was found and expected."""
-    plan = scenario.plan
-    for path, found, wanted in (
-        ("stages", timeline.stages, plan.pp),
-        ("sp_tp", timeline.sp_tp, (plan.sp.degree, plan.tp)),
-    ):
-        if found != wanted:
-            yield "templates.json", path, f"found {found}; expected {wanted}, as the plan in scenario.yaml has it"
+    plans = [one.plan for one in scenario.each_pool()]
+    told = [[shape.sp, shape.tp, shape.stages] for shape in timeline.layout.pools]
+    wanted = [[plan.sp.degree, plan.tp, plan.pp] for plan in plans]
+    if told != wanted:
+        message = f"found sp, tp and stages {told}; expected {wanted}, as the plan in scenario.yaml has it"
+        yield "templates.json", "pools", message
     for name, most, words in (
-        ("replica", plan.dp, "replicas"),
+        ("replica", sum(plan.dp for plan in plans), "replicas"),
         ("request", count, "requests"),
     ):
         for table in ("passes", "transfers", "steps", "chunks", "decodes", "facts"):

@@ -20,7 +20,9 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.pricing import Pricer
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.reshard import kv_shards
 from clustersim.replay.comm import CommTable
+from clustersim.replay.given import HandOver, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.scenario import Scenario
@@ -152,6 +154,32 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
+    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
+    cost = cost_model(scenario)
+    first, *others = (_pool_input(one, comm, cost) for one in scenario.each_pool())
+    hand_over = None
+    if others:
+        (decode,) = others
+        shards = kv_shards(scenario.model, first.plan, decode.plan, scenario.precision.kv_bytes)
+        hand_over = HandOver(pool=decode, shards=shards)
+    return ReplayInput(
+        topology=scenario.topology,
+        plan=first.plan,
+        blueprints=first.blueprints,
+        pricer=first.pricer,
+        comm=comm,
+        serving=first.serving,
+        kv_blocks=first.kv_blocks,
+        requests=requests,
+        mode=scenario.run.replay,
+        horizon_ns=scenario.run.horizon_ns,
+        seed=scenario.seed,
+        hand_over=hand_over,
+    )
+
+
+def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:
+    """Resolve one pool of a scenario."""
     plan, model = scenario.plan, scenario.model
     if plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1:
         message = "experts over the ranks of all replicas cannot be simulated yet; use replica"
@@ -159,19 +187,12 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     windows = dict.fromkeys(
         layer.attention.sliding_window for layer in model.layers if layer.attention.sliding_window is not None
     )
-    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
-    return ReplayInput(
-        topology=scenario.topology,
+    return PoolInput(
         plan=plan,
         blueprints={kind: blueprint_of(model, plan, scenario.precision, kind) for kind in STEP_KINDS},
-        pricer=Pricer(cost=cost_model(scenario), engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)),
-        comm=comm,
+        pricer=Pricer(cost=cost, engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)),
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
-        requests=requests,
-        mode=scenario.run.replay,
-        horizon_ns=scenario.run.horizon_ns,
-        seed=scenario.seed,
     )
 
 

@@ -33,7 +33,9 @@ _EXAMPLES: Final = {
     "output_tokens": "output_tokens: {fixed: 128}",
     "requests": "requests: 200",
 }
-SCHEDULERS: Final = ("static", "continuous", "chunked_prefill")
+SCHEDULERS: Final = ("static", "continuous", "chunked_prefill", "disaggregated")
+POOL_SCHEDULERS: Final = ("continuous", "chunked_prefill")
+POOLS: Final = ("prefill", "decode")
 ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
 
 
@@ -46,7 +48,37 @@ def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
     serving = data.get("serving")
     if isinstance(serving, dict):
         findings += _serving(serving)
+    findings += _pools(data.get("plan"), serving)
     return findings
+
+
+def _pools(plan: object, serving: object) -> Iterator[Finding]:
+    """Judge whether two pools have what each needs, and one has nothing of it."""
+    plan = plan if isinstance(plan, dict) else {}
+    serving = serving if isinstance(serving, dict) else {}
+    given = [pool for pool in POOLS if plan.get(pool) is not None]
+    if serving.get("scheduler") != "disaggregated":
+        for pool in given:
+            yield ("plan", pool), "a pool of its own goes with serving.scheduler: disaggregated"
+        for key in (*POOLS, "transfer"):
+            if serving.get(key) is not None:
+                yield ("serving", key), "goes with scheduler: disaggregated"
+        return
+    for pool in POOLS:
+        if pool not in given:
+            yield ("plan", pool), f"is missing; scheduler: disaggregated needs it, such as '{pool}: {{dp: 1, tp: 2}}'"
+        named = serving.get(pool)
+        name = named.get("scheduler") if isinstance(named, dict) else None
+        if isinstance(name, str) and name not in POOL_SCHEDULERS:
+            message = f"a pool has the scheduler {' or '.join(POOL_SCHEDULERS)}, not {name!r}"
+            yield ("serving", pool, "scheduler"), message
+        router = named.get("router") if isinstance(named, dict) else None
+        if isinstance(router, str) and router not in ROUTERS:
+            message = f"no router {router!r}{did_you_mean(router, ROUTERS)}"
+            yield ("serving", pool, "router"), message
+    for key in plan:
+        if key not in POOLS and given:
+            yield ("plan", key), f"say it of each pool, in plan.{POOLS[0]} and plan.{POOLS[1]}"
 
 
 def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from clustersim.clock import to_ns
 from clustersim.cluster.device import Device
+from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
@@ -21,12 +22,12 @@ from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import build_plan
+from clustersim.scenario.plan import build_plan, build_pool_plans
 from clustersim.scenario.references import build_engine, build_model
 from clustersim.scenario.resolve import digest, with_defaults
-from clustersim.scenario.scenario import RunConfig, Scenario
-from clustersim.scenario.schema import DEFAULT_ENGINE, SHORTHANDS, PrecisionPart, ScenarioPart
-from clustersim.scenario.serving import METHODS, build_serving, user_file
+from clustersim.scenario.scenario import Pool, RunConfig, Scenario
+from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
@@ -76,8 +77,14 @@ def build_scenario(document: Document) -> Scenario:
     engine = attempt(lambda: build_engine(document, ("serving", "engine")))
     workload = attempt(lambda: build_workload(part.workload, document))
     precision = attempt(lambda: _precision(part.precision, document, None if model is None else model[0]))
-    plan = attempt(lambda: build_plan(part.plan, document, None if cluster is None else cluster[0]))
-    serving = attempt(lambda: build_serving(part.serving, document))
+    topology = None if cluster is None else cluster[0]
+    pools: tuple[Pool, ...] | None = ()
+    if part.plan.prefill is None:
+        plan = attempt(lambda: build_plan(part.plan, document, topology))
+        serving = attempt(lambda: build_serving(part.serving, document))
+    else:
+        pools = attempt(lambda: _pools(part, document, topology))
+        plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
     expect = attempt(lambda: _expectations(part, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
@@ -92,11 +99,14 @@ def build_scenario(document: Document) -> Scenario:
     assert precision is not None
     assert plan is not None
     assert serving is not None
+    assert pools is not None
     assert expect is not None
     resolved = with_defaults(part, document.data)
     resolved["topology"], resolved["model"] = cluster[1], model[1]
     resolved["serving"]["engine"] = engine[1]
     resolved["precision"]["weights"] = precision.weights
+    if pools:
+        resolved["plan"] = {pool.name: resolved["plan"][pool.name] for pool in pools}
     files = _absolute_files(resolved, document)
     return Scenario(
         name=part.name,
@@ -119,6 +129,15 @@ def build_scenario(document: Document) -> Scenario:
         digest=digest(resolved, files),
         document=resolved,
         origin=document,
+        pools=pools,
+    )
+
+
+def _pools(part: ScenarioPart, document: Document, topology: Topology | None) -> tuple[Pool, ...]:
+    plans = build_pool_plans(part.plan, document, topology)
+    return tuple(
+        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, getattr(part.serving, name), document))
+        for name, plan in zip(POOLS, plans, strict=True)
     )
 
 

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
-from clustersim.scenario.document import Document
-from clustersim.scenario.schema import PlanPart
+from clustersim.scenario.document import Document, KeyPath
+from clustersim.scenario.schema import PlanPart, PoolPlanPart
 
 
-def build_plan(part: PlanPart, document: Document, topology: Topology | None) -> ParallelPlan:
+def build_pool_plans(part: PlanPart, document: Document, topology: Topology | None) -> tuple[ParallelPlan, ...]:
+    """Return the plans of the prefill and of the decode pool; ranks of a packed pool are on devices that are free.
+
+    Raises
+    ------
+    InputError
+        With every device of a placement that the topology does not have.
+    """
+    assert part.prefill is not None
+    assert part.decode is not None
+    prefill = build_plan(part.prefill, document, topology, ("plan", "prefill"))
+    decode = build_plan(part.decode, document, topology, ("plan", "decode"))
+    if topology is None:
+        return prefill, decode
+    if decode.placement is None:
+        return prefill, replace(decode, placement=_after(prefill, decode.world, len(topology.devices)))
+    if prefill.placement is None and set(decode.placement) & set(range(prefill.world)):
+        prefill = replace(prefill, placement=_after(decode, prefill.world, len(topology.devices)))
+    return prefill, decode
+
+
+def _after(placed: ParallelPlan, ranks: int, devices: int) -> tuple[int, ...]:
+    """Return the first devices that a pool leaves free; beyond those of the cluster where there are too few."""
+    taken = set(range(placed.world) if placed.placement is None else placed.placement)
+    return tuple([device for device in range(devices + ranks + len(taken)) if device not in taken][:ranks])
+
+
+def build_plan(
+    part: PoolPlanPart, document: Document, topology: Topology | None, path: KeyPath = ("plan",)
+) -> ParallelPlan:
     """Return the parallel plan; devices in its placement are looked up in the topology (if that is known).
 
     Raises
@@ -33,19 +63,19 @@ def build_plan(part: PlanPart, document: Document, topology: Topology | None) ->
             placement=tuple(experts) if isinstance(experts, list) else experts,
         ),
         stages=None if cuts is None else tuple(cuts),
-        placement=_placement(part.placement, document, topology),
+        placement=_placement(part.placement, document, topology, path),
         decode_overlap=part.decode_overlap,
     )
 
 
-def _placement(placement: Any, document: Document, topology: Topology | None) -> tuple[int, ...] | None:
+def _placement(placement: Any, document: Document, topology: Topology | None, plan: KeyPath) -> tuple[int, ...] | None:
     if placement == "packed" or topology is None:
         return None
     problems: list[Problem] = []
     found: list[int] = []
     last = len(topology.devices) - 1
     for rank, name in enumerate(placement):
-        path = ("plan", "placement", rank)
+        path = (*plan, "placement", rank)
         if isinstance(name, int):
             found.append(name)
             if not 0 <= name <= last:

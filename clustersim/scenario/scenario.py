@@ -44,11 +44,32 @@ class RunConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Replicas with a plan and serving decisions of their own.
+
+    Parameters
+    ----------
+    name : str
+        ``prefill`` or ``decode``.
+    plan : ParallelPlan
+    serving : ServingConfig
+    """
+
+    name: str
+    plan: ParallelPlan
+    serving: ServingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One deployment, its requests, and what is expected of it.
 
     Parameters
     ----------
+    plan, serving : ParallelPlan, ServingConfig
+        Of all replicas, or of the first pool.
+    pools : tuple of Pool
+        The prefill and the decode pool, where requests go from one to the other; else empty.
     targets : Mapping of str to str
         Latency (``ttft``, ``tpot``, ``itl``, ``e2e``) → its target as written, such as ``50 ms``.
     expect : tuple of Expectation
@@ -83,6 +104,23 @@ class Scenario:
     digest: str
     document: Mapping[str, Any] = field(repr=False)
     origin: Document = field(repr=False, compare=False)
+    pools: tuple[Pool, ...] = ()
+
+    def each_pool(self) -> tuple[Scenario, ...]:
+        """Return a scenario per pool, with its plan and serving decisions: itself, where there is one."""
+        if not self.pools:
+            return (self,)
+        return tuple(replace(self, plan=pool.plan, serving=pool.serving, pools=()) for pool in self.pools)
+
+    def refuse_pools(self, what: str) -> None:
+        """Refuse what can be done with one plan only.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.pools:
+            raise InputError(self.problem("serving.scheduler", f"{what} takes one plan; prefill and decode have two"))
 
     def problem(self, path: str, message: str) -> Problem:
         """Return a problem of the value at a dotted path such as ``plan.tp``, placed where it is written."""

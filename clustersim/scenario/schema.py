@@ -17,15 +17,19 @@ from clustersim.scenario.fields import LONGEST_S, MOST, Count, Duration, Index, 
 from clustersim.scenario.workload_schema import WorkloadPart
 from clustersim.units import parse
 
+POOLS: Final = ("prefill", "decode")
+"""The pools of disaggregated serving, as ``plan`` and ``serving`` have them."""
+
 SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("topology",): "name",
     ("model",): "name",
-    ("plan", "tp"): "degree",
-    ("plan", "sp"): "degree",
-    ("plan", "ep"): "degree",
-    ("plan", "stages"): None,
+    **{
+        (*plan, key): short
+        for plan in (("plan",), *(("plan", pool) for pool in POOLS))
+        for key, short in (("tp", "degree"), ("sp", "degree"), ("ep", "degree"), ("stages", None))
+    },
     ("serving", "engine"): "name",
-    ("serving", "order"): "by",
+    **{(*serving, "order"): "by" for serving in (("serving",), *(("serving", pool) for pool in POOLS))},
     ("workload", "trace"): "path",
     ("workload", "arrivals"): "process",
     ("workload", "prompt_tokens"): "fixed",
@@ -126,8 +130,8 @@ class StagesPart(Part):
     cuts: list[Annotated[Any, BeforeValidator(_cut, json_schema_input_type=int | str)]] | None = None
 
 
-class PlanPart(Part):
-    """The parallel plan."""
+class PoolPlanPart(Part):
+    """The parallel plan of one pool of replicas."""
 
     dp: Count = 1
     pp: Count = 1
@@ -137,6 +141,13 @@ class PlanPart(Part):
     stages: Annotated[StagesPart, BeforeValidator(_stages, json_schema_input_type=str | StagesPart)] = StagesPart()
     placement: Annotated[Any, BeforeValidator(_placement, json_schema_input_type=str | list[str | int])] = "packed"
     decode_overlap: Literal["per_sequence", "none"] = "per_sequence"
+
+
+class PlanPart(PoolPlanPart):
+    """The parallel plan; or, where requests are prefilled and decoded apart, one for each of the two pools."""
+
+    prefill: PoolPlanPart | None = None
+    decode: PoolPlanPart | None = None
 
 
 class PrecisionPart(Part):
@@ -157,6 +168,19 @@ class OrderPart(Part):
     )
 
 
+class PoolServingPart(Part):
+    """What of ``serving`` is so in one pool only; what is not said here is as ``serving`` has it."""
+
+    scheduler: str | None = Field(default=None, examples=["chunked_prefill"])
+    order: Annotated[OrderPart | None, short_for("by", str | OrderPart)] = None
+    long_prompt_tokens: Count | None = None
+    max_batch_requests: Count | None = None
+    max_batch_tokens: Count | None = None
+    kv_blocks: Count | None = None
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    router: str | None = Field(default=None, examples=["least_outstanding"])
+
+
 class ServingPart(Part):
     """The scheduler, its budgets, the K/V pool, the router and the engine's overheads."""
 
@@ -174,6 +198,9 @@ class ServingPart(Part):
     engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
         default={"name": DEFAULT_ENGINE}, examples=[DEFAULT_ENGINE]
     )
+    prefill: PoolServingPart | None = None
+    decode: PoolServingPart | None = None
+    transfer: Literal["whole"] | None = Field(default=None, examples=["whole"])
 
 
 class RunPart(Part):

@@ -9,11 +9,13 @@ from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, dotted
 from clustersim.scenario.lookup import find_file
-from clustersim.scenario.schema import OrderPart, ServingPart
+from clustersim.scenario.schema import POOLS, OrderPart, PoolServingPart, ServingPart
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.order import DEFAULT_PATIENCE_NS, UNLIMITED, Order
 from clustersim.serving.user_class import UserClass
 
+POOL_SCHEDULER: Final = "chunked_prefill"
+"""Of a pool that names none."""
 METHODS: Final = {"scheduler": "decide", "router": "route"}
 """Key of a scenario that may name a user's class → the method that the class must have."""
 
@@ -35,9 +37,16 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    elsewhere = {"engine", "order", *(f"{key}{end}" for key in METHODS for end in ("", "_options"))}
+    elsewhere = {"engine", "order", *POOLS, "transfer", *(f"{key}{end}" for key in METHODS for end in ("", "_options"))}
     plain = part.model_dump(exclude=elsewhere)
     return ServingConfig(**chosen, order=_order(part.order), **plain)
+
+
+def build_pool_serving(part: ServingPart, pool: PoolServingPart | None, document: Document) -> ServingConfig:
+    """Return the serving configuration of one of two pools: its own keys, else those of ``serving``."""
+    own = {} if pool is None else {key: getattr(pool, key) for key in pool.model_fields_set}
+    own = {"scheduler": POOL_SCHEDULER} | {key: value for key, value in own.items() if value is not None}
+    return build_serving(part.model_copy(update=own), document)
 
 
 def _order(part: OrderPart) -> Order:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.custom import CustomScheduler
+from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.static import StaticScheduler
 from clustersim.serving.user_class import UserClass
 
+_BY_ROLE: Final[dict[str, type[Scheduler]]] = {"prefill": PrefillScheduler, "decode": DecodeScheduler}
+Role = Literal["all", "prefill", "decode"]
+"""What a replica does of a request: all of it, its prompt and first token, or the rest."""
 
-def make_scheduler(config: ServingConfig, pool: BlockPool, *, stages: int, decode_overlap: bool) -> Scheduler:
+
+def make_scheduler(
+    config: ServingConfig, pool: BlockPool, *, stages: int, decode_overlap: bool, role: Role = "all"
+) -> Scheduler:
     """Return the scheduler that a configuration names, with nothing in it.
 
     Raises
@@ -21,5 +30,5 @@ def make_scheduler(config: ServingConfig, pool: BlockPool, *, stages: int, decod
     named = config.scheduler
     if isinstance(named, UserClass):
         return CustomScheduler(config, pool, named, stages=stages, decode_overlap=decode_overlap)
-    kind = StaticScheduler if named == "static" else Scheduler
+    kind = _BY_ROLE[role] if role != "all" else StaticScheduler if named == "static" else Scheduler
     return kind(config, pool, stages=stages, decode_overlap=decode_overlap)

@@ -97,10 +97,11 @@ class PowerOfTwo:
     Parameters
     ----------
     seed : int
+    stream : str
     """
 
-    def __init__(self, seed: int) -> None:
-        self.draw = named_stream(np.random.SeedSequence(seed), "router")
+    def __init__(self, seed: int, stream: str = "router") -> None:
+        self.draw = named_stream(np.random.SeedSequence(seed), stream)
 
     def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
         """Return the less loaded one of the two; they are different where there are two."""
@@ -160,7 +161,7 @@ _BY_LOAD: Final[dict[RouterName, Callable[[Load], int]]] = {
 }
 
 
-def make_router(named: RouterName | UserClass, seed: int) -> Router:
+def make_router(named: RouterName | UserClass, seed: int, stream: str = "router") -> Router:
     """Return a router in its first state.
 
     Parameters
@@ -168,9 +169,11 @@ def make_router(named: RouterName | UserClass, seed: int) -> Router:
     named : str or UserClass
     seed : int
         Of the scenario.
+    stream : str
+        Name of the stream of random numbers, one per router.
     """
     if isinstance(named, UserClass):
         return CustomRouter(named)
     if named == "round_robin":
         return RoundRobin()
-    return PowerOfTwo(seed) if named == "power_of_two" else Least(_BY_LOAD[named])
+    return PowerOfTwo(seed, stream) if named == "power_of_two" else Least(_BY_LOAD[named])

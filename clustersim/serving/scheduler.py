@@ -228,10 +228,13 @@ class Scheduler:
                 if sequence.generated >= sequence.output_tokens:
                     done.append(sequence)
         for sequence in done:
-            self._release(sequence)
-            self._note(now, FINISHED, sequence, sequence.generated)
-            self.running.remove(sequence)
+            self._finish(now, sequence)
         return Outcome(sampled=tuple(sampled), finished=tuple(done))
+
+    def _finish(self, now: int, sequence: Sequence) -> None:
+        self._release(sequence)
+        self._note(now, FINISHED, sequence, sequence.generated)
+        self.running.remove(sequence)
 
     def horizon(self, decision: Decision) -> int:
         """Return for how many steps a steady decision would be taken again, if nothing arrives meanwhile.

@@ -31,6 +31,8 @@ class Sequence:
     in_flight : bool
         Whether a micro-batch carries it now.
     preemptions : int
+    hands_over : bool
+        Whether it goes on at another replica after its last token here, and keeps its blocks until its K/V is there.
     arrived_ns, priority : int
         When it came, and how urgent it is: lower numbers go first.
     rank : tuple of int
@@ -60,6 +62,7 @@ class Sequence:
     slot: int = -1
     first_step: int = -1
     last_step: int = -1
+    hands_over: bool = False
 
     @property
     def known(self) -> int:

@@ -147,6 +147,41 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a scenario whose requests are prefilled in one pool and decoded in another, with plans of their own."""
+    document = draw(documents())
+    devices, config = SIZES[document["topology"]["name"]], document["model"]["config"]
+    pools = []
+    for left in (devices - 1, None):
+        left = devices - pools[0][0] if left is None else left
+        degrees = [
+            (dp, pp, sp, tp)
+            for dp in (1, 2, 3)
+            for pp in (1, 2, 3)
+            for sp in (1, 1, 2)
+            for tp in (1, 2, 4)
+            if dp * pp * sp * tp <= left and pp <= config["num_hidden_layers"]
+        ]
+        dp, pp, sp, tp = draw(st.sampled_from(degrees))
+        plan: dict[str, Any] = {"dp": dp, "pp": pp, "tp": tp}
+        if sp > 1:
+            decode = draw(st.sampled_from(("idle", "dp")))
+            plan["sp"] = {"degree": sp, "scheme": "all_gather", "partition": "zigzag", "decode": decode}
+        pools.append((dp * pp * sp * tp, plan))
+    if draw(st.integers(0, 3)) == 0:
+        placement = draw(st.permutations(range(devices)))
+        (many, prefill), (others, decode_plan) = pools
+        prefill["placement"], decode_plan["placement"] = placement[:many], placement[many : many + others]
+    names = ("continuous", "chunked_prefill")
+    serving = document["serving"] | {"scheduler": "disaggregated"}
+    serving.pop("long_prompt_tokens", None)
+    for pool in ("prefill", "decode"):
+        serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}
+    plans = {"prefill": pools[0][1], "decode": pools[1][1]}
+    return document | {"plan": plans, "serving": serving}
+
+
 def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
     """Build a scenario from a document, with values of ``run`` replaced."""
     whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
@@ -167,7 +202,7 @@ def crowd_input(crowd: Crowd) -> ReplayInput:
 @st.composite
 def crowds(draw: st.DrawFn) -> Crowd:
     """Draw a scenario whose requests and horizon fall on the instants at which something ends."""
-    document = draw(documents())
+    document = draw(st.one_of(documents(), documents(), documents(), disaggregated()))
     lengths = lengths_of(draw(st.sampled_from((12, 40))))
     instants = st.just(0) | st.integers(0, draw(st.sampled_from((10_000, 2_000_000, 20_000_000))))
     drawn = draw(st.lists(st.tuples(instants, lengths), min_size=1, max_size=8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
@@ -30,7 +30,11 @@ def none_lost(reading: Reading) -> Finding:
     own = reading.history.folded is not None
     came = arrived + rejected > 0
     expected = _expected(reading, came) if own or came.any() else came
-    held = admitted - preempted
+    handed_over = np.bincount(facts["request"][facts["kind"] == HANDED_OVER], minlength=count)
+    held = admitted - preempted - handed_over
+    if cut:  # blocks are set aside where a sequence is to go on before its own come back
+        on_the_way = facts["request"][reading.hand_overs.reserved]
+        held[on_the_way] -= handed_over[on_the_way] == 0
     tells_admission = own or bool(admitted.any())
 
     def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:

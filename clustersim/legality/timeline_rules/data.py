@@ -6,29 +6,36 @@ import numpy as np
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.hand_over import whole_cache
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import Sheet
 from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
 
 
 def stays(reading: Reading) -> Finding:
-    """DP-2: all that a request does, and all that is decided for it, is on one replica."""
+    """DP-2: all that a request does, and all that is decided for it, is on one replica, or on two after a hand-over."""
     pieces, facts = reading.pieces, reading.history.facts
-    findings = []
+    findings = [whole_cache(reading.hand_overs, pieces)]
     fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
     if pieces is not None:
         findings.append(
             judged(
                 len(pieces.opens),
-                reading.moved,
+                reading.moved & ~reading.declared,
                 lambda i: f"request {pieces.request[i]}, step {pieces.first_step[i]}",
                 lambda i: f"goes on at replica {pieces.replica[i]}, after replica {pieces.replica[i - 1]}",
                 fix,
             )
         )
     if facts is not None:
-        requests = Groups(facts["request"].astype(np.int64))
-        replica = facts["replica"].astype(np.int64)
+        rows = np.setdiff1d(np.arange(len(facts["request"])), reading.hand_overs.reserved)
+        at = reading.hand_overs.of(facts["request"].astype(np.int64)[rows])
+        replica = facts["replica"].astype(np.int64)[rows]
+        if len(reading.hand_overs):  # what is decided on the replica that receives counts as decided where it arrived
+            came = (at >= 0) & (replica == reading.hand_overs.target[at])
+            came &= facts["time_ns"][rows] >= reading.hand_overs.came_ns[at]
+            replica = np.where(came, reading.hand_overs.source[at], replica)
+        requests = Groups(facts["request"].astype(np.int64)[rows])
         lowest, highest = requests.least(replica), requests.most(replica)
         findings.append(
             judged(

@@ -6,8 +6,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import SpanTable
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.hand_over import reads_moved
 from clustersim.legality.timeline_rules.pieces import Pieces
 from clustersim.legality.timeline_rules.reading import Reading
 
@@ -16,8 +17,12 @@ def reads_arrived(reading: Reading) -> Finding:
     """KV-2: a sequence decodes on a rank when all that its prompt chunks moved there has arrived.
 
     Of a folded timeline that follows from PH-1: a step has not ended before its last operator. With ``sp_decode: dp``
-    the record does not say which rank reads which sequence.
+    the record does not say which rank reads which sequence. What another replica handed over has a table of its own.
     """
+    return merged(_from_elsewhere(reading), reads_moved(reading.hand_overs, reading.pieces))
+
+
+def _from_elsewhere(reading: Reading) -> Finding:
     spans, pieces, given = reading.history.spans, reading.pieces, reading.given
     if spans is None or pieces is None or not spans.numbered or not given.mesh or given.sp_decode == "dp":
         return NOTHING

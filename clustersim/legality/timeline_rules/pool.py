@@ -7,27 +7,31 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, FINISHED, PREEMPTED
+from clustersim.legality.history import ADMITTED, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
 
 
 def within_pool(reading: Reading) -> Finding:
     """KV-6: live blocks never exceed the pool, and no step exceeds what its buffers were sized for."""
-    runs, given, facts = reading.runs, reading.given, reading.history.facts
+    runs, facts = reading.runs, reading.history.facts
     if runs is None:
         return NOTHING
     findings = []
-    pool = given.pool_blocks
+    pool, most_tokens, most_requests = (
+        reading.declared_of(name) for name in ("pool_blocks", "max_batch_tokens", "max_batch_requests")
+    )
 
-    def exceeds(name: str, noun: str, limit: int, values: Int64Array) -> None:
+    def exceeds(name: str, noun: str, limits: Int64Array, values: Int64Array) -> None:
+        limit = limits[runs.replica]
         findings.append(
             judged(
                 len(runs),
                 values > limit,
                 lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-                lambda i: f"has {values[i]:,} {noun}, {name} {limit:,}",
+                lambda i: f"has {values[i]:,} {noun}, {name} {limit[i]:,}",
                 "admit fewer sequences or tokens",
             )
         )
@@ -40,25 +44,26 @@ def within_pool(reading: Reading) -> Finding:
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
         if facts is not None and "used" in facts:
-            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED)
-            used = facts["used"][rows]
+            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, RECEIVED)
+            rows = rows[(facts["replica"][rows] >= 0) & (facts["replica"][rows] < len(pool))]
+            used, there = facts["used"][rows], pool[facts["replica"][rows]]
             findings.append(
                 judged(
                     int((used >= 0).sum()),
-                    used > pool,
+                    used > there,
                     lambda i: f"replica {facts['replica'][rows[i]]}, request {facts['request'][rows[i]]}",
                     lambda i: (
-                        f"{used[i]:,} blocks are in use at {facts['time_ns'][rows[i]]:,} ns, the pool has {pool:,}"
+                        f"{used[i]:,} blocks are in use at {facts['time_ns'][rows[i]]:,} ns, the pool has {there[i]:,}"
                     ),
                     "admit fewer sequences",
                 )
             )
     prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
-    if given.max_batch_tokens is not None and prefills is not None and decodes is not None:
-        exceeds("but its buffers hold", "tokens", given.max_batch_tokens, prefills + decodes)
+    if most_tokens is not None and prefills is not None and decodes is not None:
+        exceeds("but its buffers hold", "tokens", most_tokens, prefills + decodes)
     running = runs.column("batch_requests")
-    if given.max_batch_requests is not None and running is not None:
-        exceeds("but its buffers hold", "sequences", given.max_batch_requests, running)
+    if most_requests is not None and running is not None:
+        exceeds("but its buffers hold", "sequences", most_requests, running)
     return merged(*findings)
 
 
@@ -67,7 +72,7 @@ def all_return(reading: Reading) -> Finding:
     pieces, runs, facts = reading.pieces, reading.runs, reading.history.facts
     if pieces is None or runs is None or facts is None:
         return NOTHING
-    return merged(_in_time(reading), _counted(reading), _preempted(reading))
+    return merged(_in_time(reading), _counted(reading), _preempted(reading), freed_when_moved(reading.hand_overs))
 
 
 def _in_time(reading: Reading) -> Finding:

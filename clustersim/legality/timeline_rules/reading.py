@@ -10,6 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import FINISHED, PREEMPTED, Given, History
 from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
+from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
@@ -76,7 +77,9 @@ class Reading:
 
     @cached_property
     def passes(self) -> Occupation | None:
-        """When each pass holds its stage; None where there is no folded form and no span."""
+        """When each pass holds its stage; None where there is no folded form and no span, or two pools are in it."""
+        if self.history.pools:
+            return None
         if self.history.folded is not None:
             return occupation_of(self.history.folded)
         return None
@@ -153,8 +156,31 @@ class Reading:
         return found
 
     @cached_property
+    def hand_overs(self) -> HandOvers:
+        """Declared hand-overs."""
+        return HandOvers(self.history)
+
+    @cached_property
+    def declared(self) -> BoolArray:
+        """Whether a piece runs on another replica than the one before it, and a hand-over says so."""
+        pieces = self.pieces
+        assert pieces is not None
+        return self.moved & self.hand_overs.declares(pieces)
+
+    def declared_of(self, name: str) -> Int64Array | None:
+        """Return a declared number by replica; None where it was not declared."""
+        runs = self.runs
+        replicas = len(runs.bounds) - 1 if runs is not None else 0
+        pools = self.history.pools or (self.given,)
+        values = [getattr(given, name) for given in pools]
+        if any(value is None for value in values):
+            return None
+        at = np.searchsorted([given.first_replica for given in pools], np.arange(replicas), side="right") - 1
+        return np.array(values, np.int64)[at]
+
+    @cached_property
     def plain(self) -> BoolArray:
-        """Whether the request of a piece has all its pieces one after the other on one replica.
+        """Whether the request of a piece has all its pieces one after the other on one replica, or was handed over.
 
         Where it has not, what it computed when can't be told, and rules that need that say nothing of it.
         """
@@ -162,7 +188,7 @@ class Reading:
         assert pieces is not None
         if not len(pieces):
             return np.empty(0, bool)
-        tangled = np.logical_or.reduceat(self.twice | self.split | self.moved, pieces.opens)
+        tangled = np.logical_or.reduceat(self.twice | self.split | (self.moved & ~self.declared), pieces.opens)
         return np.repeat(~tangled, np.diff(np.append(pieces.opens, len(pieces))))
 
     @cached_property
@@ -216,7 +242,7 @@ class Reading:
         history, pieces, runs, size = self.history, self.pieces, self.runs, self.given.block_tokens
         if pieces is None or runs is None or self.known is None or history.facts is None or size is None:
             return None
-        return use_of(history, pieces, runs, history.facts, size)
+        return use_of(history, pieces, runs, history.facts, size, self.hand_overs)
 
     @cached_property
     def sound(self) -> BoolArray:

@@ -106,8 +106,8 @@ class Sheet:
 
     def global_rank(self, at: int) -> int:
         """Return the rank of a span among all."""
-        stages = int(self.replica[at]) * self.given.pp + int(self.stage[at])
-        return stages * self.given.stage_ranks + int(self.rank[at])
+        stages = (int(self.replica[at]) - self.given.first_replica) * self.given.pp + int(self.stage[at])
+        return self.given.first_rank + stages * self.given.stage_ranks + int(self.rank[at])
 
     def where(self, at: int) -> str:
         """Return where a span is, as far as that was told: ``replica 0, stage 1, step 7, layer 3, rank 5, o_proj``."""

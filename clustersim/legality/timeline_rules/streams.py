@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.execution import place_of
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.timeline.tables import HOST
 
 
 def one_at_a_time(sheet: Sheet) -> Finding:
@@ -83,6 +85,31 @@ def _sends(reading: Reading) -> Finding:
                     f"{ends[rows[i], rank]:,} ns"
                 ),
                 "let a rank send one output at a time",
+            )
+        )
+    return merged(*findings)
+
+
+def moves_in_turn(history: History) -> Finding:
+    """RUN-3: a rank moves K/V entries of one transfer at a time away, and of one at a time towards itself."""
+    moves = history.moves
+    if moves is None or not len(moves["request"]):
+        return NOTHING
+    findings = []
+    for side, word in (("from", "leave"), ("to", "reach")):
+        rows = np.flatnonzero(moves[f"{side}_rank"] != HOST)
+        rows = rows[np.lexsort((moves["end_ns"][rows], moves["start_ns"][rows], moves[f"{side}_rank"][rows]))]
+        rank, start, end, request = (moves[name][rows] for name in (f"{side}_rank", "start_ns", "end_ns", "request"))
+        findings.append(
+            judged(
+                len(rows),
+                (rank[1:] == rank[:-1]) & (start[1:] < end[:-1]),
+                lambda i, rank=rank, request=request: f"rank {rank[i + 1]}, request {request[i + 1]}",  # type: ignore[misc]
+                lambda i, start=start, end=end, request=request, word=word: (  # type: ignore[misc]
+                    f"its entries {word} from {start[i + 1]:,} ns on, while those of request {request[i]} do until "
+                    f"{end[i]:,} ns"
+                ),
+                "let one transfer at a time leave a rank, and one reach it",
             )
         )
     return merged(*findings)

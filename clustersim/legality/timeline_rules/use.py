@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import FINISHED, PREEMPTED, History
+from clustersim.legality.history import FINISHED, HANDED_OVER, PREEMPTED, History
+from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
 from clustersim.timeline.passes import blocks, within
@@ -40,7 +41,7 @@ class Use:
     certain: BoolArray
 
 
-def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int) -> Use:
+def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int, hand_overs: HandOvers) -> Use:
     """Return the blocks in use.
 
     Parameters
@@ -50,11 +51,13 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         Of this history.
     size : int
         Tokens per block.
+    hand_overs : HandOvers
+        Of this history.
     """
     first_takes, takes = _takes(pieces, runs, size)
     taken = np.cumsum(takes)
     before = np.concatenate((np.zeros(1, np.int64), taken))
-    rows, given_back = _returns(facts, pieces, size)
+    rows, given_back = _returns(facts, pieces, size, hand_overs)
     replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
     at_run, at_fact = np.zeros(len(runs), np.int64), np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), bool)
@@ -94,13 +97,17 @@ def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Arra
     return first, takes
 
 
-def _returns(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
-    """Return the facts that give blocks back, in order of (replica, record), and how many blocks each gives."""
-    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED)))
+def _returns(facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers) -> tuple[Int64Array, Int64Array]:
+    """Return the facts that give blocks back, in order of (replica, record), and how many blocks each gives.
+
+    Among them are those that take blocks for entries that are to be received: they give a negative number.
+    """
+    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, HANDED_OVER)))
     request = facts["request"][rows].astype(np.int64)
     kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
     # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
-    ends = np.flatnonzero(np.append(~pieces.follows[1:] | pieces.restarts[1:], True)[: len(pieces)])
+    closes = ~pieces.follows | pieces.restarts | hand_overs.declares(pieces)
+    ends = np.flatnonzero(np.append(closes[1:], True)[: len(pieces)])
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)
@@ -112,5 +119,9 @@ def _returns(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64
     at = first + turn
     known = (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
     amount = np.where(known, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
-    order = np.lexsort((time, facts["replica"][rows]))
+    reserved = hand_overs.reserved
+    if len(reserved):
+        rows = np.concatenate((rows, reserved))
+        amount = np.concatenate((amount, -facts["value"][reserved].astype(np.int64) // size))  # minus, rounded up
+    order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
     return rows[order], amount[order]

@@ -1,0 +1,345 @@
+"""Declared hand-overs (rule DP-2): a sequence leaves one replica and goes on at another, with its whole cache.
+
+A hand-over is declared by two facts, ``handed_over`` on the replica that is left and ``received`` on the other one,
+and by the rows of ``moves`` between them. That the cache is whole is worked out anew from both plans: each rank that
+is reached gets as many bytes as it is to hold of that many tokens, and from no other rank more than both have.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, ARRIVED, HANDED_OVER, RECEIVED, Given, History
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
+from clustersim.timeline.tables import HOST, Table
+
+NONE = -1
+TOLERANCE = 1.0
+"""Bytes by which a transfer may differ from what follows: each is rounded to whole ones."""
+
+
+class HandOvers:
+    """What a history says of hand-overs.
+
+    Parameters
+    ----------
+    history : History
+
+    Attributes
+    ----------
+    request : int64 array of shape (hand-overs,)
+        Ascending; those of which both facts were recorded, once each.
+    source, target, left_ns, came_ns, entries, reached : int64 arrays
+        Replicas, when it left and arrived, and the entries that both facts name.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        facts = history.facts
+        left, came = _told(facts, HANDED_OVER), _told(facts, RECEIVED)
+        self.left, self.came = left, came
+        both = np.intersect1d(left["request"], came["request"])
+        self.request = both
+        at_left, at_came = (np.searchsorted(one["request"], both) for one in (left, came))
+        self.source, self.left_ns, self.entries = (left[name][at_left] for name in ("replica", "time_ns", "value"))
+        self.target, self.came_ns, self.reached = (came[name][at_came] for name in ("replica", "time_ns", "value"))
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    def of(self, requests: Int64Array) -> Int64Array:
+        """Return the hand-over of each request, −1 where there is none."""
+        at = np.minimum(np.searchsorted(self.request, requests), max(len(self) - 1, 0))
+        return np.where(self.request[at] == requests, at, NONE) if len(self) else np.full(len(requests), NONE)
+
+    def declares(self, pieces: Pieces) -> BoolArray:
+        """Return whether a hand-over led from the replica of the piece before each to its own."""
+        before = np.arange(len(pieces)) - 1
+        at = self.of(pieces.request)
+        found = pieces.follows & (at >= 0)
+        if len(self):
+            found &= (pieces.replica[before] == self.source[at]) & (pieces.replica == self.target[at])
+        return found
+
+    @cached_property
+    def reserved(self) -> Int64Array:
+        """Facts that admit a request for the first time on another replica than it arrived at: blocks to receive it."""
+        facts = self.history.facts
+        if facts is None or not (self.history.pools or self.left["request"].size or self.came["request"].size):
+            return np.empty(0, np.int64)
+        home = np.full(int(facts["request"].max(initial=-1)) + 1, NONE, np.int64)
+        arrived = facts["kind"] == ARRIVED
+        home[facts["request"][arrived]] = facts["replica"][arrived]
+        rows = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] != home[facts["request"]]))
+        rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
+        request = facts["request"][rows]
+        return np.sort(rows[np.concatenate((np.ones(1, bool), request[1:] != request[:-1]))[: len(rows)]])
+
+    @cached_property
+    def moves(self) -> Table | None:
+        """Transfers from replica to replica, in order of their requests."""
+        moves = self.history.moves
+        if moves is None:
+            return None
+        rows = np.flatnonzero((moves["from_rank"] != HOST) & (moves["to_rank"] != HOST))
+        rows = rows[np.argsort(moves["request"][rows], kind="stable")]
+        return {name: values[rows].astype(np.int64) for name, values in moves.items()}
+
+
+def _told(facts: Table | None, kind: int) -> dict[str, Int64Array]:
+    names = ("request", "replica", "time_ns", "value")
+    if facts is None or "value" not in facts:
+        return dict.fromkeys(names, np.empty(0, np.int64))
+    rows = np.flatnonzero(facts["kind"] == kind)
+    rows = rows[np.argsort(facts["request"][rows], kind="stable")]
+    return {name: facts[name][rows].astype(np.int64) for name in names}
+
+
+def whole_cache(found: HandOvers, pieces: Pieces | None) -> Finding:
+    """DP-2: a hand-over is told on both sides, and moves all entries, each to the ranks that are to hold it."""
+    return merged(_told_on_both(found), _complete(found, pieces), _resharded(found))
+
+
+def _told_on_both(found: HandOvers) -> Finding:
+    findings = []
+    cut = found.history.given.horizon_ns is not None
+    for one, other, words in (
+        (found.left, found.came, "is handed over by replica {}, but no replica received it"),
+        (found.came, found.left, "is received by replica {}, but none handed it over"),
+    ):
+        request = one["request"]
+        twice = np.concatenate((np.zeros(1, bool), request[1:] == request[:-1]))[: len(request)]
+        alone = ~np.isin(request, other["request"]) & (not cut or one is found.came)
+        findings.append(
+            judged(
+                len(request),
+                twice | alone,
+                lambda i, request=request: f"request {request[i]}",  # type: ignore[misc]  # a default of a lambda
+                lambda i, one=one, twice=twice, words=words: (  # type: ignore[misc]
+                    "changes replicas twice" if twice[i] else words.format(one["replica"][i])
+                ),
+                "declare each hand-over once, on both replicas",
+            )
+        )
+    moves = found.moves
+    if moves is not None and not cut:
+        silent = (moves["from_replica"] != moves["to_replica"]) & (found.of(moves["request"]) < 0)
+        findings.append(
+            judged(
+                len(silent),
+                silent,
+                lambda i: f"request {moves['request'][i]}",
+                lambda i: f"moves from replica {moves['from_replica'][i]} to {moves['to_replica'][i]} undeclared",
+                "declare a hand-over",
+            )
+        )
+    return merged(*findings)
+
+
+def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
+    """Judge the number of entries, and whether they were there to be moved and are there when they are told to be."""
+    if not len(found):
+        return NOTHING
+    findings = [
+        judged(
+            len(found),
+            (found.entries != found.reached) | (found.source == found.target),
+            lambda i: f"request {found.request[i]}",
+            lambda i: f"leaves with {found.entries[i]:,} entries, and {found.reached[i]:,} are received",
+            "hand over all entries of a sequence",
+        )
+    ]
+    if pieces is not None and len(pieces):
+        last = np.flatnonzero(np.append(found.declares(pieces)[1:], False))
+        at = found.of(pieces.request[last])
+        had = (pieces.computed + pieces.count)[last]
+        findings.append(
+            judged(
+                len(last),
+                (had != found.entries[at]) | (pieces.end[last] > found.left_ns[at]),
+                lambda i: f"request {pieces.request[last[i]]}",
+                lambda i: (
+                    f"is handed over with {found.entries[at[i]]:,} entries at {found.left_ns[at[i]]:,} ns, but its "
+                    f"prompt has {had[i]:,} and ends at {pieces.end[last[i]]:,} ns"
+                ),
+                "hand over a sequence with all that was computed of it, when it is",
+            )
+        )
+        findings.append(_started(found, pieces, last))
+    return merged(*findings)
+
+
+def _started(found: HandOvers, pieces: Pieces, last: Int64Array) -> Finding:
+    """Judge whether entries leave after they were computed: those of all layers when the step has ended."""
+    moves = found.moves
+    if moves is None:
+        return NOTHING
+    ended = np.full(int(max(pieces.request.max(initial=0), moves["request"].max(initial=0))) + 1, NONE, np.int64)
+    ended[pieces.request[last]] = pieces.end[last]
+    early = (moves["layer"] < 0) & (moves["start_ns"] < ended[moves["request"]])
+    return judged(
+        len(early),
+        early,
+        lambda i: f"request {moves['request'][i]}, rank {moves['from_rank'][i]}",
+        lambda i: (
+            f"its entries leave at {moves['start_ns'][i]:,} ns, but are computed at {ended[moves['request'][i]]:,} ns"
+        ),
+        "move entries that have been computed",
+    )
+
+
+def _resharded(found: HandOvers) -> Finding:
+    """Judge whether each rank of the target gets its share of every entry, from ranks that have it (KV-4)."""
+    moves, pools = found.moves, found.history.pools
+    if moves is None or len(pools) != 2 or not len(found):
+        return NOTHING
+    source, target = pools
+    sizes = _shared(source, target)
+    at = found.of(moves["request"])
+    some = np.flatnonzero(at >= 0)
+    mine = {name: values[some] for name, values in moves.items()}
+    at = at[some]
+    places = [
+        (mine[f"{side}_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
+        for side, given in (("from", source), ("to", target))
+    ]
+    (stage, t), (to_stage, to_t) = (
+        (place // given.stage_ranks, place % given.tp) for place, given in zip(places, pools, strict=True)
+    )
+    least = sizes[stage * source.tp + t, to_stage * target.tp + to_t] * mine["tokens"]
+    right = (mine["from_replica"] == found.source[at]) & (mine["to_replica"] == found.target[at])
+    right &= (mine["from_rank"] >= source.first_rank) & (mine["from_rank"] < target.first_rank)
+    right &= mine["to_rank"] >= target.first_rank
+    fix = "send each rank the heads and layers that it is to hold, from one that has them"
+    findings = [
+        judged(
+            len(some),
+            ~right | (mine["bytes"] > least + TOLERANCE),
+            lambda i: f"request {mine['request'][i]}, rank {mine['from_rank'][i]} to {mine['to_rank'][i]}",
+            lambda i: (
+                f"moves {mine['bytes'][i]:,} bytes of {mine['tokens'][i]:,} tokens, where both ranks have "
+                f"{least[i]:,.0f} in common"
+            ),
+            fix,
+        )
+    ]
+    # Of every hand-over, what each TP rank of each stage of the target has got.
+    ranks = target.pp * target.tp
+    got = np.zeros((len(found), ranks))
+    np.add.at(got, (at, to_stage * target.tp + to_t), mine["bytes"])
+    pieces = np.zeros((len(found), ranks))
+    np.add.at(pieces, (at, to_stage * target.tp + to_t), 1)
+    due = found.entries[:, None] * _held(target)[None, :]
+    wrong = np.abs(got - due) > TOLERANCE * np.maximum(pieces, 1)
+    worst = wrong.argmax(axis=1)
+    findings.append(
+        judged(
+            got.size,
+            wrong.any(axis=1),
+            lambda i: f"request {found.request[i]}",
+            lambda i: (
+                f"stage {worst[i] // target.tp}, TP rank {worst[i] % target.tp} of replica {found.target[i]} gets "
+                f"{got[i, worst[i]]:,.0f} bytes of {found.entries[i]:,} entries, and is to hold "
+                f"{due[i, worst[i]]:,.0f}"
+            ),
+            fix,
+        )
+    )
+    groups = Groups(at * (1 << 32) + mine["to_rank"])
+    owners = Groups(at * (1 << 32) + (places[1] % target.stage_ranks) // target.tp)
+    per_request = np.bincount(at[owners.some], minlength=len(found))
+    findings.append(
+        judged(
+            len(groups),
+            per_request > 1,
+            lambda i: f"request {found.request[i]}",
+            lambda i: "its entries reach several SP ranks of one replica",
+            "keep a sequence with one SP rank",
+        )
+    )
+    return merged(*findings)
+
+
+def _shared(source: Given, target: Given) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Return the bytes of a token that a rank of one plan and one of the other both hold."""
+    sizes = np.zeros((len(source.kv_held), len(target.kv_held)))
+    for row, mine in enumerate(source.kv_held):
+        for column, theirs in enumerate(target.kv_held):
+            sizes[row, column] = sum(
+                len(heads & theirs[layer]) * source.kv_head_bytes[layer]
+                for layer, heads in mine.items()
+                if layer in theirs
+            )
+    return sizes
+
+
+def _held(given: Given) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the bytes of a token that each rank holds."""
+    return np.array(
+        [sum(len(heads) * given.kv_head_bytes[layer] for layer, heads in held.items()) for held in given.kv_held]
+    )
+
+
+def reads_moved(found: HandOvers, pieces: Pieces | None) -> Finding:
+    """KV-2: a sequence decodes when its last entry has arrived."""
+    moves = found.moves
+    if moves is None or pieces is None or not len(found) or not len(pieces):
+        return NOTHING
+    until = np.zeros(len(found), np.int64)
+    at = found.of(moves["request"])
+    np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
+    first = np.flatnonzero(found.declares(pieces))
+    of = found.of(pieces.request[first])
+    return judged(
+        len(first),
+        (pieces.begin[first] < until[of]) | (pieces.begin[first] < found.came_ns[of]),
+        lambda i: (
+            f"replica {pieces.replica[first[i]]}, step {pieces.first_step[first[i]]}, request "
+            f"{pieces.request[first[i]]}"
+        ),
+        lambda i: (
+            f"starts at {pieces.begin[first[i]]:,} ns to read entries that arrive until "
+            f"{max(until[of[i]], found.came_ns[of[i]]):,} ns"
+        ),
+        "let entries that another replica wrote arrive before attention reads them",
+    )
+
+
+def freed_when_moved(found: HandOvers) -> Finding:
+    """KV-7: blocks of a sequence that is handed over come back when its last byte has left, and are taken before."""
+    moves, facts = found.moves, found.history.facts
+    if moves is None or facts is None or not len(found):
+        return NOTHING
+    first, until = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
+    at = found.of(moves["request"])
+    np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
+    np.minimum.at(first, at[at >= 0], moves["start_ns"][at >= 0])
+    reserved = np.full(len(found), np.iinfo(np.int64).max)
+    rows = np.flatnonzero(facts["kind"] == ADMITTED)
+    of = found.of(facts["request"][rows].astype(np.int64))
+    there = (of >= 0) & (facts["replica"][rows] == found.target[of])
+    np.minimum.at(reserved, of[there], facts["time_ns"][rows[there]])
+    return merged(
+        judged(
+            len(found),
+            (until != found.left_ns) | (until != found.came_ns),
+            lambda i: f"request {found.request[i]}",
+            lambda i: (
+                f"is handed over at {found.left_ns[i]:,} ns and received at {found.came_ns[i]:,} ns, but its last "
+                f"entry moves until {until[i]:,} ns"
+            ),
+            "free the blocks of a sequence that moves when its last entry has arrived",
+        ),
+        judged(
+            len(found),
+            reserved > first,
+            lambda i: f"request {found.request[i]}",
+            lambda i: f"its entries move from {first[i]:,} ns on, before there are blocks for them",
+            "set blocks aside before entries move there",
+        ),
+    )

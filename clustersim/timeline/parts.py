@@ -1,0 +1,57 @@
+"""The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.layout import Layout
+from clustersim.timeline.tables import Table, Tables
+
+
+def rows_of(table: Table, chosen: Int64Array) -> dict[str, Any]:
+    """Return some rows of a table."""
+    return {name: values[chosen] for name, values in table.items()}
+
+
+def of_pool(tables: Tables, number: int) -> Tables:
+    """Return what the replicas of one pool did; they keep their numbers, and refer to the same durations.
+
+    Parameters
+    ----------
+    tables : Tables
+    number : int
+        Of the pool in ``tables.layout``.
+    """
+    layout = tables.layout
+    mine = {
+        name: rows_of(table, np.flatnonzero(layout.of_replica(table["replica"]) == number))
+        for name in ("passes", "steps", "chunks", "decodes", "facts")
+        for table in (getattr(tables, name),)
+    }
+    (rows, times) = list(tables.sends())[number]
+    width = 2 * layout.pools[number].stage_ranks
+    transfers = rows_of(tables.transfers, rows) | {"at": np.arange(len(rows)) * width}
+    used = set(mine["passes"]["irregular"].tolist()) - {-1}
+    irregular = np.full(len(tables.irregular) + 1, -1)
+    irregular[sorted(used)] = np.arange(len(used))
+    return Tables(
+        templates=tables.templates,
+        layout=Layout(pools=(layout.pools[number],)),
+        passes=mine["passes"] | {"irregular": irregular[mine["passes"]["irregular"]]},
+        starts=tables.starts,
+        varying=tables.varying,
+        rows=tables.rows,
+        row_values=tables.row_values,
+        column_sets=tables.column_sets,
+        irregular=tuple(tables.irregular[at] for at in sorted(used)),
+        transfers=transfers,
+        transfer_times=times.ravel(),
+        steps=mine["steps"],
+        chunks=mine["chunks"],
+        decodes=mine["decodes"],
+        facts=mine["facts"],
+        moves=rows_of(tables.moves, np.empty(0, np.int64)),
+    )
