@@ -14,13 +14,13 @@ def kv_declared(deployment: Deployment) -> dict[str, Any]:
     model, plan = deployment.model, deployment.plan
     layout = layout_of(deployment)
     latent = [layer.attention.kind == "mla" for layer in model.layers]
-    held = []
-    for modules in layout.stages:
-        layers = [layer for layer, part in modules if part == "attention"]
-        for t in range(plan.tp):
-            held.append({at: frozenset((0,) if latent[at] else layout.kv_heads[at][t]) for at in layers})
+    held = tuple(
+        {at: frozenset((0,) if latent[at] else layout.kv_heads[at][t]) for at, part in modules if part == "attention"}
+        for modules in layout.stages
+        for t in range(plan.tp)
+    )
     sizes = [
         kv_elements_per_token(layer.attention) / (1 if shared else layer.attention.num_kv_heads)
         for layer, shared in zip(model.layers, latent, strict=True)
     ]
-    return {"kv_held": tuple(held), "kv_head_bytes": tuple(size * deployment.precision.kv_bytes for size in sizes)}
+    return {"kv_held": held, "kv_head_bytes": tuple(size * deployment.precision.kv_bytes for size in sizes)}

@@ -81,7 +81,10 @@ def setup_words(summary: Mapping[str, Any]) -> str:
 
 
 def plan_words(plan: Mapping[str, Any] | None) -> str:
-    """Write a plan as its degrees above 1, such as ``TP 4 × PP 2 × SP 2 (ring, zigzag)``."""
+    """Write a plan as its degrees above 1, such as ``TP 4 × PP 2 × SP 2 (ring, zigzag)``; of two pools, both."""
+    pools = [(pool, plan[pool]) for pool in ("prefill", "decode") if plan and pool in plan]
+    if pools:
+        return ", ".join(f"{pool} {plan_words(own)}" for pool, own in pools)
     words = []
     for axis in ("dp", "pp", "sp", "tp", "ep"):
         value = (plan or {}).get(axis, 1)

@@ -72,6 +72,13 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
         if isinstance(name, str) and name not in POOL_SCHEDULERS:
             message = f"a pool has the scheduler {' or '.join(POOL_SCHEDULERS)}, not {name!r}"
             yield ("serving", pool, "scheduler"), message
+        if isinstance(named, dict):
+            yield from _patience(named, ("serving", pool))
+        holder = named if isinstance(named, dict) and named.get("long_prompt_tokens") is not None else serving
+        if holder.get("long_prompt_tokens") is not None and name == "continuous":
+            path: KeyPath = ("serving", pool) if holder is named else ("serving",)
+            message = f"the {pool} pool's scheduler {name} takes whole prompts; say it in a pool that takes chunks"
+            yield (*path, "long_prompt_tokens"), message
         router = named.get("router") if isinstance(named, dict) else None
         if isinstance(router, str) and router not in ROUTERS:
             message = f"no router {router!r}{did_you_mean(router, ROUTERS)}"
@@ -145,11 +152,15 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
             yield ("serving", key), f"no {key} {name!r}{hint}; or a class of a file, such as my_file.py:MyClass"
         if serving.get(f"{key}_options") and not (isinstance(name, str) and ":" in name):
             yield ("serving", f"{key}_options"), f"options go with a {key} from a file, such as my_file.py:MyClass"
-    order = serving.get("order")
-    if isinstance(order, dict) and order.get("patience") is not None and order.get("by", "arrival") == "arrival":
-        yield ("serving", "order", "patience"), "in order of arrival nobody is overtaken, so there is no patience"
+    yield from _patience(serving, ("serving",))
     if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
         "static",
         "continuous",
     ):
         yield ("serving", "long_prompt_tokens"), f"the scheduler {serving['scheduler']} takes whole prompts; remove it"
+
+
+def _patience(serving: Mapping[str, Any], path: KeyPath) -> Iterator[Finding]:
+    order = serving.get("order")
+    if isinstance(order, dict) and order.get("patience") is not None and order.get("by", "arrival") == "arrival":
+        yield (*path, "order", "patience"), "in order of arrival nobody is overtaken, so there is no patience"

@@ -26,7 +26,7 @@ import clustersim
 from clustersim import catalog
 from clustersim.cli import COMMANDS, main
 from clustersim.scenario import load
-from clustersim.scenario.schema import ScenarioPart
+from clustersim.scenario.schema import POOLS, ScenarioPart
 from clustersim.timeline.spans import SPAN_COLUMNS
 from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
 
@@ -121,7 +121,7 @@ def _leaves(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str | No
     found: list[tuple[str, str | None]] = []
     for name, field in part.model_fields.items():
         inner = _part(field.annotation)
-        if inner is not None:
+        if inner is not None and name not in POOLS:  # a pool has the keys of the whole
             found += _leaves(inner, f"{prefix}{name}.")
         else:
             found.append((prefix + name, _written(field.is_required(), field.get_default(call_default_factory=True))))

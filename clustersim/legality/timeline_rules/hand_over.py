@@ -213,8 +213,9 @@ def _resharded(found: HandOvers) -> Finding:
     )
     least = sizes[stage * source.tp + t, to_stage * target.tp + to_t] * mine["tokens"]
     right = (mine["from_replica"] == found.source[at]) & (mine["to_replica"] == found.target[at])
-    right &= (mine["from_rank"] >= source.first_rank) & (mine["from_rank"] < target.first_rank)
-    right &= mine["to_rank"] >= target.first_rank
+    for side, given in (("from", source), ("to", target)):
+        number = (mine[f"{side}_rank"] - given.first_rank) // (given.pp * given.stage_ranks)
+        right &= number + given.first_replica == mine[f"{side}_replica"]
     fix = "send each rank the heads and layers that it is to hold, from one that has them"
     findings = [
         judged(

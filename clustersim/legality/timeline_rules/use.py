@@ -106,8 +106,13 @@ def _returns(facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers) -> 
     request = facts["request"][rows].astype(np.int64)
     kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
     # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
-    closes = ~pieces.follows | pieces.restarts | hand_overs.declares(pieces)
-    ends = np.flatnonzero(np.append(closes[1:], True)[: len(pieces)])
+    moved = hand_overs.declares(pieces)
+    ends = np.flatnonzero(np.append((~pieces.follows | pieces.restarts | moved)[1:], True)[: len(pieces)])
+    # What was received and preempted before it ran there had its turn there as well.
+    idle = np.flatnonzero(moved & pieces.restarts) - 1
+    unmoved = pieces.closes[hand_overs.of(pieces.request[pieces.closes]) >= 0]
+    unmoved = unmoved[pieces.replica[unmoved] == hand_overs.source[hand_overs.of(pieces.request[unmoved])]]
+    ends = np.sort(np.concatenate((ends, idle, unmoved)))
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)

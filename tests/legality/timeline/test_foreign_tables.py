@@ -35,7 +35,7 @@ def refused(paths: Sequence[Path], given: Sequence[str] = ()) -> str:
         ("spans", 2, "id", "a", "spans.csv:3: id: found 'a' again, after row 1; expected each id once"),
         ("spans", 8, "rank", "9", "--given: tp × sp × pp × dp are 4 ranks, but the spans have rank 9"),
         ("facts", 1, "kind", "vanished", "facts.csv:2: kind: found 'vanished'; expected one of arrived, rejected"),
-        ("facts", 5, "kind", "9", "facts.csv:6: kind: found '9'; expected one of arrived, rejected"),
+        ("facts", 5, "kind", "19", "facts.csv:6: kind: found '19'; expected one of arrived, rejected"),
         ("facts", 2, "request", "5", "facts.csv:3: request: found request 5, which "),
         ("chunks", 1, "step", "9", "chunks.csv:2: step: found step 9 of replica 0, which "),
         ("decodes", 1, "step", "9", "decodes.csv:2: step: found step 9 of replica 0, which "),
