@@ -178,6 +178,8 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
     serving.pop("long_prompt_tokens", None)
     for pool in ("prefill", "decode"):
         serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}
+    if draw(st.booleans()):  # so few that sequences which were received are preempted
+        serving["decode"]["kv_blocks"] = -(-draw(st.sampled_from((80, 100))) // serving["kv_block_tokens"])
     plans = {"prefill": pools[0][1], "decode": pools[1][1]}
     return document | {"plan": plans, "serving": serving}
 

@@ -1,4 +1,4 @@
-"""Which K/V goes from which rank to which; a model of 4 layers, 4 K/V heads of 8 + 8 elements of 2 bytes (32 a head)."""
+"""Which K/V goes from which rank to which; 4 layers, 4 K/V heads of 8 + 8 elements of 2 bytes (32 a head)."""
 
 from __future__ import annotations
 
