@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
-from clustersim.report.metrics import Columns, summarise
+from clustersim.report.metrics import Columns, kv_peak, summarise
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 
@@ -38,6 +38,20 @@ def devices_of(scenario: Scenario) -> list[str]:
         for pool in scenario.each_pool()
         for rank in range(pool.plan.world)
     ]
+
+
+def _pools(result: RunResult) -> dict[str, Any]:
+    """Return ``pools``, where there are two: what each has, and the largest share of its K/V blocks in use."""
+    scenario, steps, layout = result.scenario, result.timeline.steps, result.timeline.layout
+    found = []
+    for number, pool in enumerate(scenario.pools):
+        mine = np.flatnonzero(layout.of_replica(steps["replica"]) == number)
+        peak = kv_peak({name: steps[name][mine] for name in ("kv_blocks_used", "kv_blocks_total")})
+        total = int(steps["kv_blocks_total"][mine].max(initial=0))
+        found.append(
+            {"name": pool.name, "replicas": pool.plan.dp, "ranks": pool.plan.world, "kv_blocks": total, "kv_peak": peak}
+        )
+    return {"pools": found} if found else {}
 
 
 def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, Any]:
@@ -71,4 +85,5 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "targets": dict(scenario.targets),
         "scenario": dict(scenario.document),
         "devices": devices_of(scenario),
+        **_pools(result),
     }

@@ -93,7 +93,10 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         ("requests", f"{counts['finished']:,} of {counts['arrived']:,} finished{lasted}"),
         ("throughput", f"{output} output tokens/s, {total} with prompts, {each} requests/s"),
     ]
-    if kv_peak is not None:
+    pools = [f"{pool['name']} {share_words(pool['kv_peak'])}" for pool in summary.get("pools", ()) if pool["kv_peak"]]
+    if pools:
+        facts.append(("K/V cache", f"{', '.join(pools)} of a replica's blocks at most"))
+    elif kv_peak is not None:
         facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
     size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
     wall = (summary.get("wall_s") or {}).get("simulate")

@@ -64,6 +64,11 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
             if serving.get(key) is not None:
                 yield ("serving", key), "goes with scheduler: disaggregated"
         return
+    transfer = serving.get("transfer")
+    if transfer == "layerwise":
+        yield ("serving", "transfer"), "K/V can't be handed over layer by layer yet; use whole"
+    elif isinstance(transfer, str) and transfer != "whole":
+        yield ("serving", "transfer"), f"no transfer {transfer!r}{did_you_mean(transfer, ['whole'])}; use whole"
     for pool in POOLS:
         if pool not in given:
             yield ("plan", pool), f"is missing; scheduler: disaggregated needs it, such as '{pool}: {{dp: 1, tp: 2}}'"

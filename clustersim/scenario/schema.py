@@ -200,7 +200,7 @@ class ServingPart(Part):
     )
     prefill: PoolServingPart | None = None
     decode: PoolServingPart | None = None
-    transfer: Literal["whole"] | None = Field(default=None, examples=["whole"])
+    transfer: str | None = Field(default=None, examples=["whole"])
 
 
 class RunPart(Part):
