@@ -387,13 +387,18 @@ PRODUCTS = ("qkv_proj", "o_proj", "ffn_up", "ffn_down")
 
 @breaks("SP-1", "gather", "two segments overlap")
 def _(view: GraphView) -> GraphView:
-    nodes = [node for name in PRODUCTS for node in pick(view, name, step=0, rank=2)]
+    nodes = [node for name in (*PRODUCTS, "attention_prefill") for node in pick(view, name, step=0, rank=2)]
     return valued(view, nodes, "amount", lambda v: v + 1)
 
 
 @breaks("SP-1", "ring", "there is a gap between segments")
 def _(view: GraphView) -> GraphView:
-    nodes = [n for name in PRODUCTS for stage in (0, 1) for n in pick(view, name, step=0, rank=8 * stage + 2)]
+    nodes = [
+        n
+        for name in (*PRODUCTS, *(f"attention_prefill_{part}" for part in range(4)))
+        for stage in (0, 1)
+        for n in pick(view, name, step=0, rank=8 * stage + 2)
+    ]
     return valued(view, nodes, "amount", lambda v: v - 1)
 
 
@@ -557,6 +562,56 @@ def _(view: GraphView) -> GraphView:
 @breaks("PP-6", "dense", "two layers are swapped")
 def _(view: GraphView) -> GraphView:
     return replace(view, layer=np.where(view.layer == 0, 1, np.where(view.layer == 1, 0, view.layer)))
+
+
+def misread(view: GraphView, source: str, target: str, rank: int) -> GraphView:
+    """Let an operator read from the layer before the one that it should read from."""
+    ends = pick(view, target, step=2, rank=rank)
+    edge = np.flatnonzero(edges(view, pick(view, source, step=2, rank=rank), ends))[-1]
+    layer = int(view.layer[view.source[edge]])
+    column = view.source.copy()
+    column[edge] = one(view, source, step=2, rank=rank, layer=layer - 1)
+    return replace(view, source=column)
+
+
+@breaks("PP-6", "dense", "the head takes the output of a layer that is not the last")
+def _(view: GraphView) -> GraphView:
+    return misread(view, "ffn_add", "final_norm", 2)
+
+
+@breaks("PP-6", "dense", "a later layer takes the embedding as well")
+def _(view: GraphView) -> GraphView:
+    start, norm = (
+        one(view, "embedding_all_reduce", step=2, rank=0),
+        one(view, "attention_norm", step=2, layer=1, rank=0),
+    )
+    return drawn(view, [(start, norm, "data")])
+
+
+@breaks("TP-8", "dense", "a product takes what another layer made")
+def _(view: GraphView) -> GraphView:
+    return misread(view, "ffn_act", "ffn_down", 0)
+
+
+@breaks("TP-8", "dense", "the cache of a layer takes the keys of another")
+def _(view: GraphView) -> GraphView:
+    return misread(view, "rope", "kv_write", 0)
+
+
+@breaks("SP-6", "gather", "half of the tokens do not attend")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_prefill", step=0, rank=2), "amount", lambda v: v / 2)
+
+
+@breaks("TP-9", "dense", "a rank samples a sequence twice")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "sample", step=2, rank=2), "amount", lambda v: v * 2)
+
+
+@breaks("PP-2", "dense", "a stage waits for its receive and takes nothing from it")
+def _(view: GraphView) -> GraphView:
+    entering = edges(view, pick(view, "recv", step=0), pick(view, "attention_add", step=0), "data")
+    return replace(view, kind=np.where(entering, EDGE_KINDS.index("order"), view.kind))
 
 
 # --- EP -------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.legality.reference import EXITS
 from clustersim.plan.parallel import ParallelPlan
 
 NORMS = ("attention_norm", "ffn_norm", "moe_norm")
@@ -55,6 +56,7 @@ def _sends_output(view: GraphView) -> GraphFinding:
     joined = view.mask(lambda node: node.op in COLLECTIVE_OPS)  # behind an output that is put together
     fed = np.zeros(len(view), bool)
     into = view.within_step[edge] & (made | joined)[view.source[edge]] & view.takes_part(view.source[edge], rank)
+    into &= view.kind[edge] != ORDER  # which brings nothing
     fed[view.target[edge[into]]] = True
     sends = np.flatnonzero(view.mask(lambda node: node.op == "send"))
     return judged(
@@ -88,7 +90,7 @@ def _received(view: GraphView) -> BoolArray:
     """Return which nodes have an edge from a receive of their step and rank."""
     edge, rank = view.rows
     own = view.mask(lambda node: node.op == "recv")[view.source[edge]] & view.within_step[edge]
-    own &= view.takes_part(view.target[edge], rank)
+    own &= view.takes_part(view.target[edge], rank) & (view.kind[edge] != ORDER)
     found = np.zeros(len(view), bool)
     found[view.target[edge[own]]] = True
     return found
@@ -189,7 +191,38 @@ def layer_by_layer(view: GraphView) -> GraphFinding:
     )
     if backward.faults:
         return backward
-    return merged(backward, _follows(view, source, target, rank, fix))
+    follows = _follows(view, source, target, rank, fix)
+    return follows if follows.faults else merged(backward, follows, _skips(view, fix))
+
+
+def _skips(view: GraphView, fix: str) -> GraphFinding:
+    """What a layer makes goes to the next one on its rank, the embedding to the first, and the last to the head."""
+    edge, rank = view.rows
+    source, target = view.source[edge], view.target[edge]
+    above, here = view.layer[source], view.layer[target]
+    enters = np.array([name.startswith("embedding") for name in view.names], bool)[view.name[source]]
+    ends = view.named("final_norm")[target]
+    leaves = view.named(*EXITS) | view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    kept = (view.kind[edge] == DATA) & view.within_step[edge] & (above != here) & leaves[source]
+    kept &= (
+        ((above >= 0) | enters) & ((here >= 0) | ends) & view.takes_part(source, rank) & view.takes_part(target, rank)
+    )
+    edge, rank, above, here = edge[kept], rank[kept], above[kept], here[kept]
+    layers = int(view.layer.max(initial=0)) + 1
+    inner = view.layer[view.member_node] >= 0
+    node, member = view.member_node[inner], view.member_rank[inner]
+    width = max(1, view.num_ranks)
+    cells = np.unique((view.step[node] * width + member) * layers + view.layer[node])
+    lane = view.step[view.target[edge]] * width + rank
+    beyond = np.searchsorted(cells, lane * layers + np.where(here < 0, layers, here))  # the place of this layer
+    low = np.searchsorted(cells, lane * layers)
+    before = np.where(beyond > low, cells[np.maximum(beyond - 1, 0)] % layers if len(cells) else -1, -1)
+    wrong = np.flatnonzero(above != before)
+
+    def message(at: int) -> str:
+        return f"it takes the output of {place(view, int(view.source[edge[at]]))}, which is not the layer before it"
+
+    return judged(view, 0, wrong, message, fix, view.target[edge])
 
 
 def _follows(view: GraphView, source: Int64Array, target: Int64Array, rank: Int64Array, fix: str) -> GraphFinding:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
 from clustersim.legality.graph_rules.tokens import carried, chunk_segments
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.plan.parallel import ParallelPlan
 
 RESHARDS = ("all_to_all", "reduce_scatter")
 """Collectives after which other ranks have the tokens."""
@@ -70,7 +71,8 @@ def _first_products(view: GraphView) -> Int64Array:
 
 def same_partition(view: GraphView) -> GraphFinding:
     """SP-6: a rank has the same tokens in every product of a step, and nothing deals them out anew."""
-    if not splits_tokens(view):
+    plan = view.plan
+    if plan is None or not splits_tokens(view):
         return NOTHING
     first = _first_products(view)
     width = max(1, view.num_ranks)
@@ -89,21 +91,40 @@ def same_partition(view: GraphView) -> GraphFinding:
     dealt = judged(
         view, 0, reshards, lambda at: f"{operator(view, at)} deals tokens out anew", fix, np.arange(len(view))
     )
-    return merged(judged(view, len(node), wrong, message, fix, node), dealt, _sampled_where_computed(view, fix))
+    asked = _asked(view, plan, rows.reshape(len(view.steps), width), fix)
+    return merged(judged(view, len(node), wrong, message, fix, node), dealt, asked, _sampled_where_computed(view, fix))
+
+
+def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> GraphFinding:
+    """Attention has a query per token of a prompt that its rank has, or, by heads, per token of all ranks."""
+    numbers = carried(view, plan)
+    node = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill") & ~np.isnan(view.amount))
+    node = node[rows[view.step[node], view.rank[node]] > 0]
+    step, rank = view.step[node], view.rank[node]
+    if plan.sp.scheme == "all_to_all":
+        expected = numbers.prefill.sum(axis=1)[step].astype(np.float64)
+    else:
+        expected = rows[step, rank] - numbers.decode[step, view.s_of(rank)]
+    wrong = np.flatnonzero(np.abs(view.amount[node] - expected) > 1e-6)
+
+    def message(at: int) -> str:
+        return f"{view.amount[node][at]:g} tokens attend, where the rank has {expected[at]:g} of the prompt"
+
+    return judged(view, 0, wrong, message, fix, node)
 
 
 def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
     """The LM head works on a rank's own tokens: those that it decodes, and the last one of a chunk if it has that."""
     plan = view.plan
     assert plan is not None
-    if not view.evenly_routed:  # a graph from outside may compute logits of more tokens, or of fewer
-        return NOTHING
+    node = np.flatnonzero(view.named("lm_head") & prefills(view) & ~np.isnan(view.amount))
     expected = carried(view, plan).decode.astype(np.float64)
+    if not view.evenly_routed:  # a graph from outside may compute logits of more tokens, and on other ranks
+        return _enough_logits(view, plan, node, expected.sum(axis=1))
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
             for s, runs in enumerate(chunk_segments(chunk.count, plan)):
                 expected[at, s] += any(first < chunk.count == end for first, end in runs)
-    node = np.flatnonzero(view.named("lm_head") & prefills(view) & ~np.isnan(view.amount))
     rows = expected[view.step[node], view.s_of(view.rank[node])]
     wrong = np.flatnonzero(np.abs(view.amount[node] - rows) > 1e-6)
 
@@ -111,6 +132,19 @@ def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
         return f"the rank makes logits of {view.amount[node][at]:g} tokens, and has {rows[at]:g} that are sampled"
 
     return judged(view, len(node), wrong, message, fix, node)
+
+
+def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decodes: FloatArray) -> GraphFinding:
+    """All ranks together make logits of every sequence that is sampled."""
+    cell = view.step[node] * plan.tp + view.rank[node] % plan.tp
+    made = np.bincount(cell, weights=view.amount[node], minlength=len(view.steps) * plan.tp)[cell]
+    sampled = (decodes + np.array([len(step.chunks) for step in view.steps]))[view.step[node]]
+    alone = np.bincount(cell)[cell] < plan.sp.degree  # not every rank says how many it makes
+    wrong = np.flatnonzero((made < sampled - 1e-6) & ~alone)
+    return judged(
+        view, 0, wrong, lambda at: f"all ranks make logits of {made[at]:g} tokens, and {sampled[at]:g} are sampled",
+        "make logits of every token that is sampled", node,
+    )  # fmt: skip
 
 
 def prefill_only(view: GraphView) -> GraphFinding:

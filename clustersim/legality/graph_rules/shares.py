@@ -42,11 +42,16 @@ def conserves(view: GraphView) -> GraphFinding:
     products = np.flatnonzero(working)
     width = len(model.layers) + 1
     pairs, which = np.unique(view.symbol[products] * width + view.layer[products] + 1, return_inverse=True)
+    shapes: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for symbol, at in (divmod(pair, width) for pair in pairs.tolist()):
+        node = view.symbols[symbol]
+        shapes.setdefault((node.name, at), set()).add((node.n, node.k))
     wrong = []
-    for pair in pairs.tolist():
-        symbol, at = divmod(pair, width)
-        layer = model.layers[at - 1] if at else None
-        wrong.append(_wrong_share(view.symbols[symbol], layer, model, plan, view.unsaid_of(symbol)))
+    for symbol, at in (divmod(pair, width) for pair in pairs.tolist()):
+        node, unsaid = view.symbols[symbol], view.unsaid_of(symbol)
+        if len(shapes[node.name, at]) > 1:  # ranks that do different shares don't all repeat the whole
+            unsaid = unsaid - {"copies"}
+        wrong.append(_wrong_share(node, model.layers[at - 1] if at else None, model, plan, unsaid))
     bad = np.array([text is not None for text in wrong], bool)[which.ravel()]
     told = view.says("layer") & (view.says("n", "k") | ~view.mask(lambda node: node.op in PRODUCTS))
     told &= view.says("heads") | ~view.mask(lambda node: node.op in CORES)
@@ -64,8 +69,11 @@ def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphF
     """
     numbers = carried(view, plan)
     s = view.s_of(view.rank)
-    sampled = numbers.decode[:, 0] + np.array([len(step.chunks) for step in view.steps], np.int64)
-    found = [_rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s])]
+    sampled = numbers.decode.sum(axis=1) + np.array([len(step.chunks) for step in view.steps], np.int64)
+    found = [
+        _rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s]),
+        _rows(view, view.named("sample"), sampled[view.step]),
+    ]
     if plan.sp.degree == 1:
         found += [
             _rows(view, view.named(*TOKEN_WISE), numbers.tokens[view.step, 0]),

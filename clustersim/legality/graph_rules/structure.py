@@ -99,12 +99,17 @@ def _crossing(view: GraphView) -> GraphFinding:
     return _first(view, np.flatnonzero(bad), "comes from another rank without a collective", "on one rank")
 
 
+def elsewhere(name: str) -> str:
+    """Return what an operator inside a layer is called where it feeds another one."""
+    return f"{name} of another layer"
+
+
 class _Cells:
     """Edges as integers: which (step, layer, rank) needs which operator for which."""
 
     def __init__(self, view: GraphView, expected: dict[tuple[int, str], Inputs]) -> None:
         self.full = [symbol.name for symbol in view.symbols]
-        names = dict.fromkeys((*view.names, *self.full, PREVIOUS, *HEAD))
+        names = dict.fromkeys((*view.names, *self.full, *map(elsewhere, view.names), PREVIOUS, *HEAD))
         for inputs in expected.values():
             names |= dict.fromkeys(inputs)
             names |= dict.fromkeys(name for needed in inputs.values() for name in needed)
@@ -172,9 +177,10 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
 def _found_keys(view: GraphView, cells: _Cells, looked_at: About) -> Int64Array:
     source, target, rank = contracted(view)
     numbers = np.array([cells.number[name] for name in view.names], np.int64)
-    exits = view.named(*EXITS)
+    others = np.array([cells.number[elsewhere(name)] for name in view.names], np.int64)
     same = view.layer[source] == view.layer[target]
-    needed = np.where(~same & exits[source], cells.number[PREVIOUS], numbers[view.name[source]])
+    needed = np.where(same, numbers[view.name[source]], others[view.name[source]])
+    needed[~same & view.named(*EXITS)[source]] = cells.number[PREVIOUS]  # which layer that is, is rule PP-6
     full = np.array([cells.number[name] for name in cells.full], np.int64)[view.symbol]
     name = full[target]
     apart = same & (numbers[view.name[target]] == needed)  # parts of one ring
