@@ -239,7 +239,8 @@ def test_step_graphs_that_are_illegal_are_not_simulated(monkeypatch: pytest.Monk
     ran = invoke("run", "s.yaml")
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert (
-        "illegal: 1 rule broken at 1 place in the step graphs of small\nnode 3: is partial; sum it [TP-2]\n" in ran.stderr
+        "illegal: 1 rule broken at 1 place in the step graphs of small\n"
+        "node 3: is partial; sum it [TP-2]\n" in ran.stderr
     )
     assert [path.name for path in folder.iterdir()] == ["s.yaml"]
     assert clustersim.check_scenario(load("s.yaml")).levels == {"P": "legal", "G": "illegal"}
