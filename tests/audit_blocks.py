@@ -6,10 +6,13 @@ blocks back; so the chunks and episodes of the record, together with the facts, 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from heapq import heappop, heappush
+
+import numpy as np
 
 from clustersim.replay.replay import ReplayInput, ReplayResult
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, REUSED
 from clustersim.timeline.timeline import Timeline
 
 MOST_TOKENS = 300_000
@@ -24,13 +27,15 @@ def blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
     timeline, owners = result.timeline, given.plan.sp.degree if given.plan.sp.decode == "dp" else 1
     facts = timeline.facts
     pooled = facts["used"] >= 0
-    assert (pooled == ((facts["kind"] == ADMITTED) | (facts["kind"] == PREEMPTED) | (facts["kind"] == FINISHED))).all()
+    assert (pooled == np.isin(facts["kind"], (ADMITTED, PREEMPTED, FINISHED, REUSED))).all()
+    assert given.serving.prefix_caching or not (facts["kind"] == REUSED).any()
     assert (facts["used"] <= given.kv_blocks * owners).all()
     for replica in range(given.plan.dp):
         used = facts["used"][pooled & (facts["replica"] == replica)]
         if given.horizon_ns is None and len(used):
             assert used[-1] == 0, f"replica {replica}: all pools are empty at the end"
-        if int(timeline.steps["count"] @ timeline.steps["decode_tokens"]) <= MOST_TOKENS:
+        several = given.serving.prefix_caching and owners > 1  # which pool shares what is not recorded
+        if int(timeline.steps["count"] @ timeline.steps["decode_tokens"]) <= MOST_TOKENS and not several:
             _blocks_follow_from_tokens(given, timeline, replica)
 
 
@@ -62,37 +67,73 @@ def carried_by_step(timeline: Timeline, replica: int) -> Carried:
     return found
 
 
+def contents_of(given: ReplayInput, request: int) -> list[object]:
+    """Return what each full block of a prompt holds, equal for equal ones; nothing where prefixes are not cached."""
+    rows, hashed = given.requests.prefix_hashes, given.requests.hash_block_tokens
+    if rows is None or hashed is None or not given.serving.prefix_caching:
+        return []
+    size, row = given.serving.kv_block_tokens, rows[request].tolist()
+    full = min(int(given.requests.prompt_tokens[request]), hashed * len(row)) // size
+    return [(block, tuple(row[: -(-(block + 1) * size // hashed)])) for block in range(full)]
+
+
 def _blocks_follow_from_tokens(given: ReplayInput, timeline: Timeline, replica: int) -> None:
     size = given.serving.kv_block_tokens
     facts, steps = timeline.facts, timeline.steps
     mine = (facts["replica"] == replica) & (facts["used"] >= 0)
-    coming = deque(zip(*(facts[name][mine].tolist() for name in ("time_ns", "kind", "request", "used")), strict=True))
+    names = ("time_ns", "kind", "request", "used", "value")
+    coming = deque(zip(*(facts[name][mine].tolist() for name in names), strict=True))
     carried = carried_by_step(timeline, replica)
     computed: dict[int, int] = {}
+    ending: list[tuple[int, int, int]] = []
+    """(end of a step, request, tokens computed by then)"""
+    filled: dict[int, list[object]] = {}
+    """What the blocks hold that steps of each request have filled, or that it has taken over."""
+    cached: set[object] = set()
 
     def used() -> int:
-        return sum(-(-tokens // size) for tokens in computed.values())
+        more = Counter(content for held in filled.values() for content in held)
+        return sum(-(-tokens // size) for tokens in computed.values()) - sum(count - 1 for count in more.values())
+
+    def end_steps(now: int) -> None:
+        while ending and ending[0][0] <= now:
+            _, request, tokens = heappop(ending)
+            if request in computed:
+                filled[request] = contents_of(given, request)[: tokens // size]
+                cached.update(filled[request])
 
     def until(now: int | None) -> None:
         while coming and (now is None or coming[0][0] <= now):
-            _, kind, request, told = coming.popleft()
-            if kind != ADMITTED and computed.pop(request, None) is not None and kind == FINISHED and now is not None:
-                assert told == used(), f"replica {replica}: {told} blocks in use after request {request} finished"
+            time, kind, request, told, value = coming.popleft()
+            end_steps(time)
+            if kind == REUSED:
+                computed[request] = value
+                filled[request] = contents_of(given, request)[: value // size]
+                assert len(filled[request]) * size == value > 0, "full blocks of a prompt are taken over"
+                assert cached.issuperset(filled[request]), f"request {request} takes over what nobody computed"
+            elif kind != ADMITTED:
+                filled.pop(request, None)
+                if computed.pop(request, None) is not None and kind == FINISHED and now is not None:
+                    assert told == used(), f"replica {replica}: {told} blocks in use after request {request} finished"
+        if now is not None:
+            end_steps(now)
 
     mine = steps["replica"] == replica
     rows = sorted(
         zip(*(steps[n][mine].tolist() for n in ("step", "count", "start_ns", "kv_blocks_used", "decode_tokens",
-            "prefill_tokens")), strict=True)
+            "prefill_tokens", "end_ns")), strict=True)
     )  # fmt: skip
-    for first, count, start_ns, blocks, decode_tokens, prefill_tokens in rows:
+    for first, count, start_ns, blocks, decode_tokens, prefill_tokens, end_ns in rows:
         until(start_ns)
         for step in range(first, first + count):
             decoding = [request for request, begin, _ in carried[step] if begin < 0]
             assert len(decoding) == decode_tokens == len(set(decoding)), f"step {step} decodes {decoding}"
             assert sum(end - begin for _, begin, end in carried[step] if begin >= 0) == prefill_tokens
             for request, begin, end in carried[step]:
-                assert begin <= 0 or computed[request] == begin, f"request {request}: a chunk that starts at {begin}"
+                assert begin < 0 or computed.get(request, 0) == begin, f"request {request}: a chunk starts at {begin}"
                 computed[request] = end if begin >= 0 else computed[request] + 1
+                if begin >= 0:
+                    heappush(ending, (end_ns, request, end))
             assert step > first or used() == blocks, f"replica {replica}, step {step}: {blocks} blocks in use"
     until(None)
     assert given.horizon_ns is not None or not computed, "what has finished holds no block"

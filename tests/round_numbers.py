@@ -110,6 +110,12 @@ def requests(arrivals: Sequence[Arrival], concurrency: int | None = None) -> Req
     )
 
 
+def prefixed(given: ReplayInput, hashes: Sequence[Sequence[int]], tokens: int) -> ReplayInput:
+    """Return an input whose prompts have a hash per block of ``tokens`` tokens."""
+    rows = tuple(np.array(row, np.int64) for row in hashes)
+    return replace(given, requests=replace(given.requests, prefix_hashes=rows, hash_block_tokens=tokens))
+
+
 def deployment(
     arrivals: Sequence[Arrival],
     *,

@@ -68,6 +68,7 @@ def write_workload(command: Command, draft: Draft, *, prefix_caching: bool) -> N
         options.problems.append(word.problem("belongs to no option"))
     arrivals = _arrivals(options, draft)
     lengths, prefix = _lengths(options)
+    groups, of_groups = _groups(options)
     requests, origin = options.value("--num-prompts", count, 1000)
     seed, seed_origin = options.value("--seed", whole, 0)
     targets = _targets(options)
@@ -79,10 +80,9 @@ def write_workload(command: Command, draft: Draft, *, prefix_caching: bool) -> N
     for path, value in targets.items():
         draft.set(f"targets.{path}", value, "--goodput")
     if prefix and prefix_caching:
-        draft.note(
-            f"prompts share prefixes of {prefix} tokens, which vLLM computes once (--enable-prefix-caching is its "
-            "default); here every prompt is computed in full, so that times to first token come out longer."
-        )
+        draft.set("serving.prefix_caching", True, "--enable-prefix-caching, vLLM's default")
+        draft.set("workload.shared_prefixes.groups", groups, of_groups)
+        draft.set("workload.shared_prefixes.tokens", prefix, "the length of the prefixes")
 
 
 def _arrivals(options: Options, draft: Draft) -> dict[str, tuple[Any, str]]:
@@ -112,6 +112,14 @@ def _arrivals(options: Options, draft: Draft) -> dict[str, tuple[Any, str]]:
         **found,
         "arrivals.cv": (cv, f"1 / √{burstiness:g}, {of_burstiness}"),
     }
+
+
+def _groups(options: Options) -> tuple[int, str]:
+    """Return how many prefixes there are, and where that comes from."""
+    dataset = options.given("--dataset-name")
+    if dataset is not None and dataset.text == "prefix_repetition":
+        return options.value("--prefix-repetition-num-prefixes", count, 10)
+    return 1, "--random-prefix-len: one prefix for all"
 
 
 def _lengths(options: Options) -> tuple[dict[str, tuple[Any, str]], int]:

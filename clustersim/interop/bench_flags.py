@@ -16,14 +16,14 @@ FLAGS: Final[Mapping[str, Flag]] = table(
     values="--goodput --header --lora-modules --metadata --timeline-itl-thresholds",
     read="""
         --burstiness --dataset-name --goodput --input-len --max-concurrency --num-prompts --output-len
-        --prefix-repetition-output-len --prefix-repetition-prefix-len --prefix-repetition-suffix-len
+        --prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len --prefix-repetition-suffix-len
         --random-input-len --random-output-len --random-prefix-len --random-range-ratio --request-rate --seed
         """,
     ignored={
         "where the server is": "--backend --base-url --endpoint --header --host --insecure --port",
         "text and sampling; only lengths in tokens are simulated": """
             --extra-body --frequency-penalty --ignore-eos --logprobs --min-p --model --presence-penalty
-            --prefix-repetition-num-prefixes --repetition-penalty --request-id-prefix --served-model-name
+            --repetition-penalty --request-id-prefix --served-model-name
             --skip-tokenizer-init --temperature --tokenizer --tokenizer-mode --top-k --top-p --trust-remote-code
             """,
         "results; see `clustersim run --vllm-json`": """

@@ -118,7 +118,7 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
         draft.set(path, value, origin)
     caching = options.given("--enable-prefix-caching")
     if caching is not None and caching.on:
-        draft.note("--enable-prefix-caching has no effect here: every prompt is computed in full.")
+        draft.set("serving.prefix_caching", True, "--enable-prefix-caching")
 
 
 def _engine(options: Options) -> None:

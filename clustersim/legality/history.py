@@ -52,6 +52,10 @@ class Given:
         Experts that a token visits.
     horizon_ns : int or None
         Where the history was cut; None: it is complete.
+    prefix_caching : bool
+        Whether sequences share full prompt blocks of equal content.
+    hash_tokens : int or None
+        Prompt tokens per hash of ``History.prefixes``.
     hidden_bytes : int or None
         Hidden state of one token, as stages hand it on: hidden × bytes per element.
     mesh : bool
@@ -80,6 +84,8 @@ class Given:
     max_batch_requests: int | None = None
     top_k: int | None = None
     horizon_ns: int | None = None
+    prefix_caching: bool = False
+    hash_tokens: int | None = None
     hidden_bytes: int | None = None
     mesh: bool = True
     first_replica: int = 0
@@ -162,6 +168,8 @@ class History:
         marks a shared prefix.
     flows : Table or None
         ``link, start_ns, end_ns, rate, capacity``: bytes per second on a link.
+    prefixes : tuple of int64 arrays or None
+        Per request, hashes of the blocks of its prompt from the start on: what was declared to be equal.
     digests : tuple of (str, str)
         Where a digest of this history comes from, and the digest.
     other : Outcome or None
@@ -179,6 +187,7 @@ class History:
     routes: Table | None = None
     held: Table | None = None
     flows: Table | None = None
+    prefixes: tuple[Int64Array, ...] | None = None
     digests: tuple[tuple[str, str], ...] = ()
     other: Outcome | None = None
     moves: Table | None = None

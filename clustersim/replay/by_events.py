@@ -49,7 +49,7 @@ class EventReplay:
         self.reasons: dict[int, str] = {}
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
-        self.router = make_router(given.serving.router, given.seed)
+        self.router = make_router(given.serving, given.seed)
         self.recorder = prepared.recorder
         self.network = Network(self.env, given.topology.link_capacity)
         self.replicas: list[Replica] = []
@@ -161,6 +161,8 @@ class EventReplay:
             arrived_ns=now,
             priority=0 if given.priorities is None else int(given.priorities[request]),
         )
+        if self.prepared.prefix_keys is not None:
+            sequence.keys = self.prepared.prefix_keys.of(request)
         index = self.router.route(now, sequence, self.entry)
         replica = self.replicas[index]
         self.replica_of[request], self.arrived_ns[request] = index, now

@@ -17,9 +17,9 @@ from clustersim.plan.reshard import Shard
 from clustersim.replay.comm import CommTable
 from clustersim.replay.compile import compile_programs
 from clustersim.replay.contention import Contention, StageLinks, find_contention
-from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.make import Role, make_scheduler
+from clustersim.serving.make import Role, make_pool, make_scheduler
+from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.layout import Layout, PoolShape
 from clustersim.timeline.record import Recorder
@@ -208,11 +208,11 @@ class PreparedPool:
         """Return a scheduler per replica, nothing in it."""
         given, plan = self.given, self.given.plan
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
-        tokens, overlap = given.serving.kv_block_tokens, plan.decode_overlap == "per_sequence"
+        overlap = plan.decode_overlap == "per_sequence"
         return [
             make_scheduler(
                 given.serving,
-                BlockPool(blocks=given.kv_blocks, block_tokens=tokens, owners=owners),
+                make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
                 stages=plan.pp,
                 decode_overlap=overlap,
                 role=role,
@@ -280,3 +280,11 @@ class Prepared:
         if self.given.hand_over is None:
             return self.pools[0].schedulers("all")
         return [*self.pools[0].schedulers("prefill"), *self.pools[1].schedulers("decode")]
+
+    @cached_property
+    def prefix_keys(self) -> PrefixKeys | None:
+        """What says which blocks of prompts are equal; None where nobody asks."""
+        given = self.given
+        if not given.serving.prefix_caching or given.requests.prefix_hashes is None:
+            return None
+        return PrefixKeys(given.requests, given.serving.kv_block_tokens)

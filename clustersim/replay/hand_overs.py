@@ -59,7 +59,7 @@ class HandOvers:
         self.replicas = replicas
         self.prefill, self.decode = prepared.pools
         self.decoders = [replicas[index] for index in self.decode.replicas]
-        self.router = make_router(given.hand_over.pool.serving.router, given.seed, stream="router of the decode pool")
+        self.router = make_router(given.hand_over.pool.serving, given.seed, stream="router of the decode pool")
         self.moves = KvMoves(env, network, given.comm, prepared.recorder, self._moved)
         self.outputs = given.requests.output_tokens
         self.passages: dict[int, _Passage] = {}

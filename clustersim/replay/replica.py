@@ -108,7 +108,7 @@ class Replica:
     def view(self, request: Sequence) -> ReplicaView:
         """Return what a user's router is shown."""
         scheduler, pool = self.scheduler, self.scheduler.pool
-        del request
+        cached = self.cached_tokens(request)
         return ReplicaView(
             replica=self.index,
             waiting=self.waiting,
@@ -117,15 +117,29 @@ class Replica:
             waiting_tokens=sum(s.to_compute for s in (*scheduler.waiting, *scheduler.running) if not s.decodes),
             free_blocks=sum(pool.free) - self._taken(now_ns(self.env)),
             pool_blocks=pool.total,
-            cached_tokens=0,
+            cached_tokens=cached,
         )
+
+    def cached_tokens(self, request: Sequence) -> int:
+        """Return how many leading tokens of a prompt one of the pools has cached."""
+        pool, run = self.scheduler.caching, self.run
+        if pool is None:
+            return 0
+        if run is not None:  # its decodes have taken blocks that may have been cached ones
+            self.scheduler.take_for(run.decision, self._begun(run, now_ns(self.env)))
+        return pool.block_tokens * max(pool.cached_blocks(owner, request) for owner in range(len(pool.free)))
+
+    @staticmethod
+    def _begun(run: Run, now: int) -> int:
+        """Return how many steps of a run began before this instant."""
+        return int(np.searchsorted(run.starts, now, side="left"))
 
     def _taken(self, now: int) -> int:
         """Return the blocks that the run under way has taken since it began; its first step's are the scheduler's."""
         run = self.run
         if run is None:
             return 0
-        begun = int(np.searchsorted(run.starts, now, side="left"))
+        begun = self._begun(run, now)
         needed = self.scheduler.pool.needed
         return sum(max(0, needed(s.computed + begun) - s.blocks) for s in run.decision.decodes)
 

@@ -19,6 +19,7 @@ from clustersim.report.metrics import Columns, summarise
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
 from clustersim.report.summary import devices_of
+from clustersim.run.prefixes import prefix_figures
 
 CLOSE: Final = 1e-9
 """Relative difference of two sums of the same numbers: machines may add them in another order."""
@@ -181,6 +182,9 @@ def _summary(recorded: RecordedRun) -> Iterator[Compared]:
         "preemptions": int(recorded.requests["preemptions"].sum()),
         **summarise(recorded.requests, recorded.token_gaps),
     }
+    if scenario.serving.prefix_caching:
+        size = scenario.serving.kv_block_tokens
+        follows["prefix_cache"] = prefix_figures(recorded.arrivals, recorded.requests, size)
     if said.get("legal") is not None:
         follows["legal"] = recorded.verdict.word == "legal"
     for where, value in _leaves(json.loads(json.dumps(follows))):

@@ -66,6 +66,9 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
     peak = kv_peak(steps)
     if peak is not None:
         tiles.append(("K/V cache, peak", share_words(peak), "of a replica's blocks"))
+    cache = summary.get("prefix_cache") or {}
+    if cache.get("hit_rate") is not None:
+        tiles.append(("prefix cache, hit rate", share_words(cache["hit_rate"]), "of prompt tokens"))
     makespan = summary.get("makespan_s")
     lasted = "–" if makespan is None else format_seconds(makespan)
     tiles.append(("makespan", lasted, "first arrival to last token"))

@@ -43,7 +43,7 @@ REQUEST_TYPES: Final = {
     "request": "int64", "replica": "int32",
     **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
-    "preemptions": "int32", "outcome": "string", "reason": "string",
+    "preemptions": "int32", "cached_tokens": "int64", "outcome": "string", "reason": "string",
 }  # fmt: skip
 """The columns of ``requests.parquet``, and their types."""
 MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "reason")

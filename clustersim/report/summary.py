@@ -82,6 +82,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         **legality_of(verdict),
         "preemptions": int(result.requests["preemptions"].sum()),
         "kv_blocks": result.kv_blocks,
+        "prefix_cache": result.prefix_cache,
         "targets": dict(scenario.targets),
         "scenario": dict(scenario.document),
         "devices": devices_of(scenario),

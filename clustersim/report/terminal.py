@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
-from clustersim.report.words import legality_words, milliseconds, number, plural, setup_words, share_words, target_lines
+from clustersim.report.words import (
+    legality_words,
+    milliseconds,
+    number,
+    plural,
+    prefix_words,
+    setup_words,
+    share_words,
+    target_lines,
+)
 from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
@@ -98,6 +107,9 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         facts.append(("K/V cache", f"{', '.join(pools)} of a replica's blocks at most"))
     elif kv_peak is not None:
         facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
+    cache = prefix_words(summary)
+    if cache is not None:
+        facts.append(("prefix cache", cache))
     size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
     wall = (summary.get("wall_s") or {}).get("simulate")
     facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))

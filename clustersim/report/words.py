@@ -174,6 +174,18 @@ def queue_grows(requests: Columns, steps: Columns) -> bool:
     return bool((np.diff(waiting) > 0).all() and waiting[-1] >= max(4.0, 2 * waiting[len(waiting) // 3]))
 
 
+def prefix_words(summary: Mapping[str, Any]) -> str | None:
+    """Return what the prefix cache gave, in words; None where there is none or no prompt was looked up."""
+    cache = summary.get("prefix_cache")
+    if not cache or cache.get("hit_rate") is None:
+        return None
+    words = f"{cache['hit_rate']:.1%} of prompt tokens hit"
+    if cache.get("block_hit_rate") is not None:
+        words += f", {cache['block_hit_rate']:.1%} of the workload's blocks"
+        words += f" ({cache['infinite_block_hit_rate']:.1%} came before)"
+    return words
+
+
 def target_lines(summary: Mapping[str, Any]) -> list[tuple[str, bool, str]]:
     """Return per target: the latency's name, whether it is met, and a sentence with both numbers."""
     lines = []

@@ -52,6 +52,7 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
         horizon_ns=scenario.run.horizon_ns,
         first_replica=first_replica,
         first_rank=first_rank,
+        prefix_caching=serving.prefix_caching,
     )
 
 
@@ -88,9 +89,11 @@ def history_of(
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1
         told["explained"] = reasons
+    hashed = requests.prefix_hashes is not None
+    given = replace(given_of(scenario, blocks), hash_tokens=requests.hash_block_tokens if hashed else 1)
     pools = pools_of(scenario, blocks)
     return History(
-        given=pools[0] if pools else given_of(scenario, blocks),
+        given=pools[0] if pools else given,
         pools=pools,
         moves=timeline.moves,
         requests=told,
@@ -99,6 +102,7 @@ def history_of(
         decodes=timeline.decodes,
         facts=timeline.facts,
         folded=timeline,
+        prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),
     )
 
 

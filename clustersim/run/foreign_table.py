@@ -32,7 +32,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 OPTIONAL: Final[Mapping[str, Mapping[str, int]]] = {
     "spans": {"stream": 0, "layer": -1, "step": 0, "group": -1, "bytes": -1, "cost_ns": -1},
     "flows": {},
-    "facts": {"replica": 0, "used": -1},
+    "facts": {"replica": 0, "used": -1, "value": 0},
     "requests": {},
     "routes": {"replica": 0, "selected": -1},
     "held": {"replica": 0, "content": -1},

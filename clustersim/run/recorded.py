@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.run.prefixes import cached_tokens
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
@@ -105,6 +106,7 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],
         "preemptions": np.bincount(facts["request"][facts["kind"] == PREEMPTED], minlength=count)[chosen],
+        "cached_tokens": cached_tokens(facts, count)[chosen],
         "outcome": outcome[chosen].astype(object),
     }
 

@@ -25,7 +25,9 @@ from clustersim.replay.comm import CommTable
 from clustersim.replay.given import HandOver, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import pool_blocks, scenario_memory
+from clustersim.run.prefixes import Figures, cached_tokens, prefix_figures
 from clustersim.scenario.scenario import Scenario
+from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, FINISHED
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes, token_times
@@ -48,6 +50,8 @@ class RunResult:
         Blocks of each pool.
     simulate_s : float
         Wall seconds that the replay took.
+    prefix_cache : mapping or None
+        How much of the prompts was cached (``run.prefixes``); None where prefixes are not kept.
     notes : tuple of str
         What a reader of the numbers must know of how they were made.
     """
@@ -58,6 +62,7 @@ class RunResult:
     replayed: ReplayResult
     kv_blocks: int
     simulate_s: float
+    prefix_cache: Figures | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,14 +102,21 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
         ) from None
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
+    columns, serving = _request_columns(requests, replayed, times), scenario.serving
+    cache = prefix_figures(requests, columns, serving.kv_block_tokens) if serving.prefix_caching else None
     return RunResult(
         scenario=scenario,
-        requests=_request_columns(requests, replayed, times),
+        requests=columns,
         token_gaps=times.gaps,
         replayed=replayed,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
-        notes=(*_too_long(requests, scenario.model), *_shared_prefixes(requests), *_outside_table(given.pricer.cost)),
+        prefix_cache=cache,
+        notes=(
+            *_too_long(requests, scenario.model),
+            *_shared_prefixes(requests, scenario.serving),
+            *_outside_table(given.pricer.cost),
+        ),
     )
 
 
@@ -119,8 +131,10 @@ def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
     return (f"{count:,} {are} longer than the context window of {limit:,} tokens, and served all the same.",)
 
 
-def _shared_prefixes(requests: Requests) -> tuple[str, ...]:
-    """Say that prompts which share a prefix, as the trace tells, are computed in full all the same."""
+def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, ...]:
+    """Say that shared prefixes are computed in full all the same, or that none are known."""
+    if serving.prefix_caching:
+        return () if requests.prefix_hashes is not None else ("Nothing says which prompts share a prefix: none does.",)
     if requests.prefix_hashes is None:
         return ()
     blocks = np.concatenate([np.empty(0, np.int64), *requests.prefix_hashes])
@@ -129,7 +143,8 @@ def _shared_prefixes(requests: Requests) -> tuple[str, ...]:
         return ()
     share = repeated / len(blocks)
     return (
-        f"{share:.0%} of the prompts' blocks came before in this trace; prefixes are not reused, all are computed.",
+        f"{share:.0%} of the prompts' blocks came before in this workload; serving.prefix_caching is off, so all are "
+        f"computed.",
     )
 
 
@@ -244,6 +259,7 @@ def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTim
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],
         "preemptions": replayed.preemptions[chosen].astype(np.int32),
+        "cached_tokens": cached_tokens(facts, count)[chosen],
         "outcome": outcome[chosen],
         "reason": reasons[chosen],
     }

@@ -36,7 +36,9 @@ _EXAMPLES: Final = {
 SCHEDULERS: Final = ("static", "continuous", "chunked_prefill", "disaggregated")
 POOL_SCHEDULERS: Final = ("continuous", "chunked_prefill")
 POOLS: Final = ("prefill", "decode")
-ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
+ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware")
+PREFIX_ROUTING: Final = ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
+"""Options of the router ``prefix_aware``."""
 
 
 def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
@@ -85,7 +87,7 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
             message = f"the {pool} pool's scheduler {name} takes whole prompts; say it in a pool that takes chunks"
             yield (*path, "long_prompt_tokens"), message
         router = named.get("router") if isinstance(named, dict) else None
-        if isinstance(router, str) and router not in ROUTERS:
+        if isinstance(router, str) and (router not in ROUTERS or router == "prefix_aware"):
             message = f"no router {router!r}{did_you_mean(router, ROUTERS)}"
             yield ("serving", pool, "router"), message
     for key in plan:
@@ -99,6 +101,8 @@ def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:
         for key in drawn:
             hint = "; write it inside trace" if key == "requests" else ""
             yield ("workload", key), f"a workload is a trace or drawn, not both{hint}"
+        if workload.get("shared_prefixes") is not None:
+            yield ("workload", "shared_prefixes"), "a trace says itself which prompts share a prefix; remove it"
         return
     if not drawn:
         yield (
@@ -155,9 +159,14 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
         if isinstance(name, str) and ":" not in name and name not in known:
             hint = did_you_mean(name, known)
             yield ("serving", key), f"no {key} {name!r}{hint}; or a class of a file, such as my_file.py:MyClass"
-        if serving.get(f"{key}_options") and not (isinstance(name, str) and ":" in name):
+        own = key == "router" and name == "prefix_aware"
+        if serving.get(f"{key}_options") and not own and not (isinstance(name, str) and ":" in name):
             yield ("serving", f"{key}_options"), f"options go with a {key} from a file, such as my_file.py:MyClass"
     yield from _patience(serving, ("serving",))
+    if serving.get("router") == "prefix_aware":
+        yield from _prefix_routing(serving)
+    if serving.get("prefix_caching") is True and serving.get("scheduler") == "disaggregated":
+        yield ("serving", "prefix_caching"), "two pools can't cache prefixes yet; remove it, or name another scheduler"
     if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
         "static",
         "continuous",
@@ -169,3 +178,18 @@ def _patience(serving: Mapping[str, Any], path: KeyPath) -> Iterator[Finding]:
     order = serving.get("order")
     if isinstance(order, dict) and order.get("patience") is not None and order.get("by", "arrival") == "arrival":
         yield (*path, "order", "patience"), "in order of arrival nobody is overtaken, so there is no patience"
+
+
+def _prefix_routing(serving: Mapping[str, Any]) -> Iterator[Finding]:
+    if serving.get("prefix_caching") is not True:
+        yield ("serving", "router"), "the router prefix_aware asks for cached prefixes; set prefix_caching: true"
+    options = serving.get("router_options")
+    for key, value in (options if isinstance(options, dict) else {}).items():
+        path = ("serving", "router_options", key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key not in PREFIX_ROUTING:
+            yield path, f"prefix_aware has no option {key!r}{did_you_mean(str(key), PREFIX_ROUTING)}"
+        elif not number or not 0 <= value < float("inf"):
+            yield path, f"found {value!r}; expected a number from 0"
+        elif key == "cache_threshold" and value > 1:
+            yield path, f"found {value!r}; expected a share of the prompt from 0 to 1"

@@ -18,6 +18,7 @@ from clustersim.scenario.scalars import Scalar, kind_of, plain_scalar
 _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished")
 _THROUGHPUT: Final = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+_PREFIX_CACHE: Final = ("hit_rate", "block_hit_rate", "infinite_block_hit_rate", "cached_tokens")
 
 TEXT_KEYS: Final = ("name", "digest", "timeline_digest")
 NUMBER_KEYS: Final = (
@@ -25,6 +26,7 @@ NUMBER_KEYS: Final = (
     *(f"requests.{part}" for part in _REQUESTS),
     *(f"{times}.{part}" for times in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms") for part in _DISTRIBUTION),
     *(f"throughput.{part}" for part in _THROUGHPUT),
+    *(f"prefix_cache.{part}" for part in _PREFIX_CACHE),
     "makespan_s",
     "steps",
     "spans",

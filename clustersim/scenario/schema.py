@@ -192,6 +192,7 @@ class ServingPart(Part):
     max_batch_tokens: Count = 8192
     kv_block_tokens: Count = 16
     kv_blocks: Count | None = None
+    prefix_caching: bool = False
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
     router: str = "round_robin"
     router_options: dict[str, Any] = Field(default_factory=dict, examples=["{threshold: 0.5}"])

@@ -10,7 +10,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, dotted
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.schema import POOLS, OrderPart, PoolServingPart, ServingPart
-from clustersim.serving.config import ServingConfig
+from clustersim.serving.config import PrefixRouting, ServingConfig
 from clustersim.serving.order import DEFAULT_PATIENCE_NS, UNLIMITED, Order
 from clustersim.serving.user_class import UserClass
 
@@ -30,6 +30,7 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     """
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
+    ways = part.router_options if part.router == "prefix_aware" else {}
     for key in METHODS:
         try:
             chosen[key] = _named(key, getattr(part, key), getattr(part, f"{key}_options"), document)
@@ -39,7 +40,7 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
         raise InputError(problems)
     elsewhere = {"engine", "order", *POOLS, "transfer", *(f"{key}{end}" for key in METHODS for end in ("", "_options"))}
     plain = part.model_dump(exclude=elsewhere)
-    return ServingConfig(**chosen, order=_order(part.order), **plain)
+    return ServingConfig(**chosen, order=_order(part.order), prefix_routing=PrefixRouting(**ways), **plain)
 
 
 def build_pool_serving(part: ServingPart, pool: PoolServingPart | None, document: Document) -> ServingConfig:

@@ -67,6 +67,14 @@ class LengthsPart(Part):
     empirical: EmpiricalPart | None = None
 
 
+class SharedPrefixesPart(Part):
+    """Starts of drawn prompts that groups of requests have in common, such as system prompts."""
+
+    groups: Count = Field(examples=[10])
+    tokens: Count = Field(examples=[1024])
+    zipf: Annotated[float, Field(ge=0, le=100)] = 0.0
+
+
 class WorkloadPart(Part):
     """The requests: recorded (``trace``), or drawn (all the other keys)."""
 
@@ -75,3 +83,4 @@ class WorkloadPart(Part):
     prompt_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
     output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
     requests: Count | None = None
+    shared_prefixes: SharedPrefixesPart | None = None

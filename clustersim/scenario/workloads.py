@@ -15,6 +15,7 @@ from clustersim.scenario.workload_schema import ArrivalsPart, LengthsPart, Trace
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform, empirical_from_trace
+from clustersim.workload.shared_prefixes import SharedPrefixes
 from clustersim.workload.trace import FORMATS
 
 Value = TypeVar("Value")
@@ -52,7 +53,14 @@ def build_workload(part: WorkloadPart, document: Document) -> TraceWorkload | Dr
     output = attempt(lambda: _lengths(outputs, "output_tokens", document), (*_WORKLOAD, "output_tokens"))
     if arrivals is None or prompt is None or output is None:
         raise InputError(problems)
-    return DrawnWorkload(arrivals=arrivals, prompt_tokens=prompt, output_tokens=output, requests=requests)
+    shared = part.shared_prefixes
+    return DrawnWorkload(
+        arrivals=arrivals,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        requests=requests,
+        shared_prefixes=None if shared is None else SharedPrefixes(**shared.model_dump()),
+    )
 
 
 def _trace(part: TracePart, document: Document) -> TraceWorkload:

@@ -9,7 +9,30 @@ from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
-RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two"]
+RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixRouting:
+    """When the router ``prefix_aware`` follows the cache and when the load; the defaults are those of SGLang's router.
+
+    Parameters
+    ----------
+    cache_threshold : float
+        Least share of a prompt, 0 to 1, that must be cached for the request to follow it.
+    balance_abs_threshold : int
+        Replicas are unbalanced when the largest number of unfinished requests exceeds the smallest by more than this
+    balance_rel_threshold : float
+        … and is more than this many times as large.
+
+    References
+    ----------
+    .. [1] sgl-router, ``cache_aware`` policy (github.com/sgl-project/sglang, 2025): 0.3, 64 and 1.5.
+    """
+
+    cache_threshold: float = 0.3
+    balance_abs_threshold: int = 64
+    balance_rel_threshold: float = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +58,12 @@ class ServingConfig:
         Share of device memory that weights, buffers and K/V may fill, in (0, 1].
     kv_blocks : int or None
         Blocks of the K/V pool of each replica (of each SP rank that decodes); ``None`` sizes it from memory.
+    prefix_caching : bool
+        Whether full blocks of prompts are kept and shared (``serving.prefix_cache``).
     router : str or UserClass
         See ``serving.router``.
+    prefix_routing : PrefixRouting
+        Of the router ``prefix_aware``.
     """
 
     scheduler: SchedulerName | UserClass = "chunked_prefill"
@@ -47,7 +74,9 @@ class ServingConfig:
     kv_block_tokens: int = 16
     memory_utilization: float = 0.90
     kv_blocks: int | None = None
+    prefix_caching: bool = False
     router: RouterName | UserClass = "round_robin"
+    prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
 
     @property
     def lanes_lack(self) -> str:
@@ -58,6 +87,8 @@ class ServingConfig:
             return f"the queue is in the order of {self.order.by}"
         if self.long_prompt_tokens is not None:
             return "long prompts are cut by long_prompt_tokens"
+        if self.prefix_caching:
+            return "prompts share cached prefixes"
         if self.router not in ("round_robin", "least_outstanding"):
             return f"every request is placed by the router {self.router}"
         return ""

@@ -46,7 +46,7 @@ class CustomScheduler(Scheduler):
         """Return what the user's scheduler is shown."""
         return SchedulerView(
             now_ns=now,
-            waiting=tuple(_shown(sequence) for sequence in self.waiting),
+            waiting=tuple(_shown(sequence, self._to_reuse(sequence)) for sequence in self.waiting),
             running=tuple(_shown(sequence) for sequence in self.running),
             free_blocks=tuple(self.pool.free),
             pool_blocks=self.pool.blocks,
@@ -68,9 +68,11 @@ class CustomScheduler(Scheduler):
         for request, count in choice.tokens.items():
             sequence = known[request]
             decodes_now = sequence.decodes
+            cached = 0
             if sequence not in self.running:
-                sequence.owner = self.pool.emptiest()
-            if not self._take(sequence, sequence.computed + count):
+                sequence.owner = self._owner(sequence)
+                cached = self._cached(sequence)
+            if not self._take_up(sequence, cached, count):
                 missing = self.pool.needed(sequence.computed + count) - sequence.blocks
                 free = self.pool.free[sequence.owner]
                 self._refuse(
@@ -86,6 +88,12 @@ class CustomScheduler(Scheduler):
         if not decodes and not prefills:
             return None
         return Decision(decodes=tuple(decodes), prefills=tuple(prefills))
+
+    def _to_reuse(self, sequence: Sequence) -> int:
+        """Return how many tokens a sequence that waits would take over if it was admitted now."""
+        if self.caching is None:
+            return 0
+        return self.pool.block_tokens * self.caching.cached_blocks(self._owner(sequence), sequence)
 
     def _choice(self, now: int) -> Choice:
         """Ask the user's scheduler, and check what can be checked before anything is carried out."""
@@ -124,10 +132,10 @@ class CustomScheduler(Scheduler):
                 yield f"KV-3: {count!r} tokens of request {request} are computed; expected a whole number from 1"
             elif sequence.decodes and count > 1:
                 yield f"PH-2: {count} tokens of request {request} are computed in a decode step, which carries one"
-            elif count > sequence.to_compute:
+            elif count > (left := sequence.to_compute - (0 if request in running else self._to_reuse(sequence))):
                 yield (
-                    f"KV-1: {count} tokens of request {request} are computed, but only {sequence.to_compute} "
-                    f"are known and not computed"
+                    f"KV-1: {count} tokens of request {request} are computed, but only {left} are known and not "
+                    f"computed"
                 )
         total = sum(choice.tokens.values())
         if total > self.config.max_batch_tokens:
@@ -140,7 +148,7 @@ class CustomScheduler(Scheduler):
             yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
 
 
-def _shown(sequence: Sequence) -> SequenceView:
+def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:
     return SequenceView(
         request=sequence.request,
         arrived_ns=sequence.arrived_ns,
@@ -152,4 +160,5 @@ def _shown(sequence: Sequence) -> SequenceView:
         owner=sequence.owner,
         preemptions=sequence.preemptions,
         in_flight=sequence.in_flight,
+        cached=cached,
     )

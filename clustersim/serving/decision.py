@@ -20,8 +20,9 @@ FACT_KINDS: Final = (
 Fact = tuple[int, int, int, int, int]
 """(time in ns, kind, request, tokens, K/V blocks in use in all pools of the replica right after it).
 
-Tokens: those of the prompt when it arrives or is rejected, those to compute when it is admitted, those generated when
-it is preempted or finishes. Blocks of one sequence follow from its computed tokens.
+Tokens: those of the prompt when it arrives or is rejected, those known when it is admitted, those of them that it takes
+over from the prefix cache (reused, right after admitted), those generated when it is preempted or finishes. Blocks of
+one sequence follow from its computed tokens.
 """
 
 

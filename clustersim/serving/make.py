@@ -8,6 +8,7 @@ from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.custom import CustomScheduler
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
+from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.static import StaticScheduler
 from clustersim.serving.user_class import UserClass
@@ -15,6 +16,12 @@ from clustersim.serving.user_class import UserClass
 _BY_ROLE: Final[dict[str, type[Scheduler]]] = {"prefill": PrefillScheduler, "decode": DecodeScheduler}
 Role = Literal["all", "prefill", "decode"]
 """What a replica does of a request: all of it, its prompt and first token, or the rest."""
+
+
+def make_pool(config: ServingConfig, *, blocks: int, owners: int) -> BlockPool:
+    """Return an empty K/V pool; it keeps what its blocks hold where prefixes are cached."""
+    kind = CachingPool if config.prefix_caching else BlockPool
+    return kind(blocks=blocks, block_tokens=config.kv_block_tokens, owners=owners)
 
 
 def make_scheduler(

@@ -6,6 +6,10 @@
   (vllm/v1/engine/core_client.py, ``DPLBAsyncMPClient``, 2025).
 - ``power_of_two``: of two replicas drawn at random, the one with fewer outstanding tokens (Mitzenmacher, "The Power of
   Two Choices in Randomized Load Balancing", IEEE TPDS 2001).
+- ``prefix_aware``: the replica whose cache holds most of the prompt, unless that is little or replicas are unbalanced;
+  then the one with fewest outstanding tokens (the cache-aware policies of SGLang's router, of Mooncake [Qin et al.,
+  FAST 2025, algorithm 1] and of Dynamo's KV router). It knows what is cached at that instant, as one that is told of
+  every block stored and evicted does; prompts that are still being computed do not count.
 - a class of a user's file, with the method ``route`` (``serving.view``).
 """
 
@@ -17,7 +21,7 @@ from typing import Final, NoReturn, Protocol
 import numpy as np
 
 from clustersim.errors import IllegalDecisionError
-from clustersim.serving.config import RouterName
+from clustersim.serving.config import PrefixRouting, RouterName, ServingConfig
 from clustersim.serving.sequence import Sequence as Request
 from clustersim.serving.user_class import UserClass
 from clustersim.serving.view import ReplicaView, RouterView, RoutesRequests
@@ -45,6 +49,10 @@ class Load(Protocol):
     @property
     def running(self) -> int:
         """Sequences that run."""
+        ...
+
+    def cached_tokens(self, request: Request) -> int:
+        """Leading tokens of a prompt that its prefix cache holds."""
         ...
 
     def view(self, request: Request) -> ReplicaView:
@@ -113,6 +121,37 @@ class PowerOfTwo:
         return min(pair, key=lambda load: (load.outstanding, load.index)).index
 
 
+class PrefixAware:
+    """The replica that has most of the prompt cached, where that is worth it.
+
+    Parameters
+    ----------
+    routing : PrefixRouting
+    """
+
+    def __init__(self, routing: PrefixRouting) -> None:
+        self.routing = routing
+
+    def route(self, now: int, request: Request, loads: Sequence[Load]) -> int:
+        """Return the replica with the longest cached prefix, or the one with fewest outstanding tokens."""
+        del now
+        chosen = loads if self._unbalanced(loads) else self._with_longest(request, loads)
+        return min(chosen, key=lambda load: (load.outstanding, load.index)).index
+
+    def _unbalanced(self, loads: Sequence[Load]) -> bool:
+        counts = [load.waiting + load.running for load in loads]
+        most, least, routing = max(counts), min(counts), self.routing
+        return most - least > routing.balance_abs_threshold and most > routing.balance_rel_threshold * least
+
+    def _with_longest(self, request: Request, loads: Sequence[Load]) -> Sequence[Load]:
+        """Return the replicas that have most of the prompt cached; all, where that is too little to follow."""
+        cached = [load.cached_tokens(request) for load in loads]
+        most = max(cached)
+        if most == 0 or most < self.routing.cache_threshold * request.prompt_tokens:
+            return loads
+        return [load for load, tokens in zip(loads, cached, strict=True) if tokens == most]
+
+
 class CustomRouter:
     """Asks a user's router, and checks that there is such a replica.
 
@@ -161,19 +200,22 @@ _BY_LOAD: Final[dict[RouterName, Callable[[Load], int]]] = {
 }
 
 
-def make_router(named: RouterName | UserClass, seed: int, stream: str = "router") -> Router:
-    """Return a router in its first state.
+def make_router(config: ServingConfig, seed: int, stream: str = "router") -> Router:
+    """Return the router that a configuration names, in its first state.
 
     Parameters
     ----------
-    named : str or UserClass
+    config : ServingConfig
     seed : int
         Of the scenario.
     stream : str
         Name of the stream of random numbers, one per router.
     """
+    named = config.router
     if isinstance(named, UserClass):
         return CustomRouter(named)
     if named == "round_robin":
         return RoundRobin()
+    if named == "prefix_aware":
+        return PrefixAware(config.prefix_routing)
     return PowerOfTwo(seed, stream) if named == "power_of_two" else Least(_BY_LOAD[named])

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, Decision, Fact
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, REUSED, Decision, Fact
 from clustersim.serving.order import RANK, Queue
+from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.sequence import Sequence
 
 
@@ -47,6 +48,7 @@ class Scheduler:
     def __init__(self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True) -> None:
         self.config = config
         self.pool = pool
+        self.caching = pool if isinstance(pool, CachingPool) else None
         self.stages = stages
         self.decode_overlap = decode_overlap
         self.waiting: Queue = config.order.queue()
@@ -95,7 +97,15 @@ class Scheduler:
         if not decodes and not prefills:
             return None
         steady = not prefills and not self.evicted and len(decodes) == len(self.running)
-        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady and self.stages == 1)
+        steady = steady and self.stages == 1 and not self._may_fit_later()
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady)
+
+    def _may_fit_later(self) -> bool:
+        """Return whether blocks that decodes take may make room for the first sequence that waits.
+
+        Where they take what it would have taken over, it needs fewer blocks at once: only those of its first chunk.
+        """
+        return self.caching is not None and bool(self.waiting) and self._admits(self.waiting[0])
 
     def _decodes(self, now: int, budget: int) -> list[Sequence]:
         """Choose decodes in order of admission; with PP a share of them, so that micro-batches are alike."""
@@ -130,12 +140,14 @@ class Scheduler:
                 exhausted.append(sequence.owner)
         while self.waiting and budget > 0 and self._admits(self.waiting[0]):
             sequence = self.waiting[0]
-            count = min(sequence.to_compute, budget, limit)
-            alone = sequence.to_compute > self.config.max_batch_tokens and not chosen
-            if self.evicted or (whole and count < sequence.to_compute and not alone):
-                break
             sequence.owner = self._owner(sequence)
-            if sequence.owner in exhausted or not self._take(sequence, count):
+            cached = self._cached(sequence)
+            to_compute = sequence.to_compute - cached * self.pool.block_tokens
+            count = min(to_compute, budget, limit)
+            alone = to_compute > self.config.max_batch_tokens and not chosen
+            if self.evicted or (whole and count < to_compute and not alone):
+                break
+            if sequence.owner in exhausted or not self._take_up(sequence, cached, count):
                 break
             self.waiting.popleft()
             self._admit(now, sequence)
@@ -150,12 +162,25 @@ class Scheduler:
 
     def _owner(self, sequence: Sequence) -> int:
         """Return whose pool is to keep a sequence."""
-        del sequence
-        return self.pool.emptiest()
+        return self.pool.emptiest() if self.caching is None else self.caching.longest(sequence)
+
+    def _cached(self, sequence: Sequence) -> int:
+        """Return how many cached blocks a sequence that waits would take over from its owner's pool."""
+        return 0 if self.caching is None else self.caching.cached_blocks(sequence.owner, sequence)
+
+    def _take_up(self, sequence: Sequence, cached: int, count: int) -> bool:
+        """Give a sequence that waits cached blocks, and those that ``count`` more tokens need, if the pool has them."""
+        if cached and self.caching is not None:
+            if not self.caching.fits(sequence, cached, self.pool.needed(count)):
+                return False
+            self.caching.take_over(sequence, cached)
+        return self._take(sequence, sequence.computed + count)
 
     def _admit(self, now: int, sequence: Sequence) -> None:
         self.running.append(sequence)
         self._note(now, ADMITTED, sequence, sequence.known)
+        if sequence.shared:
+            self._note(now, REUSED, sequence, sequence.shared * self.pool.block_tokens)
 
     def _take(self, sequence: Sequence, tokens: int) -> bool:
         """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
@@ -202,6 +227,9 @@ class Scheduler:
         self._note(now, PREEMPTED, sequence, sequence.generated)
 
     def _release(self, sequence: Sequence) -> None:
+        if self.caching is not None:
+            self.caching.release(sequence)
+            return
         self.pool.give(sequence.owner, sequence.blocks)
         sequence.blocks = 0
 
@@ -221,6 +249,8 @@ class Scheduler:
         for sequence, count in decision.prefills:
             sequence.in_flight = False
             sequence.computed += count
+            if self.caching is not None:
+                self.caching.store(sequence)
             if sequence.to_compute == 0:
                 if sequence.generated < sequence.output_tokens:
                     sequence.generated += 1
@@ -261,9 +291,15 @@ class Scheduler:
 
         The decision has taken the block that the first step needs.
         """
+        self.take_for(decision, steps)
         for sequence in decision.decodes:
             sequence.computed += steps - 1
             sequence.generated += steps - 1
-            missing = self.pool.needed(sequence.computed + 1) - sequence.blocks
-            self.pool.take(sequence.owner, missing)
-            sequence.blocks += missing
+
+    def take_for(self, decision: Decision, steps: int) -> None:
+        """Take the blocks that the first ``steps`` steps of a steady run need and were not taken yet."""
+        for sequence in decision.decodes:
+            missing = self.pool.needed(sequence.computed + steps) - sequence.blocks
+            if missing > 0:
+                self.pool.take(sequence.owner, missing)
+                sequence.blocks += missing

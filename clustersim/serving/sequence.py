@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +41,10 @@ class Sequence:
         How many admissions there were before its own (``serving.prompt_queue`` keeps it).
     joined : int
         Clock of its decode group as of which its progress is.
+    keys : list of int
+        Of the full blocks of the prompt, where prefixes are cached (``serving.prefix_keys``).
+    shared : int
+        How many of the blocks held are cached under their keys: the first ones.
     slot, first_step, last_step : int
         Slot and first step of its episode of decoding, −1 when none is open; the last step before it left its group.
     """
@@ -63,6 +67,8 @@ class Sequence:
     first_step: int = -1
     last_step: int = -1
     hands_over: bool = False
+    keys: list[int] = field(default_factory=list)
+    shared: int = 0
 
     @property
     def known(self) -> int:

@@ -30,6 +30,9 @@ class SequenceView:
     preemptions : int
     in_flight : bool
         Whether a step carries it now.
+    cached : int
+        Of one that waits: prompt tokens that it would take over from the prefix cache if it was admitted now. Blocks
+        that are taken before it in the same decision may be among them; then it takes over fewer.
     """
 
     request: int
@@ -42,16 +45,17 @@ class SequenceView:
     owner: int
     preemptions: int
     in_flight: bool
+    cached: int = 0
 
     @property
     def to_compute(self) -> int:
         """Known tokens without K/V: those that a step may compute now."""
-        return self.prompt_tokens + self.generated - self.computed
+        return self.prompt_tokens + self.generated - self.computed - self.cached
 
     @property
     def decodes(self) -> bool:
         """Whether its next step is a decode step."""
-        return self.generated > 0 and self.to_compute == 1
+        return self.generated > 0 and self.prompt_tokens + self.generated == self.computed + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

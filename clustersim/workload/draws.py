@@ -10,17 +10,19 @@ from clustersim.workload.arrivals import Arrivals, ClosedLoop
 from clustersim.workload.lengths import Lengths
 from clustersim.workload.limits import MAX_NS, check_whole, raise_any
 from clustersim.workload.requests import Requests
+from clustersim.workload.shared_prefixes import SharedPrefixes
 from clustersim.workload.streams import named_stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnWorkload:
-    """What to draw: ``requests`` of them, the arrival process, and the two distributions of lengths."""
+    """What to draw: ``requests`` of them, the arrival process, the two distributions of lengths, and equal starts."""
 
     arrivals: Arrivals
     prompt_tokens: Lengths
     output_tokens: Lengths
     requests: int
+    shared_prefixes: SharedPrefixes | None = None
 
     def __post_init__(self) -> None:
         raise_any(check_whole("requests", self.requests, low=1, high=MAX_NS))
@@ -29,8 +31,8 @@ class DrawnWorkload:
 def generate(spec: DrawnWorkload, seed: np.random.SeedSequence) -> Requests:
     """Draw the requests of a workload.
 
-    Arrivals, prompt lengths and output lengths have a stream each, so changing one leaves the others as they
-    are; and more requests are the same ones with others after them (except with ``rescale``).
+    Arrivals, prompt lengths, output lengths and shared prefixes have a stream each, so changing one leaves the others
+    as they are; and more requests are the same ones with others after them (except with ``rescale``).
 
     Parameters
     ----------
@@ -44,11 +46,13 @@ def generate(spec: DrawnWorkload, seed: np.random.SeedSequence) -> Requests:
     InputError
         When the last request would arrive after more than 292 years.
     """
-    arrivals = spec.arrivals
+    arrivals, shared = spec.arrivals, spec.shared_prefixes
     return Requests(
         arrived_at_ns=arrivals.draw_ns(spec.requests, named_stream(seed, "arrivals")),
         prompt_tokens=spec.prompt_tokens.draw(spec.requests, named_stream(seed, "prompt_tokens")),
         output_tokens=spec.output_tokens.draw(spec.requests, named_stream(seed, "output_tokens")),
+        prefix_hashes=None if shared is None else shared.draw(spec.requests, named_stream(seed, "shared_prefixes")),
+        hash_block_tokens=None if shared is None else shared.tokens,
         concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else None,
         source="drawn",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import yaml
 from hypothesis import strategies as st
 
@@ -77,6 +78,19 @@ def orders(draw: st.DrawFn, scheduler: str) -> dict[str, Any]:
 
 
 @st.composite
+def prefixes(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
+    """Let some scenarios cache prefixes that prompts share, and some of these route by them."""
+    if draw(st.integers(0, 2)):
+        return document
+    shared = {"groups": draw(st.sampled_from((1, 2, 4))), "tokens": draw(st.sampled_from((3, 8, 24, 40)))}
+    serving = document["serving"] | {"prefix_caching": True}
+    if draw(st.booleans()):
+        serving["router"] = "prefix_aware"
+        serving["router_options"] = {"balance_abs_threshold": draw(st.sampled_from((0, 1, 64)))}
+    return document | {"serving": serving, "workload": document["workload"] | {"shared_prefixes": shared}}
+
+
+@st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the document of a small legal scenario."""
     config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK))))
@@ -121,7 +135,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     scheduler = draw(st.sampled_from(("continuous", "chunked_prefill", "continuous", "chunked_prefill", "static")))
     block_tokens = draw(st.sampled_from((1, 4, 16)))
     pool_tokens = draw(st.sampled_from((48, 80, 120, 200, 65536)))
-    return {
+    found = {
         "name": "random",
         "seed": draw(st.integers(0, 1000)),
         "topology": fabric,
@@ -145,6 +159,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         },
         "run": {"horizon": draw(st.sampled_from((None, None, None, "5 ms", "20 ms")))},
     }
+    return draw(prefixes(found))
 
 
 @st.composite
@@ -194,10 +209,24 @@ Crowd = tuple[dict[str, Any], tuple[Arrival, ...], int | None, int | None]
 """(document, arrivals in place of its workload, concurrency, horizon in ns)"""
 
 
+def hashed(arrivals: tuple[Arrival, ...], groups: int, tokens: int) -> dict[str, Any]:
+    """Hashes of prompts: those of a group begin with up to three equal ones."""
+    rows = []
+    for request, (_, prompt, _) in enumerate(arrivals):
+        group, alike = request % groups, 1 + request % 3
+        blocks = range(-(-prompt // tokens))
+        rows.append(np.array([group if place < alike else groups + request for place in blocks], np.int64))
+    return {"prefix_hashes": tuple(rows), "hash_block_tokens": tokens}
+
+
 def crowd_input(crowd: Crowd) -> ReplayInput:
     """What a replay of a crowd is a function of."""
     document, arrivals, concurrency, horizon_ns = crowd
-    found = replay_input(scenario_of(document | {"run": {}}), requests(arrivals, concurrency))
+    shared = document["workload"].get("shared_prefixes")
+    crowding = requests(arrivals, concurrency)
+    if shared is not None:
+        crowding = replace(crowding, **hashed(arrivals, shared["groups"], shared["tokens"]))
+    found = replay_input(scenario_of(document | {"run": {}}), crowding)
     return replace(found, horizon_ns=horizon_ns)
 
 

@@ -169,7 +169,10 @@ def test_a_server_may_be_started_in_many_ways(command: str) -> None:
         ("--max-concurrency 32", {"arrivals": {"process": "closed_loop", "concurrency": 32}}),
         ("--num-prompts 500", {"requests": 500}),
         ("--random-input-len 256 --random-output-len 64", {"prompt_tokens": 256, "output_tokens": 64}),
-        ("--input-len 256 --random-input-len 1 --random-prefix-len 50", {"prompt_tokens": 306}),
+        (
+            "--input-len 256 --random-input-len 1 --random-prefix-len 50",
+            {"prompt_tokens": 306, "shared_prefixes": {"groups": 1, "tokens": 50}},
+        ),
         (
             "--random-input-len 99 --random-output-len 3 --random-range-ratio 0.5",
             {
@@ -179,7 +182,7 @@ def test_a_server_may_be_started_in_many_ways(command: str) -> None:
         ),
         (
             "--dataset-name prefix_repetition --prefix-repetition-suffix-len 44",
-            {"prompt_tokens": 300, "output_tokens": 128},
+            {"prompt_tokens": 300, "output_tokens": 128, "shared_prefixes": {"groups": 10, "tokens": 256}},
         ),
     ],
 )
@@ -264,12 +267,10 @@ def test_an_option_that_asks_for_nothing_is_not_refused(neutral: str) -> None:
 @pytest.mark.parametrize(
     ("command", "bench", "note"),
     [
-        (f"{SERVE} --enable-prefix-caching", None, "every prompt is computed in full"),
         (f"{SERVE} --no-async-scheduling", None, "--no-async-scheduling has no effect here"),
         (f"{SERVE} --compilation-config.mode 3", None, "--compilation-config has no effect here"),
         (f"{SERVE} --no-enable-chunked-prefill", None, "mixes whole prompts with decodes"),
         (f"{SERVE} --block-size 8 --block-size 16", None, "--block-size is given twice"),
-        (SERVE, f"{BENCH} --random-prefix-len 64", "prompts share prefixes of 64 tokens"),
         (SERVE, f"{BENCH} --request-rate 4 --max-concurrency 8", "--max-concurrency 8 has no effect"),
     ],
 )
@@ -279,8 +280,28 @@ def test_an_effect_that_is_left_out_is_noted(command: str, bench: str | None, no
     assert f"# NOTE: {found.notes[0][:30]}" in found.text
 
 
-def test_prefixes_need_no_note_when_vllm_does_not_reuse_them() -> None:
-    assert scenario_from_vllm(f"{SERVE} --no-enable-prefix-caching", f"{BENCH} --random-prefix-len 64").notes == ()
+@pytest.mark.parametrize(
+    ("server", "options", "caching", "shared"),
+    [
+        (SERVE, "", None, None),  # vLLM would look for prefixes, and the benchmark has none
+        (f"{SERVE} --enable-prefix-caching", "", True, None),
+        (SERVE, "--random-prefix-len 64", True, {"groups": 1, "tokens": 64}),
+        (f"{SERVE} --enable-prefix-caching", "--random-prefix-len 64", True, {"groups": 1, "tokens": 64}),
+        (f"{SERVE} --no-enable-prefix-caching", "--random-prefix-len 64", None, None),
+        (SERVE, "--dataset-name prefix_repetition", True, {"groups": 10, "tokens": 256}),
+        (
+            SERVE,
+            "--dataset-name prefix_repetition --prefix-repetition-num-prefixes 3 --prefix-repetition-prefix-len 40",
+            True,
+            {"groups": 3, "tokens": 40},
+        ),
+    ],
+)
+def test_prefix_caching_is_that_of_the_server(server: str, options: str, caching: object, shared: object) -> None:
+    found = document(server, f"{BENCH} {options}")
+    assert found["serving"].get("prefix_caching") is caching
+    assert found["workload"].get("shared_prefixes") == shared
+    assert scenario_from_vllm(server, f"{BENCH} {options}").notes == ()
 
 
 def test_every_value_says_where_it_comes_from_and_secrets_stay_out() -> None:
@@ -404,11 +425,11 @@ def invoke(*arguments: str, stdin: str | None = None) -> Result:
 
 
 def test_the_command_prints_a_scenario_that_check_accepts(tmp_path: Path) -> None:
-    printed = invoke("from-vllm", "-", stdin=f"{SERVE} \\\n -tp 2 --enable-prefix-caching")
+    printed = invoke("from-vllm", "-", stdin=f"{SERVE} \\\n -tp 2 --no-async-scheduling")
     assert printed.exit_code == 0, printed.output
-    written = invoke("from-vllm", f"{SERVE} -tp 2 --enable-prefix-caching", "--out", str(tmp_path / "s.yaml"))
+    written = invoke("from-vllm", f"{SERVE} -tp 2 --no-async-scheduling", "--out", str(tmp_path / "s.yaml"))
     assert written.exit_code == 0, written.output
-    assert "note: --enable-prefix-caching has no effect here" in written.stderr
+    assert "note: --no-async-scheduling has no effect here" in written.stderr
     assert (tmp_path / "s.yaml").read_text(encoding="utf-8") == printed.stdout
     checked = invoke("check", str(tmp_path / "s.yaml"))
     assert checked.exit_code == 0, checked.output

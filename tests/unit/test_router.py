@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from clustersim.serving.config import ServingConfig
 from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
 from tests.round_numbers import deployment
@@ -22,7 +23,7 @@ class Loaded:
 
 
 def routed(router, loads, count=1):
-    chosen = make_router(router, seed=7)
+    chosen = make_router(ServingConfig(router=router), seed=7)
     return [chosen.route(0, REQUEST, loads) for _ in range(count)]
 
 

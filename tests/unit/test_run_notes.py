@@ -34,8 +34,20 @@ def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Pa
         {"timestamp": 9, "input_length": 1000, "output_length": 2, "hash_ids": [1, 3]},
     ]
     file = tmp_path / "t.jsonl"
-    note = "25% of the prompts' blocks came before in this trace; prefixes are not reused, all are computed."
+    note = (
+        "25% of the prompts' blocks came before in this workload; serving.prefix_caching is off, so all are computed."
+    )
     for requests, expected in ((2, (note,)), (1, ())):
         file.write_text("\n".join(map(json.dumps, rows[:requests])))
         found = simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}"))).notes
         assert found == expected
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert (
+        simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}", "serving.prefix_caching=true"))).notes == ()
+    )
+
+
+def test_a_prefix_cache_for_prompts_of_which_nothing_is_known_is_noted() -> None:
+    workload = "workload={arrivals: all_at_once, prompt_tokens: 10, output_tokens: 2, requests: 2}"
+    found = simulated(load("quickstart", (*BASE, workload, "serving.prefix_caching=true"))).notes
+    assert found == ("Nothing says which prompts share a prefix: none does.",)

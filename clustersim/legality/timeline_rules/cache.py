@@ -7,6 +7,7 @@ import numpy as np
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.phases import gaps, place
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.reuse import taken_over
 
 
 def append_only(reading: Reading) -> Finding:
@@ -78,8 +79,11 @@ def one_entry(reading: Reading) -> Finding:
 
 
 def own_entries(reading: Reading) -> Finding:
-    """KV-5: a step attends to as many entries as its own sequences have; no block has two holders at a time."""
-    return merged(_attended(reading), _held(reading))
+    """KV-5: a step attends to as many entries as its own sequences have; no block has two holders at a time.
+
+    The exception are full blocks of prompts that start alike, where prefixes are shared.
+    """
+    return merged(_attended(reading), _held(reading), taken_over(reading))
 
 
 def _attended(reading: Reading) -> Finding:

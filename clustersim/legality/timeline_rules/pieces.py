@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import History
+from clustersim.legality.history import REUSED, History
 from clustersim.legality.timeline_rules.runs import Runs
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -44,6 +44,8 @@ class Pieces:
         Tokens that the request got.
     begin, end : int64 arrays
         Start of its first step, end of its last one, ns.
+    reused : int64 array
+        Entries that the sequence took over from the prefix cache right before the piece.
     astray : list of (table, row)
         Rows that name steps which are not recorded as such.
     """
@@ -83,9 +85,37 @@ class Pieces:
         self.gave = np.concatenate((chunks["sampled"][some].astype(np.int64), steps))[order]
         self.slot = both(np.full(len(chunks["step"]), -1), slot)[order]
         self.begin, self.end = runs.start[self.first_run], runs.end[self.last_run]
+        self.reused = self._reused(history)
 
     def __len__(self) -> int:
         return len(self.request)
+
+    def _reused(self, history: History) -> Int64Array:
+        found = np.zeros(len(self), np.int64)
+        facts = history.facts
+        if facts is None or "value" not in facts:
+            return found
+        rows = np.flatnonzero(facts["kind"] == REUSED)
+        if len(rows):
+            at = self.next_of(facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64))
+            found[at[at >= 0]] = facts["value"][rows][at >= 0]
+        return found
+
+    def next_of(self, request: Int64Array, time: Int64Array) -> Int64Array:
+        """Return the first piece of each request that begins at an instant or later; −1 where there is none."""
+        many = len(request)
+        number = np.concatenate((np.full(many, -1), np.arange(len(self))))
+        requests = np.concatenate((request, self.request))
+        order = np.lexsort((number, np.concatenate((time, self.begin)), requests))
+        place = np.where(number[order] >= 0, np.arange(len(order)), len(order))
+        following = np.minimum.accumulate(place[::-1])[::-1]
+        of = np.append(order, -1)[following]
+        mine = np.flatnonzero(order < many)
+        found = np.full(many, -1, np.int64)
+        target = of[mine]
+        same = (target >= 0) & (requests[target] == requests[order[mine]])
+        found[order[mine]] = np.where(same, target - many, -1)
+        return found
 
     @property
     def is_chunk(self) -> BoolArray:
@@ -105,8 +135,8 @@ class Pieces:
 
     @cached_property
     def restarts(self) -> BoolArray:
-        """Whether a piece begins to compute the sequence anew, at token 0."""
-        found: BoolArray = (self.start == 0) & self.follows
+        """Whether a piece begins to compute the sequence anew, at token 0 or behind what it took over."""
+        found: BoolArray = ((self.start == 0) | (self.reused > 0)) & self.follows
         return found
 
     @cached_property
@@ -117,7 +147,13 @@ class Pieces:
     @cached_property
     def computed(self) -> Int64Array:
         """Entries that the sequence has before each piece."""
-        return self._before(self.count, np.flatnonzero(~self.follows | self.restarts))
+        opens = np.flatnonzero(~self.follows | self.restarts)
+        return self._before(self.count, opens) + self.reused[opens][self.turn_of]
+
+    @cached_property
+    def turn_of(self) -> Int64Array:
+        """Number of the turn of each piece: pieces from one admission of a request to the next are one."""
+        return np.cumsum(~self.follows | self.restarts) - 1
 
     @cached_property
     def tokens(self) -> Int64Array:

@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.history import ADMITTED, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
@@ -44,7 +44,7 @@ def within_pool(reading: Reading) -> Finding:
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
         if facts is not None and "used" in facts:
-            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, RECEIVED)
+            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, RECEIVED, REUSED)
             rows = rows[(facts["replica"][rows] >= 0) & (facts["replica"][rows] < len(pool))]
             used, there = facts["used"][rows], pool[facts["replica"][rows]]
             findings.append(
@@ -102,6 +102,8 @@ def _in_time(reading: Reading) -> Finding:
 def _counted(reading: Reading) -> Finding:
     runs, facts, use = reading.runs, reading.history.facts, reading.use
     if use is None:
+        if reading.given.prefix_caching:
+            return lacking("how many blocks are in use (which pool keeps a sequence, or its hashes, are not recorded)")
         return NOTHING
     assert runs is not None
     assert facts is not None

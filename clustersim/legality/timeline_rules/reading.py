@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import FINISHED, PREEMPTED, Given, History
+from clustersim.legality.history import FINISHED, PREEMPTED, REUSED, Given, History
 from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
+from clustersim.legality.timeline_rules.contents import Contents
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
+from clustersim.legality.timeline_rules.sharing import Reused, Sharing, reused_in, sharing_of
 from clustersim.legality.timeline_rules.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.unfolding import sheets_of_tables
-from clustersim.legality.timeline_rules.use import Use, use_of
+from clustersim.legality.timeline_rules.use import Use, returns, use_of
 
 
 class Reading:
@@ -242,7 +245,56 @@ class Reading:
         history, pieces, runs, size = self.history, self.pieces, self.runs, self.given.block_tokens
         if pieces is None or runs is None or self.known is None or history.facts is None or size is None:
             return None
-        return use_of(history, pieces, runs, history.facts, size, self.hand_overs)
+        found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
+        if not self.given.prefix_caching:
+            return found
+        sharing, facts = self.sharing, history.facts
+        if sharing is None or self.several_pools:
+            return None
+        saved = sharing.changes.at_runs(runs)[0]
+        replica, time = (facts[name][found.ends].astype(np.int64) for name in ("replica", "time_ns"))
+        return replace(
+            found,
+            at_run=found.at_run - saved,
+            at_last=found.at_last - saved,
+            at_end=found.at_end - sharing.changes.at_facts(replica, time, found.ends),
+        )
+
+    @property
+    def several_pools(self) -> bool:
+        """Whether a replica has several K/V pools, of which nothing says which one keeps a sequence."""
+        return self.given.sp > 1 and self.given.sp_decode == "dp"
+
+    @cached_property
+    def contents(self) -> Contents | None:
+        """What full blocks of prompts hold; None where it was not declared."""
+        history, given, prompts = self.history, self.given, self.prompts
+        if history.prefixes is None or prompts is None or given.hash_tokens is None or given.block_tokens is None:
+            return None
+        return Contents(history.prefixes, prompts, given.hash_tokens, given.block_tokens)
+
+    @cached_property
+    def reused(self) -> Reused | None:
+        """What sequences took over from the prefix cache; None where it was not recorded."""
+        facts, pieces = self.history.facts, self.pieces
+        if facts is None or pieces is None or "value" not in facts:
+            return None
+        rows = self.facts_of(REUSED)
+        if self.prompts is not None:  # others belong to no request, which RUN-4 says
+            rows = rows[facts["request"][rows] < len(self.prompts)]
+        return reused_in(facts, rows, pieces)
+
+    @cached_property
+    def sharing(self) -> Sharing | None:
+        """Who holds which full prompt block when; None where it does not follow."""
+        pieces, facts, reused, contents = self.pieces, self.history.facts, self.reused, self.contents
+        size = self.given.block_tokens
+        if pieces is None or facts is None or reused is None or contents is None or size is None:
+            return None
+        rows, turns, _ = returns(facts, pieces, size, self.hand_overs)
+        rows, turns = rows[turns >= 0], turns[turns >= 0]
+        released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
+        return sharing_of(pieces, reused, released, contents, size)
 
     @cached_property
     def sound(self) -> BoolArray:

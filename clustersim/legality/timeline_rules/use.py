@@ -27,6 +27,8 @@ class Use:
     ----------
     at_run : int64 array of shape (runs,)
         When the first step of each run was decided.
+    at_last : int64 array of shape (runs,)
+        When the last step of each run was decided.
     ends : int64 array of shape (ends,)
         Rows of facts that end a request.
     at_end : int64 array of shape (ends,)
@@ -36,6 +38,7 @@ class Use:
     """
 
     at_run: Int64Array
+    at_last: Int64Array
     ends: Int64Array
     at_end: Int64Array
     certain: BoolArray
@@ -57,7 +60,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     first_takes, takes = _takes(pieces, runs, size)
     taken = np.cumsum(takes)
     before = np.concatenate((np.zeros(1, np.int64), taken))
-    rows, given_back = _returns(facts, pieces, size, hand_overs)
+    rows, _, given_back = returns(facts, pieces, size, hand_overs)
     replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
     at_run, at_fact = np.zeros(len(runs), np.int64), np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), bool)
@@ -73,14 +76,21 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         if history.given.horizon_ns is not None and high > low:
             certain[mine] = times <= starts[-1]
     ends = np.flatnonzero(facts["kind"][rows] == FINISHED)
-    return Use(at_run=at_run, ends=rows[ends], at_end=at_fact[ends], certain=certain[ends])
+    return Use(
+        at_run=at_run,
+        at_last=at_run - first_takes + takes,
+        ends=rows[ends],
+        at_end=at_fact[ends],
+        certain=certain[ends],
+    )
 
 
 def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Array]:
     """Return the blocks that the first step of each run takes, and those that all its steps take."""
     computed, after = pieces.computed, pieces.computed + pieces.count
     chunk = np.flatnonzero(pieces.is_chunk)
-    of_chunks = -(-after[chunk] // size) - -(-computed[chunk] // size)
+    held = np.where(pieces.reused > 0, 0, -(-computed // size))  # what it takes over, it takes as well
+    of_chunks = -(-after[chunk] // size) - held[chunk]
     first = np.bincount(pieces.first_run[chunk], weights=of_chunks, minlength=len(runs)).astype(np.int64)
     takes = first.copy()
     decodes = np.flatnonzero(~pieces.is_chunk)
@@ -97,10 +107,17 @@ def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Arra
     return first, takes
 
 
-def _returns(facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers) -> tuple[Int64Array, Int64Array]:
-    """Return the facts that give blocks back, in order of (replica, record), and how many blocks each gives.
+def returns(
+    facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the facts that give blocks back, in order of (replica, record).
 
     Among them are those that take blocks for entries that are to be received: they give a negative number.
+
+    Returns
+    -------
+    rows, turns, blocks : int64 arrays
+        Rows of facts, the turn that each ends (``Pieces.turn_of``; −1 where there is none), the blocks that it gives.
     """
     rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, HANDED_OVER)))
     request = facts["request"][rows].astype(np.int64)
@@ -125,8 +142,10 @@ def _returns(facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers) -> 
     known = (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
     amount = np.where(known, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
     reserved = hand_overs.reserved
+    turns = np.where(known, at, -1)
     if len(reserved):
         rows = np.concatenate((rows, reserved))
+        turns = np.concatenate((turns, np.full(len(reserved), -1)))
         amount = np.concatenate((amount, -facts["value"][reserved].astype(np.int64) // size))  # minus, rounded up
     order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
-    return rows[order], amount[order]
+    return rows[order], turns[order], amount[order]

@@ -1,0 +1,73 @@
+"""What the full K/V blocks of prompts hold, as declared by the hashes of a trace: a number per block.
+
+Two blocks have one number exactly when the prompts' hashes agree from the start up to the last hash that the block
+lies in. A block that lies beyond the hashes of its prompt, or is not full, has no number and is nobody else's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.timeline.passes import within
+
+
+class Contents:
+    """Numbers of blocks, request by request.
+
+    Parameters
+    ----------
+    rows : sequence of int64 arrays
+        Per request, hashes of the blocks of its prompt from the start on.
+    prompts : int64 array of shape (requests,)
+        Prompt tokens.
+    hash_tokens, block_tokens : int
+        Tokens of a hash; of a K/V block.
+
+    Attributes
+    ----------
+    blocks : int64 array of shape (requests,)
+        How many blocks of each prompt have a number.
+    """
+
+    def __init__(self, rows: tuple[Int64Array, ...], prompts: Int64Array, hash_tokens: int, block_tokens: int) -> None:
+        sizes = np.array([len(row) for row in rows], np.int64)
+        firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+        flat = np.concatenate([np.empty(0, np.int64), *rows])
+        starts = _equal_starts(flat, firsts[:-1], sizes)
+        self.blocks = np.minimum(prompts, sizes * hash_tokens) // block_tokens
+        self._first = np.cumsum(self.blocks) - self.blocks
+        block = within(self.blocks)
+        last = ((block + 1) * block_tokens - 1) // hash_tokens
+        of = starts[np.repeat(firsts[:-1], self.blocks) + last]
+        numbers = np.stack((of, block), axis=1)
+        self._numbers = _numbered(numbers[:, 0], numbers[:, 1])
+
+    def of(self, request: Int64Array, block: Int64Array) -> Int64Array:
+        """Return the numbers of blocks that have one."""
+        found: Int64Array = self._numbers[self._first[request] + block]
+        return found
+
+
+def _numbered(first: Int64Array, second: Int64Array) -> Int64Array:
+    """Return a number for each pair, equal for equal ones."""
+    order = np.lexsort((second, first))
+    changes = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
+    found = np.empty(len(first), np.int64)
+    found[order] = np.concatenate((np.zeros(1, np.int64), np.cumsum(changes)))[: len(first)]
+    return found
+
+
+def _equal_starts(flat: Int64Array, firsts: Int64Array, sizes: Int64Array) -> Int64Array:
+    """Return, for each hash, a number that is equal where all hashes up to it are."""
+    found = np.empty(len(flat), np.int64)
+    mine = np.flatnonzero(sizes > 0)
+    before, base, depth = np.zeros(len(mine), np.int64), 0, 0
+    while len(mine):
+        now = _numbered(before, flat[firsts[mine] + depth])
+        found[firsts[mine] + depth] = base + now
+        base += int(now.max()) + 1
+        depth += 1
+        longer = sizes[mine] > depth
+        mine, before = mine[longer], now[longer]
+    return found

@@ -1,0 +1,93 @@
+"""How much of the prompts a prefix cache gave, and how much one without limits would have given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, REUSED
+from clustersim.timeline.tables import Table
+from clustersim.workload.requests import Requests
+
+Figures = dict[str, float | int | None]
+
+
+def cached_tokens(facts: Table, count: int) -> Int64Array:
+    """Return how many tokens each request took over when it was first admitted.
+
+    What it finds of its own after a preemption is not counted, as vLLM does not.
+
+    Parameters
+    ----------
+    facts : Table
+        Of a timeline.
+    count : int
+        Requests.
+    """
+    kind, request, time = facts["kind"], facts["request"], facts["time_ns"]
+    first = np.full(count, -1, np.int64)
+    rows = np.flatnonzero(kind == ADMITTED)[::-1]  # the first of several is the one that stays
+    first[request[rows]] = time[rows]
+    found = np.zeros(count, np.int64)
+    rows = np.flatnonzero(kind == REUSED)
+    rows = rows[time[rows] == first[request[rows]]]
+    found[request[rows]] = facts["value"][rows]
+    return found
+
+
+def prefix_figures(requests: Requests, columns: Mapping[str, Any], block_tokens: int) -> Figures:
+    """Return what a summary says of the prefix cache; None where there is nothing to divide by.
+
+    ``hit_rate`` is the share of prompt tokens that admitted requests took over (vLLM: ``prefix_cache_hits`` over
+    ``prefix_cache_queries``). ``block_hit_rate`` counts blocks as the trace hashes them (512 tokens in Mooncake's), the
+    last one, which may be partial, too: a block counts as found when all of it was taken over that can be, which is
+    full blocks of the pool, and not the last token. ``infinite_block_hit_rate`` is the share of these blocks that came
+    before, with all blocks before them: what a cache would give that forgets nothing and computes at once.
+
+    Parameters
+    ----------
+    requests : Requests
+    columns : mapping
+        ``request``, ``admitted_ns`` and ``cached_tokens`` of those that arrived.
+    block_tokens : int
+        Tokens per block of the pool.
+    """
+    known = ~np.isnan(np.ma.filled(np.ma.asarray(columns["admitted_ns"]).astype(np.float64), np.nan))
+    came = np.asarray(columns["request"])
+    chosen, cached = came[known], np.asarray(columns["cached_tokens"])[known].astype(np.int64)
+    prompts = requests.prompt_tokens[chosen]
+    total, rows, size = int(prompts.sum()), requests.prefix_hashes, requests.hash_block_tokens
+    figures: Figures = {
+        "cached_tokens": int(cached.sum()),
+        "hit_rate": int(cached.sum()) / total if total else None,
+        "block_hit_rate": None,
+        "infinite_block_hit_rate": None,
+    }
+    if rows is None or size is None:
+        return figures
+    lengths = np.array([len(row) for row in rows], np.int64)[chosen]
+    blocks = int((-(-prompts // size)).sum())
+    most = np.minimum(prompts - 1, lengths * size) // block_tokens * block_tokens
+    last = (cached == most) & (most > (lengths - 1) * size) & (lengths > 0)
+    found = int(np.where(last, lengths, cached // size).sum())
+    if blocks:
+        figures["block_hit_rate"] = found / blocks
+        figures["infinite_block_hit_rate"] = _leading([rows[at] for at in came.tolist()]) / max(
+            1, int((-(-requests.prompt_tokens[came] // size)).sum())
+        )
+    return figures
+
+
+def _leading(rows: list[Int64Array]) -> int:
+    """Return how many hashes came before in an earlier row, behind the same hashes."""
+    seen: dict[tuple[int, int], int] = {}
+    found = 0
+    for row in rows:
+        before, new = -1, len(seen)
+        for value in row.tolist():
+            before = seen.setdefault((before, value), len(seen))
+            found += before < new
+    return found
