@@ -16,7 +16,8 @@ FLAGS: Final[Mapping[str, Flag]] = table(
     values="--goodput --header --lora-modules --metadata --timeline-itl-thresholds",
     read="""
         --burstiness --dataset-name --goodput --input-len --max-concurrency --num-prompts --output-len
-        --prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len --prefix-repetition-suffix-len
+        --prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len
+        --prefix-repetition-suffix-len
         --random-input-len --random-output-len --random-prefix-len --random-range-ratio --request-rate --seed
         """,
     ignored={

@@ -143,6 +143,7 @@ def small_run(*, requests: int = 300, rate: float = 4.0, seed: int = 3) -> dict[
         "output_tokens": output,
         "generated_tokens": made,
         "preemptions": np.zeros(requests, np.int32),
+        "cached_tokens": np.zeros(requests, np.int64),
         "outcome": np.full(requests, "finished", object),
     }
     values, weights = np.unique(np.array(gaps, np.int64), return_counts=True)
