@@ -92,6 +92,8 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
     windows : tuple of int
         Sliding windows of the model.
     """
+    if sp.whole:
+        return _apart(batch, sp.degree, windows)
     return _whole(batch, windows) if sp.degree == 1 else _split(batch, sp, windows)
 
 
@@ -126,6 +128,29 @@ def _whole(batch: StepBatch, windows: tuple[int, ...]) -> Features:
         found |= {f"pairs{suffix}{part}": pairs for part in ("", "*", "#0")}
         found |= {f"prefill_keys{suffix}{part}": attended for part in ("", "*", "#0")}
     return found
+
+
+def _apart(batch: StepBatch, degree: int, windows: tuple[int, ...]) -> Features:
+    """Return the features of replicas in lockstep: each has whole prompts of its own; only experts see all tokens."""
+    mine: list[list[Chunk]] = [[] for _ in range(degree)]
+    for chunk in batch.chunks:
+        mine[chunk.owner].append(chunk)
+    parts = [
+        _whole(
+            StepBatch(
+                chunks=tuple(mine[s]),
+                decode_sequences=batch.decode_sequences[s : s + 1],
+                decode_keys=batch.decode_keys[s : s + 1],
+                windowed_keys={window: keys[s : s + 1] for window, keys in batch.windowed_keys.items()},
+            ),
+            windows,
+        )
+        for s in range(degree)
+    ]
+    names = dict.fromkeys(name for part in parts for name in part)
+    found = {name: tuple([part.get(name, (0.0,))[0] for part in parts]) for name in names}
+    tokens = found["tokens"]
+    return found | {"stage_tokens": (sum(tokens),) * degree, "peak_tokens": (max(tokens),) * degree}
 
 
 def _split(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...]) -> Features:

@@ -94,7 +94,7 @@ class Pricer:
 
     def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
         """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
-        graph = batch.kind == "decode" and self.in_graph(batch.num_decodes)
+        graph = batch.kind == "decode" and self.in_graph(batch.decode_sequences)
         return self.price_groups(price_groups(classes), self.features(batch), graph=graph)
 
     def decode_run(
@@ -119,7 +119,7 @@ class Pricer:
             Nanoseconds by class; the classes that vary (0 in ``row``); their nanoseconds, (steps, len(columns)).
         """
         row, columns = self.decode_row(program, decode_sequences)
-        gap = self.gap_s(graph=self.in_graph(sum(decode_sequences)))
+        gap = self.gap_s(graph=self.in_graph(decode_sequences))
         steps = len(next(iter(keys.values())))
         varying = np.empty((steps, len(columns)), np.int64)
         for place, index in enumerate(columns):
@@ -144,15 +144,19 @@ class Pricer:
         columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
         if row is None:
             batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
-            graph = self.in_graph(batch.num_decodes)
+            graph = self.in_graph(decode_sequences)
             row = self.price_groups(self._groups(program), self.features(batch), graph=graph)
             row[list(columns)] = 0
             self.memory[program.key, decode_sequences] = row
         return row, columns
 
-    def in_graph(self, num_decodes: int) -> bool:
-        """Whether a step of that many decodes and nothing else runs as a captured graph."""
-        return num_decodes <= self.engine.graph_max_tokens
+    def in_graph(self, decode_sequences: tuple[int, ...]) -> bool:
+        """Whether a step of these decodes, by SP coordinate, and nothing else runs as a captured graph.
+
+        Of replicas in lockstep the one with most decodes tells: vLLM pads all of them to it.
+        """
+        count = max(decode_sequences) if self.sp.whole else sum(decode_sequences)
+        return count <= self.engine.graph_max_tokens
 
     def gap_s(self, *, graph: bool) -> float:
         """Return the gap before each kernel in seconds."""

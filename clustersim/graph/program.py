@@ -57,11 +57,14 @@ def class_node(node: Node) -> Node:
     return replace(node, name="", module="", rule="", width=0, copies=1, where="all")
 
 
-def depends_on_s(node: Node) -> bool:
-    """Whether any number that prices the node differs between SP ranks."""
+_OF_ALL: Final = frozenset(("stage_tokens", "peak_tokens"))
+
+
+def depends_on_s(node: Node, *, whole: bool = False) -> bool:
+    """Whether any number that prices the node differs between SP ranks; ``whole``: between replicas in lockstep."""
     if node.op in ("attention_prefill", "attention_decode"):
         return True
-    return any(feature in _BY_S for feature, _ in node.amount)
+    return any(feature not in _OF_ALL if whole else feature in _BY_S for feature, _ in node.amount)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -175,7 +178,7 @@ class _Compiler:
         communicates = node.axis is not None or node.op == "send"
         key = CostClass(
             node=class_node(node),
-            s=placed.s[0] if depends_on_s(node) else 0,
+            s=placed.s[0] if depends_on_s(node, whole=self.plan.sp.whole) else 0,
             comm=self.comm_key(node.op, placed.members) if communicates else None,
         )
         if key not in self.classes:

@@ -34,6 +34,8 @@ def sequence_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision
     sp = plan.sp.degree
     if sp == 1:
         return blueprint
+    if plan.sp.whole:
+        return replace(blueprint, sp=sp)
     if blueprint.kind == "decode":
         changed = blueprint if plan.sp.decode == "dp" else blueprint.map_bodies(lambda b: _idle(b, plan))
         return replace(changed, sp=sp)

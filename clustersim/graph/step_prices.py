@@ -159,7 +159,7 @@ class _Decodes(dict[int, DecodePrice]):
             base_ns=int(template.counts @ row),
             counts=tuple(template.counts[list(columns)].tolist()),
             windows=tuple(window_of(cls) for cls in classes),
-            ns=tuple(decode_price(pricer, cls, sequences, graph=pricer.in_graph(sequences)) for cls in classes),
+            ns=tuple(decode_price(pricer, cls, sequences, graph=pricer.in_graph((sequences,))) for cls in classes),
             sends=tuple(row[list(template.send_classes)].tolist()),
         )
         self.rows.append((row, columns))

@@ -5,7 +5,7 @@ A plan is plain data; whether it is legal for a model and a cluster is decided b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 EmbeddingSplit = Literal["vocab", "hidden"]
@@ -47,12 +47,16 @@ class SequencePlan:
         ``contiguous`` segments, or ``zigzag`` (rank r takes segments r and 2·sp−1−r of 2·sp).
     decode : str or None
         ``idle`` (SP rank 0 decodes) or ``dp`` (whole sequences spread over the SP ranks).
+    whole : bool
+        Whether prompts are not split either: the coordinates are replicas that share their experts
+        (:attr:`ParallelPlan.lockstep`).
     """
 
     degree: int = 1
     scheme: SequenceScheme | None = None
     partition: SequencePartition | None = None
     decode: SequenceDecode | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,5 +132,22 @@ class ParallelPlan:
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that share one expert's tensors: tp when there is no EP, else the stage's ranks / ep."""
-        return self.tp if self.ep.degree == 1 else self.stage_ranks // self.ep.degree
+        """Ranks that share one expert's tensors: tp when there is no EP, else the ranks that it spans / ep."""
+        ranks = self.stage_ranks * (self.dp if self.is_lockstep else 1)
+        return self.tp if self.ep.degree == 1 else ranks // self.ep.degree
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether the replicas share their experts, and so take every step together (EP over all ranks, DP > 1)."""
+        return self.ep.scope == "global" and self.ep.degree > 1 and self.dp > 1
+
+    @property
+    def lockstep(self) -> ParallelPlan:
+        """What runs as one: the plan itself, or all replicas that share experts as coordinates of a single one.
+
+        Ranks keep their numbers where there is one stage and no SP, as rule EP-1 has it for such experts.
+        """
+        if not self.is_lockstep:
+            return self
+        together = SequencePlan(degree=self.dp, decode="dp", whole=True)
+        return replace(self, dp=1, sp=together, ep=replace(self.ep, scope="replica"))

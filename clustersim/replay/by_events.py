@@ -12,6 +12,7 @@ from clustersim.errors import StallError
 from clustersim.replay.given import UNREACHED, Prepared, PreparedPool, Progress, ReplayResult
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
+from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
@@ -55,19 +56,22 @@ class EventReplay:
         self.replicas: list[Replica] = []
         for pool in prepared.pools:
             shapes: Shapes = {}
-            self.replicas += [self._replica(index, pool, shapes) for index in pool.replicas]
+            if pool.given.plan.is_lockstep:
+                self.replicas += self._lockstep(pool, shapes).members
+            else:
+                self.replicas += [self._replica(index, pool, shapes) for index in pool.replicas]
         self.entry = self.replicas[: given.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
         if given.hand_over is not None:
             self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas)
 
-    def _replica(self, index: int, pool: PreparedPool, shapes: Shapes) -> Replica:
-        prepared, contention = self.prepared, self.prepared.contention
-        given, plan = self.given, pool.given.plan
-        full = given.mode == "full"
+    def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
+        """Return what the stages of a replica (or of all of them in lockstep) need to know."""
+        contention = self.prepared.contention
+        full = self.given.mode == "full"
         wirings = []
-        for stage in range(plan.pp):
+        for stage in range(pool.given.plan.pp):
             here = pool.programs[index, stage]
             uneven = not all(program.even for program in here.values())
             wirings.append(
@@ -81,6 +85,31 @@ class EventReplay:
                     shapes=shapes,
                 )
             )
+        return wirings
+
+    def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
+        """Return all replicas of a pool as one: those that share their experts."""
+        prepared = self.prepared
+        (wiring,) = self._wirings(pool.first_replica, pool, shapes)
+
+        def member(index: int) -> Member:
+            return Member(
+                self.env, index, prepared.schedulers[index], pool.given.pricer, self.recorder, pool.numbers,
+                jumps=False, on_done=self._done, wake=self._wake,
+            )  # fmt: skip
+
+        together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
+        together.attach(
+            Pipeline(
+                self.env, self.network, self.given.comm, pool.first_replica, [wiring],
+                on_free=lambda: self._wake(pool.first_replica), on_step=together.step_ended,
+            )
+        )  # fmt: skip
+        return together
+
+    def _replica(self, index: int, pool: PreparedPool, shapes: Shapes) -> Replica:
+        prepared, given = self.prepared, self.given
+        wirings = self._wirings(index, pool, shapes)
         replica = Replica(
             self.env,
             index,
@@ -88,7 +117,7 @@ class EventReplay:
             pool.given.pricer,
             self.recorder,
             pool.numbers,
-            jumps=plan.pp == 1 and not wirings[0].as_events,
+            jumps=pool.given.plan.pp == 1 and not wirings[0].as_events,
             on_done=self._done,
             wake=self._wake,
         )

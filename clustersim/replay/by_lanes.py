@@ -34,6 +34,8 @@ def obstacle(prepared: Prepared) -> str:
         return "requests go from a prefill pool to a decode pool"
     if contention.crowded:
         return "collectives can meet on a link"
+    if given.plan.is_lockstep:
+        return "replicas that share experts take their steps together"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
     decisions = given.serving.lanes_lack

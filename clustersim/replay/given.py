@@ -175,7 +175,7 @@ class PreparedPool:
         self.given = given
         self.first_replica = first_replica
         self.first_rank = first_rank
-        self.mesh = Mesh(plan=given.plan)
+        self.mesh = Mesh(plan=given.plan.lockstep)
         compiled = compile_programs(self.mesh, given.blueprints, comm)
         self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
         """(replica, stage) → kind of step → program."""

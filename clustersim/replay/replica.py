@@ -206,12 +206,12 @@ class Replica:
             durations=[self.pricer.durations(program, batch, features) for program in programs],
             started_at=now_ns(self.env),
         )
-        self._account(decision, batch)
+        self.account(decision, batch)
         self.steps += 1
         self.in_flight += 1
         self._pipeline.launch(micro)
 
-    def _account(self, decision: Decision, batch: StepBatch) -> None:
+    def account(self, decision: Decision, batch: StepBatch) -> None:
         """Remember what the step row needs and what will have changed when the step ends."""
         pool = self.scheduler.pool
         context = sum(chunk.start for chunk in batch.chunks) + sum(batch.decode_keys)
@@ -238,11 +238,10 @@ class Replica:
         if template.is_chain:
             totals = int(template.counts @ row) + varying @ template.counts[list(columns)]
         else:
-            table = Durations(row=row, columns=columns, varying=varying).table()
-            totals = np.array([template.pass_times(one)[0] for one in table], np.int64)
+            totals = template.total_times(Durations(row=row, columns=columns, varying=varying).table())
         ends = now_ns(self.env) + np.cumsum(totals)
         starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
-        self._account(decision, batch)
+        self.account(decision, batch)
         self.run = Run(
             decision=decision,
             batch=batch,
@@ -279,17 +278,22 @@ class Replica:
         self.scheduler.advance(run.decision, len(run.starts))
         outcome = self.scheduler.complete(now_ns(self.env), run.decision)
         self._record_run(run, len(run.ends), self.rows.popleft())
-        self._settle(outcome)
+        self.settle(outcome)
 
     def _record_run(self, run: Run, steps: int, row: tuple[int, ...]) -> None:
         (program,) = self._programs("decode")
         durations = Durations(row=run.row, columns=run.columns, varying=run.varying[:steps])
         template = self.template_numbers[program.key]
         self.recorder.run(self.index, 0, template, self.steps, run.starts[:steps], durations)
-        slot = self.recorder.decoded(self.index, self.steps, steps, _requests(run.decision.decodes))
+        self.record_steps(run, self.steps, steps, row)
+        self.steps += steps
+
+    def record_steps(self, run: Run, first: int, steps: int, row: tuple[int, ...]) -> None:
+        """Record what this replica brought to ``steps`` steps of a run, from step ``first`` on."""
+        slot = self.recorder.decoded(self.index, first, steps, _requests(run.decision.decodes))
         self.recorder.step(
             self.index,
-            self.steps,
+            first,
             steps,
             slot,
             STEP_KINDS.index("decode"),
@@ -297,7 +301,6 @@ class Replica:
             int(run.ends[steps - 1]),
             *row,
         )
-        self.steps += steps
 
     def stop(self, now: int) -> None:
         """At the horizon: account for the steps of a run that have ended, and for the start of the next one."""
@@ -313,10 +316,11 @@ class Replica:
     def step_ended(self, micro: MicroBatch) -> None:
         """Account for and record a step that left the last stage."""
         self.in_flight -= 1
-        now = now_ns(self.env)
-        prefills = [(s.request, s.computed, count) for s, count in micro.decision.prefills]
-        outcome = self.scheduler.complete(now, micro.decision)
-        row = self.rows.popleft()
+        self.record_passes(micro)
+        self.complete(micro, micro.decision)
+
+    def record_passes(self, micro: MicroBatch) -> None:
+        """Record what a step did on each stage."""
         for stage, program in enumerate(self._programs(micro.kind)):
             template = self.template_numbers[program.key]
             run, start = micro.passes[stage], micro.starts[stage]
@@ -332,15 +336,23 @@ class Replica:
                 self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
                 self.recorder.transfer(self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage])
+
+    def complete(self, micro: MicroBatch, decision: Decision) -> None:
+        """Account for and record what this replica brought to a step that ended now."""
+        now = now_ns(self.env)
+        prefills = [(s.request, s.computed, count) for s, count in decision.prefills]
+        outcome = self.scheduler.complete(now, decision)
+        row = self.rows.popleft()
         sampled = frozenset(_requests(outcome.sampled))
         for request, first, count in prefills:
             self.recorder.chunk(self.index, micro.step, request, first, count, sampled=request in sampled)
-        slot = self.recorder.decoded(self.index, micro.step, 1, _requests(micro.decision.decodes))
+        slot = self.recorder.decoded(self.index, micro.step, 1, _requests(decision.decodes))
         kind = STEP_KINDS.index(micro.kind)
         self.recorder.step(self.index, micro.step, 1, slot, kind, micro.started_at, now, *row)
-        self._settle(outcome)
+        self.settle(outcome)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: Outcome) -> None:
+        """Tell everybody what a step brought."""
         for sequence in outcome.finished:
             self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
         self.flush()

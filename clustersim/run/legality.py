@@ -56,8 +56,8 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
         return in_each_pool(scenario, check_scenario_plan, tuple(apart(scenario)))
     numbers = _numbers(scenario)
     verdict = check_plan(**numbers)
-    if verdict.verdict != "legal" or (scenario.plan.ep.scope == "global" and scenario.plan.dp > 1):
-        return verdict  # the latter is refused by the simulator, which has no memory for it
+    if verdict.verdict != "legal":
+        return verdict
     memory = scenario_memory(scenario)
     layout = _simulated_layout(scenario, layout_of(deployment_of(scenario)), memory)
     limits = replace(numbers["limits"], kv_blocks=max(1, pool_blocks(scenario, memory)))

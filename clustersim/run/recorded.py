@@ -55,6 +55,9 @@ def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tup
     if told != wanted:
         message = f"found sp, tp and stages {told}; expected {wanted}, as the plan in scenario.yaml has it"
         yield "templates.json", "pools", message
+    elif timeline.templates and timeline.lockstep != (plans[0].dp if plans[0].is_lockstep else 1):
+        message = f"found passes of {timeline.lockstep} replicas at once; the plan in scenario.yaml has others"
+        yield "templates.json", "templates[0].ranks", message
     for name, most, words in (
         ("replica", sum(plan.dp for plan in plans), "replicas"),
         ("request", count, "requests"),

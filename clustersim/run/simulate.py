@@ -196,16 +196,13 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
 def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:
     """Resolve one pool of a scenario."""
     plan, model = scenario.plan, scenario.model
-    if plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1:
-        message = "experts over the ranks of all replicas cannot be simulated yet; use replica"
-        raise InputError(scenario.problem("plan.ep.scope", message))
     windows = dict.fromkeys(
         layer.attention.sliding_window for layer in model.layers if layer.attention.sliding_window is not None
     )
     return PoolInput(
         plan=plan,
-        blueprints={kind: blueprint_of(model, plan, scenario.precision, kind) for kind in STEP_KINDS},
-        pricer=Pricer(cost=cost, engine=scenario.engine, comm=comm, sp=plan.sp, windows=tuple(windows)),
+        blueprints={kind: blueprint_of(model, plan.lockstep, scenario.precision, kind) for kind in STEP_KINDS},
+        pricer=Pricer(cost=cost, engine=scenario.engine, comm=comm, sp=plan.lockstep.sp, windows=tuple(windows)),
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
     )

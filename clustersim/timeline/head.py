@@ -94,6 +94,7 @@ class Head:
         self.layout = Layout(pools=tuple(self._pools(values["pools"])))
         self.num_spans = self._whole("num_spans", values["num_spans"], 0, MOST)
         self.num_steps = self._whole("num_steps", values["num_steps"], 0, (1 << 31) - 1)
+        self.lockstep = self._lockstep(values["templates"])
         self.irregular_sizes: list[int] = self._wholes(
             "irregular_sizes", values["irregular_sizes"], -MOST_RANKS, MOST_RANKS
         ).tolist()
@@ -103,6 +104,14 @@ class Head:
         most = max((template.num_classes for template in self.templates), default=0) - 1
         sets = self._ragged("column_sets", values["column_sets"], 0, most)
         self.column_sets = tuple(tuple(columns) for columns in sets)
+
+    def _lockstep(self, templates: list[Any]) -> int:
+        """Return how many replicas share each pass: as often as a stage's ranks are in the ranks of a template."""
+        first = templates[0].get("ranks") if templates and isinstance(templates[0], dict) else None
+        ranks, stages = self.layout.pools[0].stage_ranks, self.layout.pools[0].stages
+        alone = len(self.layout.pools) == 1 and stages == 1
+        shared = alone and type(first) is int and 0 < first <= MOST_RANKS and first % ranks == 0
+        return first // ranks if shared and isinstance(first, int) else 1
 
     def _refuse(self, where: str, message: str) -> NoReturn:
         raise InputError(Problem(file=str(self.file), path=where, message=message))
@@ -174,7 +183,7 @@ class Head:
 
     def _plain(self, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[Any, ...] | range]]:
         pools = self.layout.pools
-        ranks = tuple(dict.fromkeys(pool.stage_ranks for pool in pools))
+        ranks = tuple(dict.fromkeys(pool.stage_ranks * self.lockstep for pool in pools))
         yield "kind", values["kind"], STEP_KINDS
         yield "stage", values["stage"], range(max(pool.stages for pool in pools))
         yield "variant", values["variant"], range(MOST_RANKS)
@@ -187,7 +196,8 @@ class Head:
             len(values[name]) if isinstance(values[name], list) else 0
             for name in ("class_symbol", "instance_class", "node_instance")
         )
-        sp = max(pool.sp for pool in self.layout.pools if pool.stage_ranks == values["ranks"])
+        shared = self.lockstep
+        sp = max(pool.sp * shared for pool in self.layout.pools if pool.stage_ranks * shared == values["ranks"])
         ranks, symbols = values["ranks"], len(values["symbols"])
         for name, length, low, high in (
             ("class_symbol", classes, 0, symbols - 1),

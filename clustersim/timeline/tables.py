@@ -136,6 +136,13 @@ class Tables:
         """Stages of a replica, where all are alike."""
         return self.layout.only.stages
 
+    @property
+    def lockstep(self) -> int:
+        """Replicas that share each pass, which is recorded as of the first of them: those that share experts."""
+        if len(self.layout.pools) > 1 or not self.templates:
+            return 1
+        return self.templates[0].ranks // self.layout.only.stage_ranks
+
     def count_spans(self) -> int:
         """Return how many spans there are, by rank, with both ends of a send and of a move."""
         inner = np.array([template.num_inner_spans for template in self.templates], np.int64)

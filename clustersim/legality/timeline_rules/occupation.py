@@ -104,6 +104,10 @@ def occupation_of(tables: Tables) -> Occupation:
         name: np.concatenate([part[name] for part in parts])
         for name in ("replica", "stage", "step", "count", "start", "end")
     }
+    if tables.lockstep > 1:  # a pass of several replicas holds the stage of each
+        count = len(columns["replica"])
+        columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
+        columns["replica"] += np.tile(np.arange(tables.lockstep), count)
     leaves = sends = None
     if tables.stages > 1:
         leaves = np.concatenate([part["leaves"] for part in parts])

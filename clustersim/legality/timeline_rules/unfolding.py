@@ -121,19 +121,20 @@ def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Arr
         return np.tile(values, count)
 
     nodes = len(template.members)
+    replica, rank = np.divmod(rows.rank, tables.sp_tp[0] * tables.sp_tp[1])
     yield Sheet(
         given=given,
         symbols=template.symbols,
         start=(starts + begin[:, None]).ravel(),
         end=(ends + begin[:, None]).ravel(),
-        rank=tiled(rows.rank),
+        rank=tiled(rank),
         stream=tiled(template.instance_stream[rows.instance]),
         symbol=tiled(template.node_symbol[rows.node]),
         layer=tiled(template.node_layer[rows.node]),
         step=spread("first_step"),
-        replica=spread("replica"),
+        replica=spread("replica") + tiled(replica),
         stage=spread("stage"),
-        pass_of=of,
+        pass_of=of * tables.lockstep + tiled(replica),
         group=np.where(rows.group >= 0, rows.group + shift * nodes, -1).ravel(),
         sources=(rows.sources + shift * width).ravel(),
         targets=(rows.targets + shift * width).ravel(),

@@ -1,0 +1,98 @@
+"""The longest path through a pass, many instances at a time: for passes of many ranks that do different work.
+
+An instance is one *level* behind the latest of those that it waits for: what it needs, and what its streams run before
+it. Instances of one level do not wait for each other, so that a level is one step of the longest path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+
+LEAST_WIDTH: Final = 8
+"""Instances per level, on average, from which on levels are faster than one instance after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Level:
+    """Instances that wait for earlier levels only.
+
+    Parameters
+    ----------
+    instances : int64 array
+    needs : int64 array
+        What these wait for, instance by instance; empty on the first level.
+    firsts : int64 array of shape (instances,)
+        Where in ``needs`` those of each one begin.
+    """
+
+    instances: Int64Array
+    needs: Int64Array
+    firsts: Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Levels:
+    """All levels of a pass, in order."""
+
+    levels: tuple[Level, ...]
+
+    def ends(self, durations: Int64Array) -> Int64Array:
+        """Return when every instance ends.
+
+        Parameters
+        ----------
+        durations : int64 array of shape (instances,) or (instances, passes)
+            Of one pass, or of several at once.
+        """
+        ends = durations.copy()
+        for level in self.levels[1:]:
+            ends[level.instances] += np.maximum.reduceat(ends[level.needs], level.firsts, axis=0)
+        return ends
+
+
+def levels_of(
+    coordinates: Sequence[tuple[int, ...]], streams: Int64Array, after: Sequence[tuple[int, ...]]
+) -> Levels | None:
+    """Put the instances of a pass into levels; None where these are too narrow to be worth it.
+
+    Parameters
+    ----------
+    coordinates : sequence of tuple of int
+        SP coordinates of each instance.
+    streams : int64 array of shape (instances,)
+    after : sequence of tuple of int
+        Earlier instances that each one needs.
+    """
+    last: dict[tuple[int, int], int] = {}
+    waits: list[list[int]] = []
+    depth: list[int] = []
+    for at, (some, stream, needed) in enumerate(zip(coordinates, streams.tolist(), after, strict=True)):
+        before = dict.fromkeys(needed)
+        for s in some:
+            if (s, stream) in last:
+                before[last[s, stream]] = None
+            last[s, stream] = at
+        waits.append(list(before))
+        depth.append(1 + max([depth[one] for one in before], default=-1))
+    count = max(depth, default=-1) + 1
+    if len(depth) < LEAST_WIDTH * count:
+        return None
+    members: list[list[int]] = [[] for _ in range(count)]
+    for at, level in enumerate(depth):
+        members[level].append(at)
+    return Levels(levels=tuple(_level(some, waits) for some in members))
+
+
+def _level(instances: list[int], waits: list[list[int]]) -> Level:
+    sizes = [len(waits[at]) for at in instances]
+    return Level(
+        instances=np.array(instances, np.int64),
+        needs=np.array([one for at in instances for one in waits[at]], np.int64),
+        firsts=np.cumsum([0, *sizes[:-1]], dtype=np.int64),
+    )

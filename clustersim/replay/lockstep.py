@@ -1,0 +1,236 @@
+"""Replicas that share their experts: each decides for itself, and all take every step together.
+
+A step of the group is one program whose coordinates are the replicas (``ParallelPlan.lockstep``): each brings the
+tokens that its own scheduler chose, and all of them meet at the dispatch and the combine of every MoE layer. A replica
+that has nothing to run brings a dummy batch of one token, as vLLM does
+(vllm/v1/engine/core.py, ``DPEngineCoreProc.run_busy_loop``: ``execute_dummy_batch``, 2025), because the ranks
+that hold its experts are asked for by the others. The next step starts when the one before it has ended everywhere.
+
+Passes are recorded as of replica 0; steps, chunks, decodes and facts name the replica whose they are, and every
+replica has a row for each step of the group, an empty one where it brought a dummy batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequences
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.pricing import decode_keys
+from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.replica import MAX_RUN, Replica, Run
+from clustersim.replay.wiring import MicroBatch
+from clustersim.serving.decision import Decision, batch_of
+from clustersim.serving.sequence import Sequence
+from clustersim.timeline.record import Durations
+
+NOBODY: Final = -1
+"""The request of a dummy batch."""
+NOTHING: Final = Decision(decodes=(), prefills=())
+"""What a replica brings that has nothing to run."""
+
+
+class Member(Replica):
+    """One replica of a group; the parameters are those of :class:`~clustersim.replay.replica.Replica`."""
+
+    group: Lockstep
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        self.scheduler.add(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
+            self.group.cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def schedule(self) -> None:
+        """Let the group take its next step, if it can."""
+        self.group.schedule()
+
+    def stop(self, now: int) -> None:
+        """At the horizon: let the group account for what has ended; the first member speaks for all."""
+        if self.index == 0:
+            self.group.stop(now)
+
+
+class Lockstep:
+    """Replicas that take every step together.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        In order of their numbers, from 0.
+    jumps : bool
+        Whether runs of decode steps may be one event.
+    """
+
+    def __init__(self, members: Sequences[Member], jumps: bool) -> None:
+        self.members = members
+        self.jumps = jumps
+        self.env = members[0].env
+        self.pricer = members[0].pricer
+        self.recorder = members[0].recorder
+        self.decisions: list[Decision] = []
+        self.run: Run | None = None
+        self.steps = 0
+        for member in members:
+            member.group = self
+
+    def attach(self, pipeline: Pipeline) -> None:
+        """Give the group its pipeline, of one stage."""
+        self.pipeline = pipeline
+        self.members[0].attach(pipeline)
+
+    def schedule(self) -> None:
+        """Start a step when none is under way and any replica has something to run."""
+        if self.run is not None or not self.pipeline.free:
+            return
+        found = [member.scheduler.schedule(now_ns(self.env)) for member in self.members]
+        if not any(found):
+            return
+        self.decisions = [decision or NOTHING for decision in found]
+        parts = [batch_of(decision, 1, self.pricer.windows) for decision in self.decisions]
+        for member, decision, part in zip(self.members, self.decisions, parts, strict=True):
+            member.account(decision, part)
+        batch = together(parts)
+        if self.jumps and self._steady:
+            self._jump(batch)
+        else:
+            self._step(batch)
+
+    @property
+    def _steady(self) -> bool:
+        """Whether every replica would decide the same again, one that has nothing to run until something arrives."""
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            idle = decision is NOTHING and not member.scheduler.waiting and not member.scheduler.running
+            if not idle and not decision.steady:
+                return False
+        return True
+
+    def _step(self, batch: StepBatch) -> None:
+        program = self.pipeline.stages[0].programs[batch.kind]
+        features = self.pricer.features(batch)
+        micro = MicroBatch(
+            step=self.steps,
+            kind=batch.kind,
+            decision=Decision(
+                decodes=tuple(s for decision in self.decisions for s in decision.decodes),
+                prefills=tuple(chunk for decision in self.decisions for chunk in decision.prefills),
+            ),
+            features=features,
+            durations=[self.pricer.durations(program, batch, features)],
+            started_at=now_ns(self.env),
+        )
+        self.steps += 1
+        self.pipeline.launch(micro)
+
+    def step_ended(self, micro: MicroBatch) -> None:
+        """Account for and record a step that ended on all ranks."""
+        self.members[0].record_passes(micro)
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            member.complete(micro, decision)
+
+    def _jump(self, batch: StepBatch) -> None:
+        pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
+        steps = min(MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
+        program = self.pipeline.stages[0].programs["decode"]
+        grown = np.arange(steps, dtype=np.int64)
+        keys: dict[tuple[int, int | None], Int64Array] = {}
+        for (s, window), count in decode_keys(batch).items():
+            decodes = self.decisions[s].decodes
+            if window is None or not decodes:  # a dummy batch stays as it is
+                keys[s, window] = count + len(decodes) * grown
+            else:
+                owned = np.array([q.computed + 1 for q in decodes], np.int64)
+                keys[s, window] = np.minimum(owned[:, None] + grown[None, :], window).sum(axis=0)
+        row, columns, varying = self.pricer.decode_run(program, batch.decode_sequences, keys)
+        totals = program.template.total_times(Durations(row=row, columns=columns, varying=varying).table())
+        ends = now_ns(self.env) + np.cumsum(totals)
+        starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
+        self.run = Run(
+            decision=NOTHING, batch=batch, row=row, columns=columns, varying=varying, starts=starts, ends=ends
+        )
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            member.run = replace(self.run, decision=decision)
+        self._arm()
+
+    def _arm(self) -> None:
+        run = self.run
+        assert run is not None
+        run.version += 1
+        at(self.env, int(run.ends[-1]) - now_ns(self.env), COMPLETION, self._landed, (run, run.version))
+
+    def cut(self, now: int) -> None:
+        """End a run with the first step that ends at ``now`` or later."""
+        run = self.run
+        if run is None:
+            return
+        steps = int(np.searchsorted(run.ends, now, side="left")) + 1
+        if steps < len(run.ends):
+            run.starts, run.ends, run.varying = run.starts[:steps], run.ends[:steps], run.varying[:steps]
+            self._arm()
+
+    def _landed(self, landing: tuple[Run, int]) -> None:
+        run, version = landing
+        if version != run.version:
+            return
+        self.run = None
+        self._record(run, len(run.ends))
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            member.run = None
+            member.scheduler.advance(decision, len(run.ends))
+            member.settle(member.scheduler.complete(now_ns(self.env), decision))
+
+    def _record(self, run: Run, steps: int) -> None:
+        """Record so many steps of a run."""
+        durations = Durations(row=run.row, columns=run.columns, varying=run.varying[:steps])
+        template = self.members[0].template_numbers[self.pipeline.stages[0].programs["decode"].key]
+        self.recorder.run(0, 0, template, self.steps, run.starts[:steps], durations)
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            member.record_steps(replace(run, decision=decision), self.steps, steps, member.rows.popleft())
+        self.steps += steps
+
+    def stop(self, now: int) -> None:
+        """At the horizon: account for the steps of a run that have ended, and for the start of the next one."""
+        run = self.run
+        if run is None:
+            return
+        ended = int(np.searchsorted(run.ends, now, side="right"))
+        for member, decision in zip(self.members, self.decisions, strict=True):
+            member.scheduler.advance(decision, min(ended + 1, len(run.starts)))
+            member.flush()
+        if ended:
+            self._record(run, ended)
+
+
+def together(parts: Sequences[StepBatch]) -> StepBatch:
+    """Return what a group takes through a step: what each replica brings, a dummy batch where that is nothing.
+
+    A dummy batch is one token: of a prompt where all others prefill, else of a sequence that begins to decode.
+    """
+    prefills = not any(part.num_decodes for part in parts)
+    chunks: list[Chunk] = []
+    decodes, keys = [part.decode_sequences[0] for part in parts], [part.decode_keys[0] for part in parts]
+    windowed = {window: [part.windowed_keys[window][0] for part in parts] for window in parts[0].windowed_keys}
+    for owner, part in enumerate(parts):
+        chunks += [replace(chunk, owner=owner) for chunk in part.chunks]
+        if part.chunks or part.num_decodes:
+            continue
+        if prefills:
+            chunks.append(Chunk(request=NOBODY, start=0, count=1, owner=owner))
+            continue
+        decodes[owner] = keys[owner] = 1
+        for sums in windowed.values():
+            sums[owner] = 1
+    return StepBatch(
+        chunks=tuple(chunks),
+        decode_sequences=tuple(decodes),
+        decode_keys=tuple(keys),
+        windowed_keys={window: tuple(sums) for window, sums in windowed.items()},
+    )
