@@ -140,9 +140,13 @@ def deployment(
     return ReplayInput(
         topology=topology,
         plan=plan,
-        blueprints={kind: blueprint_of(spec, plan, Precision(), kind) for kind in STEP_KINDS},
+        blueprints={kind: blueprint_of(spec, plan.lockstep, Precision(), kind) for kind in STEP_KINDS},
         pricer=Pricer(
-            cost=cost or RoundCost(), engine=engine, comm=comm, sp=plan.sp, windows=(window,) if window else ()
+            cost=cost or RoundCost(),
+            engine=engine,
+            comm=comm,
+            sp=plan.lockstep.sp,
+            windows=(window,) if window else (),
         ),
         comm=comm,
         serving=replace(ServingConfig(kv_block_tokens=4), **serving),  # type: ignore[arg-type]

@@ -169,6 +169,8 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
+    for one in scenario.each_pool():
+        _refuse_split_lockstep(one, pools=len(scenario.pools))
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     cost = cost_model(scenario)
     first, *others = (_pool_input(one, comm, cost) for one in scenario.each_pool())
@@ -206,6 +208,18 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
     )
+
+
+def _refuse_split_lockstep(scenario: Scenario, pools: int) -> None:
+    """Refuse replicas that share experts where each has several stages, splits prompts, or hands over."""
+    plan = scenario.plan
+    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1 or pools):
+        found = "pools that hand over" if pools else f"pp {plan.pp} and sp {plan.sp.degree}"
+        message = (
+            f"experts over the ranks of all replicas can be simulated at pp 1 and sp 1 and without pools, found "
+            f"{found}; use replica"
+        )
+        raise InputError(scenario.problem("plan.ep.scope", message))
 
 
 def kv_blocks(scenario: Scenario) -> int:

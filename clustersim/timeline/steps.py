@@ -49,9 +49,11 @@ class Steps:
         passes = Passes(tables)
         table = tables.passes
         for block in passes.blocks(np.flatnonzero(table["stage"] == 0)):
-            at = self.at(table["replica"][block.runs], table["first_step"][block.runs])[block.of] + block.index
             after_another = table["first_step"][block.runs][block.of] + block.index > 0
-            self.end_ns[at[after_another] - 1] = passes.starts(block)[after_another]
+            ends = passes.starts(block)[after_another]
+            for member in range(tables.lockstep):
+                first = self.at(table["replica"][block.runs] + member, table["first_step"][block.runs])
+                self.end_ns[(first[block.of] + block.index)[after_another] - 1] = ends
 
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the positions of steps."""

@@ -116,7 +116,11 @@ def test_experts_over_all_replicas_are_refused_where_they_are_written() -> None:
     assert "plan.ep.scope" in result.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in names("scenarios") if name != "illegal-five-ways"])
+UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep")
+"""Illegal; experts over all replicas, which are refused (above)."""
+
+
+@pytest.mark.parametrize("name", [name for name in names("scenarios") if name not in UNPROVEN])
 def test_every_legal_scenario_that_ships_proves(name: str) -> None:
     found = prove_scenario(load(name, ()), orders=0)
     assert found.verdict.as_json()["violations"] == []

@@ -77,6 +77,12 @@ def orders(draw: st.DrawFn, scheduler: str) -> dict[str, Any]:
     return found
 
 
+def wide_degrees(tp: int, dp: int) -> st.SearchStrategy[int]:
+    """Draw a degree of EP over all replicas: it divides 8 experts and the ranks, and groups inside an expert fit."""
+    shares = {ep: tp * dp // ep for ep in (1, 2, 4, 8) if tp * dp % ep == 0}
+    return st.sampled_from([ep for ep, share in shares.items() if tp % share == 0] or [1])
+
+
 @st.composite
 def prefixes(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
     """Let some scenarios cache prefixes that prompts share, and some of these route by them."""
@@ -117,6 +123,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         }
     if moe:
         plan["ep"] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if tp * sp % e == 0]))
+        if sp == 1 and pp == 1 and dp > 1 and draw(st.booleans()):
+            plan["ep"] = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
     if pp > 1 and draw(st.booleans()):
         plan["decode_overlap"] = "none"
     if draw(st.integers(0, 3)) == 0:
