@@ -202,6 +202,7 @@ class PreparedPool:
             stages=plan.pp,
             first_replica=self.first_replica,
             first_rank=self.first_rank,
+            lockstep=plan.dp if plan.is_lockstep else 1,
         )
 
     def schedulers(self, role: Role) -> list[Scheduler]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -92,9 +92,11 @@ class Head:
         values = read_object(self.file, _FIELDS)
         self.digest: str = values["digest"]
         self.layout = Layout(pools=tuple(self._pools(values["pools"])))
+        self.lockstep = self._lockstep(values["templates"])
+        if self.lockstep > 1:
+            self.layout = Layout(pools=(replace(self.layout.only, lockstep=self.lockstep),))
         self.num_spans = self._whole("num_spans", values["num_spans"], 0, MOST)
         self.num_steps = self._whole("num_steps", values["num_steps"], 0, (1 << 31) - 1)
-        self.lockstep = self._lockstep(values["templates"])
         self.irregular_sizes: list[int] = self._wholes(
             "irregular_sizes", values["irregular_sizes"], -MOST_RANKS, MOST_RANKS
         ).tolist()

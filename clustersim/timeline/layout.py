@@ -21,6 +21,8 @@ class PoolShape:
     ----------
     sp, tp, stages : int
     first_replica, first_rank : int
+    lockstep : int
+        Replicas that share each pass, which is recorded as of the first of them: those that share experts.
     """
 
     sp: int
@@ -28,6 +30,7 @@ class PoolShape:
     stages: int
     first_replica: int = 0
     first_rank: int = 0
+    lockstep: int = 1
 
     @property
     def stage_ranks(self) -> int:

@@ -138,10 +138,8 @@ class Tables:
 
     @property
     def lockstep(self) -> int:
-        """Replicas that share each pass, which is recorded as of the first of them: those that share experts."""
-        if len(self.layout.pools) > 1 or not self.templates:
-            return 1
-        return self.templates[0].ranks // self.layout.only.stage_ranks
+        """Replicas that share each pass; where there are several pools, none do."""
+        return self.layout.only.lockstep if len(self.layout.pools) == 1 else 1
 
     def count_spans(self) -> int:
         """Return how many spans there are, by rank, with both ends of a send and of a move."""
