@@ -36,7 +36,7 @@ HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-3": phases.in_turn,
     "PH-4": phases.own_steps,
     "KV-1": cache.append_only,
-    "KV-2": moves.reads_arrived,
+    "KV-2": moves.reads_what_is_there,
     "KV-3": cache.one_entry,
     "KV-5": cache.own_entries,
     "KV-6": pool.within_pool,

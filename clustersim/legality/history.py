@@ -164,8 +164,8 @@ class History:
         ``replica, step, layer, request, token, expert``: a row per token and expert that it was sent to; where known
         also ``selected``, the expert that the gate selected for that row, −1 where that was not said.
     held : Table or None
-        ``replica, block, request, taken_ns, freed_ns, content``: who held which K/V block when; equal ``content`` ≥ 0
-        marks a shared prefix.
+        ``replica, block, request, taken_ns, freed_ns, content``: who held which K/V block when, ``freed_ns`` −1
+        where it never gave it back; equal ``content`` ≥ 0 marks a shared prefix.
     flows : Table or None
         ``link, start_ns, end_ns, rate, capacity``: bytes per second on a link.
     prefixes : tuple of int64 arrays or None

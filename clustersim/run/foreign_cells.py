@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.legality.history import FACTS, KINDS, STREAMS
 
-NONE: Final = ("slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns")
+NONE: Final = ("slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns", "freed_ns")
 """Columns where −1, or an empty cell, stands for none."""
 INSTANTS: Final = 1 << 62
 AMOUNTS: Final = 1 << 40

@@ -12,7 +12,11 @@ from clustersim.run.foreign_table import ForeignTable
 
 Tables = Mapping[str, ForeignTable]
 
-KEYS: Final = {"steps": ("replica", "step"), "requests": ("request",)}
+KEYS: Final = {
+    "steps": ("replica", "step"),
+    "requests": ("request",),
+    "held": ("replica", "block", "request", "taken_ns"),
+}
 """Table → the columns that make a row unique."""
 NAMES_STEPS: Final = ("chunks", "decodes", "routes")
 NAMES_REQUESTS: Final = ("facts", "chunks", "decodes", "routes", "held")

@@ -217,5 +217,5 @@ def _backwards(table: ForeignTable) -> Iterator[Problem]:
     for first, last in (("start_ns", "end_ns"), ("taken_ns", "freed_ns")):
         if {first, last} <= set(table.columns):
             starts, ends = table.columns[first], table.columns[last]
-            for row in np.flatnonzero(ends < starts)[:1].tolist():
+            for row in np.flatnonzero((ends < starts) & (ends >= 0))[:1].tolist():
                 yield table.problem(row, last, f"found {ends[row]}, which is before {first} {starts[row]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.holding import lent_to_one
 from clustersim.legality.timeline_rules.phases import gaps, place
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.reuse import taken_over
@@ -83,7 +84,7 @@ def own_entries(reading: Reading) -> Finding:
 
     The exception are full blocks of prompts that start alike, where prefixes are shared.
     """
-    return merged(_attended(reading), _held(reading), taken_over(reading))
+    return merged(_attended(reading), lent_to_one(reading), taken_over(reading))
 
 
 def _attended(reading: Reading) -> Finding:
@@ -110,29 +111,4 @@ def _attended(reading: Reading) -> Finding:
         lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
         lambda i: f"attends to {told[i]:,} cached tokens, its own sequences have {attended[i]:,}",
         "let a sequence read the entries that it wrote, and no others",
-    )
-
-
-def _held(reading: Reading) -> Finding:
-    held = reading.history.held
-    if held is None:
-        return lacking("who holds which block (not recorded)")
-    order = np.lexsort((held["taken_ns"], held["block"], held["replica"]))
-    replica, block, request, taken, freed, content = (
-        held[name][order] for name in ("replica", "block", "request", "taken_ns", "freed_ns", "content")
-    )
-    until = np.maximum.accumulate(freed) if len(freed) else freed
-    same = (replica[1:] == replica[:-1]) & (block[1:] == block[:-1])
-    shared = (content[1:] >= 0) & (content[1:] == content[:-1])
-    other = request[1:] != request[:-1]
-    broken = same & other & ~shared & (taken[1:] < np.minimum(until[:-1], freed[:-1]))
-    return judged(
-        len(block),
-        broken,
-        lambda i: f"replica {replica[i + 1]}, block {block[i + 1]}",
-        lambda i: (
-            f"request {request[i + 1]} takes it at {taken[i + 1]:,} ns, request {request[i]} has it until "
-            f"{freed[i]:,} ns"
-        ),
-        "lend a block to one sequence at a time, or share a full prefix block of equal content",
     )

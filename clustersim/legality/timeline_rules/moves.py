@@ -9,12 +9,18 @@ from clustersim.legality.history import SpanTable
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.hand_over import reads_moved
+from clustersim.legality.timeline_rules.holding import enough
 from clustersim.legality.timeline_rules.pieces import Pieces
 from clustersim.legality.timeline_rules.reading import Reading
 
 
-def reads_arrived(reading: Reading) -> Finding:
-    """KV-2: a sequence decodes on a rank when all that its prompt chunks moved there has arrived.
+def reads_what_is_there(reading: Reading) -> Finding:
+    """KV-2: what a sequence reads has arrived where it reads it, and has a block."""
+    return merged(_arrived(reading), enough(reading))
+
+
+def _arrived(reading: Reading) -> Finding:
+    """A sequence decodes on a rank when all that its prompt chunks moved there has arrived.
 
     Of a folded timeline that follows from PH-1: a step has not ended before its last operator. With ``sp_decode: dp``
     the record does not say which rank reads which sequence. What another replica handed over has a table of its own.

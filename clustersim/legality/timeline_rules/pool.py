@@ -10,12 +10,17 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.hand_over import freed_when_moved
+from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
 
 
 def within_pool(reading: Reading) -> Finding:
     """KV-6: live blocks never exceed the pool, and no step exceeds what its buffers were sized for."""
+    return merged(_sized(reading), fits_pool(reading))
+
+
+def _sized(reading: Reading) -> Finding:
     runs, facts = reading.runs, reading.history.facts
     if runs is None:
         return NOTHING
@@ -70,9 +75,11 @@ def within_pool(reading: Reading) -> Finding:
 def all_return(reading: Reading) -> Finding:
     """KV-7: blocks come back when a sequence ends or is preempted, once, and none is missing at the end."""
     pieces, runs, facts = reading.pieces, reading.runs, reading.history.facts
+    block_by_block = merged(given_back(reading), kept(reading))
     if pieces is None or runs is None or facts is None:
-        return NOTHING
-    return merged(_in_time(reading), _counted(reading), _preempted(reading), freed_when_moved(reading.hand_overs))
+        return block_by_block
+    moved = freed_when_moved(reading.hand_overs)
+    return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, block_by_block)
 
 
 def _in_time(reading: Reading) -> Finding:

@@ -15,7 +15,7 @@ A file starts with a sentence of comment and the plan; then lines in any order, 
     op  : ranks 0 1 step 0 layer 2 ffn.all_reduce comm [20, 30] [20, 31]     rank by rank, where these differ
     op  : rank 0 step 0 pipeline.send send [0, 5] bytes 64 costs 5           what it carries, what it takes at least
     route step 0 layer 1 request 0 token 5 to 3 7                            also: selected 3 6, by its gate
-    block 9 held by 0 [0, 100]                   also: content 5, where equal content may be shared
+    block 9 held by 0 [0, 100]                   also: [0, never]; content 5, where equal content is shared
     link 3 carries 60 of 100 [0, 10]             bytes per second
     digest recorded abc
     other tp 2: request 0 got 3 with 10 entries  the same request under another plan
@@ -203,10 +203,11 @@ class _Reader:
             self.routes.append((0, int(step), int(layer), int(request), int(token), int(expert), int(chosen)))
 
     def _block(self, text: str) -> None:
-        found = re.fullmatch(r"(\d+) held by (\d+) \[(\d+), (\d+)\](?: content (\d+))?", text)
+        found = re.fullmatch(r"(\d+) held by (\d+) \[(\d+), (\d+|never)\](?: content (\d+))?", text)
         assert found, text
         block, request, taken, freed, content = found.groups()
-        self.held.append((0, int(block), int(request), int(taken), int(freed), -1 if content is None else int(content)))
+        until = -1 if freed == "never" else int(freed)
+        self.held.append((0, int(block), int(request), int(taken), until, -1 if content is None else int(content)))
 
     def _link(self, text: str) -> None:
         found = re.fullmatch(r"(\d+) carries (\d+) of (\d+) \[(\d+), (\d+)\]", text)

@@ -45,7 +45,7 @@ def refused(paths: Sequence[Path], given: Sequence[str] = ()) -> str:
         ("routes", 1, "request", "9", "routes.csv:2: request: found request 9, which "),
         ("steps", 2, "step", "0", "steps.csv:3: step: found step 0 of replica 0 again, after row 1"),
         ("requests", 2, "request", "0", "requests.csv:3: request: found request 0 again, after row 1"),
-        ("held", 1, "freed_ns", "-1", "held.csv:2: freed_ns: found '-1'; expected a whole number"),
+        ("held", 1, "freed_ns", "-2", "held.csv:2: freed_ns: found '-2'; expected a whole number"),
         ("flows", 1, "rate", "nan", "flows.csv:2: rate: found 'nan'; expected a number, 0 or more, and finite"),
         ("flows", 1, "rate", "inf", "flows.csv:2: rate: found 'inf'; expected a number, 0 or more, and finite"),
         ("flows", 2, "capacity", "99", "flows.csv:3: capacity: found 99; expected 100, as in the first row of link 3"),
@@ -193,6 +193,50 @@ def test_rejection_may_have_an_arrival_and_needs_a_reason_where_reasons_are_told
 def test_what_no_fact_tells_is_not_held_against_a_history(tmp_path: Path, facts: str, answer: str) -> None:
     text = "time_ns,kind,request\n" + "\n".join(facts.split())
     assert verdict_on(tmp_path, [], facts=text).of("RUN-4", "T") == answer
+
+
+HELD = "block,request,taken_ns,freed_ns\n7,0,0,{}\n"
+
+
+@pytest.mark.parametrize(
+    ("freed", "given", "answer"),
+    [
+        ("50", [], "legal"),
+        ("51", [], "illegal"),
+        ("", [], "illegal"),
+        ("-1", [], "illegal"),
+        ("", ["horizon_ns=40"], "legal"),
+        ("", ["horizon_ns=50"], "illegal"),
+    ],
+)
+def test_block_that_is_never_given_back_is_lost_unless_the_history_is_cut(
+    tmp_path: Path, freed: str, given: list[str], answer: str
+) -> None:
+    finished = "" if given == ["horizon_ns=40"] else "50,finished,0\n"
+    facts = "time_ns,kind,request\n0,arrived,0\n" + finished
+    verdict = verdict_on(tmp_path, given, held=HELD.format(freed), facts=facts)
+    assert verdict.of("KV-7", "T") == answer
+
+
+def test_block_that_is_taken_twice_by_one_request_at_one_instant_is_refused(tmp_path: Path) -> None:
+    rows = [line.split(",") for line in (HELD.format(50) + "7,0,0,60").split("\n")]
+    assert "held.csv:3: taken_ns: found taken_ns 0 of request 0 of block 7" in refused(
+        written(tmp_path, {"held": rows})
+    )
+
+
+def test_who_holds_blocks_is_looked_at_row_by_row_and_step_by_step(tmp_path: Path) -> None:
+    """Of the small history: two rows for KV-6 and KV-7, and the two steps of request 0 for KV-2 and KV-7."""
+    folders = {name: tmp_path / name for name in ("with", "without")}
+    looked = {}
+    for name, folder in folders.items():
+        folder.mkdir()
+        chosen = {table: rows for table, rows in tables().items() if name == "with" or table != "held"}
+        verdict = check_history(read_history(written(folder, chosen), GIVEN))
+        assert verdict.violations == ()
+        looked[name] = {rule.id: rule.looked_at for rule in verdict.rules}
+    more = {rule: looked["with"][rule] - looked["without"][rule] for rule in ("KV-2", "KV-5", "KV-6", "KV-7")}
+    assert more == {"KV-2": 2, "KV-5": 2, "KV-6": 2, "KV-7": 4}
 
 
 def test_numbers_of_requests_may_have_gaps(tmp_path: Path) -> None:
