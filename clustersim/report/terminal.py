@@ -109,7 +109,7 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         facts.append(("K/V cache", f"{share_words(kv_peak)} of a replica's blocks at most"))
     cache = prefix_words(summary)
     if cache is not None:
-        facts.append(("prefix cache", cache))
+        facts.append(("prefixes", cache))
     size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
     wall = (summary.get("wall_s") or {}).get("simulate")
     facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))
