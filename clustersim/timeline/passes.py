@@ -98,7 +98,7 @@ class Passes:
                 lengths[mine[some]] = self.tables.row_values[at[:, None] + np.arange(len(counts))] @ counts
         return lengths
 
-    def _varying(self, block: Block) -> Iterator[tuple[int, tuple[int, ...], Int64Array, Int64Array]]:
+    def varying(self, block: Block) -> Iterator[tuple[int, tuple[int, ...], Int64Array, Int64Array]]:
         """Yield (template, columns, steps, durations of shape (steps, columns)) where some vary."""
         group, groups = self._groups
         passes = self.tables.passes
@@ -113,7 +113,7 @@ class Passes:
     def lengths(self, block: Block) -> Int64Array:
         """Return the sum of all durations of each step: how long the pass of a chain takes, and no pass longer."""
         lengths: Int64Array = self._row_lengths[self.tables.passes["row"][block.runs]][block.of]
-        for template, columns, steps, values in self._varying(block):
+        for template, columns, steps, values in self.varying(block):
             lengths[steps] += values @ self.tables.templates[template].counts[list(columns)]
         return lengths
 
@@ -140,7 +140,7 @@ class Passes:
         rows, back = np.unique(self.tables.passes["row"][block.runs], return_inverse=True)
         values = self.tables.row_values[self.tables.rows["at"][rows][:, None] + np.arange(width)]
         table: Int64Array = values[back[block.of]]
-        for _, columns, steps, found in self._varying(block):
+        for _, columns, steps, found in self.varying(block):
             table[steps[:, None], list(columns)] = found
         return table
 

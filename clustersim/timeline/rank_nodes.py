@@ -1,0 +1,71 @@
+"""Which operators of a template are on which rank and stream, and when each of many passes has them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.timeline.spans import STREAMS
+
+COMM: Final = STREAMS.index("comm")
+
+
+class RankNodes:
+    """Of one template: which nodes are on which rank and stream.
+
+    Parameters
+    ----------
+    template : PassTemplate
+    """
+
+    def __init__(self, template: PassTemplate) -> None:
+        self.template = template
+        counts = np.fromiter(map(len, template.members), np.int64, len(template.members))
+        self.local = np.fromiter((rank for m in template.members for rank in m), np.int64, int(counts.sum()))
+        self.node = np.repeat(np.arange(len(counts)), counts)
+        self.stream = template.instance_stream[template.node_instance[self.node]]
+
+    def by_rank(self, node_ns: Int64Array) -> Int64Array:
+        """Add up nanoseconds of each node by rank and stream, int64 of shape (ranks, streams)."""
+        total = np.zeros((self.template.ranks, len(STREAMS)), np.int64)
+        np.add.at(total, (self.local, self.stream), node_ns[self.node])
+        return total
+
+    @cached_property
+    def nodes_of(self) -> list[tuple[Int64Array, npt.NDArray[np.bool_]]]:
+        """Per rank its nodes, and which of them communicate."""
+        found = []
+        for rank in range(self.template.ranks):
+            mine = np.flatnonzero(self.local == rank)
+            found.append((self.node[mine], self.stream[mine] == COMM))
+        return found
+
+    @cached_property
+    def fills(self) -> list[bool]:
+        """Per rank whether it takes part in every instance of a chain, so that it has no gap in a pass."""
+        template = self.template
+        return [
+            template.is_chain and len(np.unique(template.node_instance[nodes])) == len(template.instance_class)
+            for nodes, _ in self.nodes_of
+        ]
+
+    def ends(self, by_instance: Int64Array) -> Int64Array:
+        """Return the end of every instance of passes; both of shape (passes, instances)."""
+        template = self.template
+        if template.is_chain:
+            return np.cumsum(by_instance, axis=1)
+        ends = np.zeros_like(by_instance)
+        free: dict[tuple[int, int], int] = {}
+        for i, (s_set, stream, after) in enumerate(
+            zip(template.instance_s, template.instance_stream.tolist(), template.after, strict=True)
+        ):
+            needs = {*after, *(free[s, stream] for s in s_set if (s, stream) in free)}
+            start = ends[:, sorted(needs)].max(axis=1) if needs else 0
+            ends[:, i] = start + by_instance[:, i]
+            free |= dict.fromkeys(((s, stream) for s in s_set), i)
+        return ends
