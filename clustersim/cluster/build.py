@@ -1,14 +1,15 @@
 """From a topology's YAML document, a scenario's overrides and a device's document to a :class:`Topology`.
 
 A document is data: ``name``, ``device`` (a file of ``topologies/devices``), ``nodes`` (where the fabric has
-nodes), ``fabric`` (a ``kind`` with its parameters) and ``source``. An override replaces ``nodes``,
-``device`` or any parameter of the fabric by its bare name.
+nodes), ``fabric`` (a ``kind`` with its parameters), ``price`` (of one device, optional) and ``source``. An override
+replaces ``nodes``, ``device``, ``price`` or any parameter of the fabric by its bare name.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from clustersim.cluster.assembly import assemble
@@ -20,6 +21,9 @@ from clustersim.cluster.reading import Reader
 from clustersim.cluster.topology import MAX_DEVICES, Topology
 from clustersim.cluster.torus import read_torus, torus_topology
 from clustersim.errors import InputError, Problem
+
+_TOP_KEYS: Final = ("device", "nodes", "price")
+"""What an override replaces outside the fabric."""
 
 Finisher = Callable[[str, Device, str], Topology]
 """Builds what was read, given name, device and source; called only when nothing was wrong."""
@@ -74,6 +78,9 @@ def build_topology(
     name, wanted = top.text("name"), top.text("device")
     source = top.text("source") if top.has("source") else ""
     device = _device(device_document, problems, f"device {wanted}")
+    price = top.maybe("price", "price")
+    if device is not None and price is not None:
+        device = replace(device, price_per_hour=price)
     known = len(problems)
     kind = fabric.choice("kind", tuple(FABRICS))
     if len(problems) > known:  # which parameters there should be is unknown, too
@@ -98,8 +105,8 @@ def _merged(
     where: str | None,
 ) -> tuple[Reader, Reader]:
     """Return readers of the document and of its fabric, both with the overrides laid over them."""
-    top_overrides = {key: overrides[key] for key in ("device", "nodes") if key in overrides}
-    inner = {key: value for key, value in overrides.items() if key not in ("name", "device", "nodes")}
+    top_overrides = {key: overrides[key] for key in _TOP_KEYS if key in overrides}
+    inner = {key: value for key, value in overrides.items() if key not in ("name", *_TOP_KEYS)}
     top = Reader({**document, **top_overrides}, problems, file=where, overridden=tuple(top_overrides))
     fabric = top.raw("fabric")
     merged = {**fabric, **inner} if isinstance(fabric, Mapping) else {} if fabric is None else fabric

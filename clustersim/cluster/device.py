@@ -33,6 +33,8 @@ class Device:
         Peak dense FLOP/s (OP/s for int8) by dtype; a dtype without hardware support is absent.
     power_w, price_per_hour : float or None
         Board power in W, and price in USD/h; None when unknown.
+    idle_power_w : float or None
+        Power in W with nothing to do; None when unknown.
     kernels, collectives : Mapping of str to Mapping of str to float
         Fitted constants of the cost model and of collectives, section by section.
     source : str
@@ -46,6 +48,7 @@ class Device:
     flops: Mapping[str, float]
     power_w: float | None = None
     price_per_hour: float | None = None
+    idle_power_w: float | None = None
     kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
@@ -83,10 +86,13 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
         flops={dtype: compute.quantity(dtype, "flops") for dtype in DTYPES if compute.has(dtype)},
         power_w=power.maybe("board", "power"),
         price_per_hour=price.maybe("per_hour", "price"),
+        idle_power_w=power.maybe("idle", "power"),
         kernels=_constants(top, "kernels"),
         collectives=_constants(top, "collectives"),
         source=_sources(top.raw("source"), memory, compute, power, price),
     )
+    if device.idle_power_w is not None and device.idle_power_w > (device.power_w or 0.0):
+        power.problem("idle", "expected no more than power.board")
     if not device.flops:
         compute.problem("", f"missing; expected the dense FLOP/s of one or more of {', '.join(DTYPES)}")
     for reader in (top, memory, compute, power, price):

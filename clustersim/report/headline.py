@@ -12,10 +12,10 @@ from clustersim.report.metrics import (
     Columns,
     Weighted,
     attainment,
-    goodput_per_s,
     kv_peak,
     targets_ns,
 )
+from clustersim.report.service import goodput
 from clustersim.report.words import configuration, milliseconds, number, remarks, share_words, target_lines
 from clustersim.units import format_seconds
 
@@ -56,8 +56,10 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
         ("requests / s", number(rates["requests_per_s"], 3), f"{finished} finished"),
     ]
     if limits:
-        good = goodput_per_s(requests, limits)
-        tiles.append(("goodput, requests / s", number(good, 3), "finished within every target"))
+        good = goodput(requests, limits) or {}
+        met = good.get("share")
+        share = "finished within" if met is None else f"{share_words(met)} met"
+        tiles.append(("goodput, requests / s", number(good.get("requests_per_s"), 3), f"{share} every target"))
     for name in ("ttft", "tpot", "e2e"):
         latency = summary.get(f"{name}_ms")
         if latency:

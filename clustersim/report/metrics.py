@@ -221,18 +221,16 @@ def attainment(values: npt.NDArray[Any], weights: npt.NDArray[Any], target_ns: f
     return float(weights[values <= target_ns].sum() / weights.sum())
 
 
-def goodput_per_s(requests: Columns, limits_ns: Mapping[str, float]) -> float | None:
-    """Requests per second of the makespan that finished within every per-request target (TTFT, TPOT, E2E).
+def within_targets(requests: Columns, limits_ns: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Return which requests finished within every per-request target (TTFT, TPOT, E2E).
 
-    A one-token request has no TPOT and so can't miss it; ITL is no property of one request and is not
-    counted. None where the makespan is none or zero.
+    A one-token request has no TPOT and so can't miss it; ITL is no property of one request and is not counted.
     """
     good = is_finished(requests)
     for name, per_request in (("ttft", ttft_ns), ("tpot", tpot_ns), ("e2e", e2e_ns)):
         if name in limits_ns:
             good &= ~(per_request(requests) > limits_ns[name])
-    span = makespan_ns(requests)
-    return int(good.sum()) * NS_PER_S / span if span else None
+    return good
 
 
 def kv_peak(steps: Columns) -> float | None:

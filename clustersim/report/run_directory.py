@@ -42,11 +42,12 @@ _REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftra
 REQUEST_TYPES: Final = {
     "request": "int64", "replica": "int32",
     **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
+    **dict.fromkeys(("queueing_ns", "prefill_ns"), "int64"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
     "preemptions": "int32", "cached_tokens": "int64", "outcome": "string", "reason": "string",
 }  # fmt: skip
 """The columns of ``requests.parquet``, and their types."""
-MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "reason")
+MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "queueing_ns", "prefill_ns", "reason")
 STEP_TYPES: Final = {name: "string" if name == "kind" else of for name, of in STEP_COLUMNS.items() if name != "slot"}
 """The columns of ``steps.parquet``, and their types; slots belong to the episodes in the timeline."""
 SUMMARY_TYPES: Final = {

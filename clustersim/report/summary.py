@@ -9,7 +9,9 @@ import numpy as np
 
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
-from clustersim.report.metrics import Columns, kv_peak, summarise
+from clustersim.report.measures import measures
+from clustersim.report.metrics import Columns, kv_peak, summarise, targets_ns
+from clustersim.report.service import service_summary
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 
@@ -64,7 +66,9 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         Of the legality rules, at the levels that were asked; without it, that is not known.
     """
     scenario, timeline = result.scenario, result.timeline
-    found = summarise(plain_columns(result.requests), result.token_gaps)
+    requests = plain_columns(result.requests)
+    found = summarise(requests, result.token_gaps)
+    limits_ns = targets_ns(scenario.targets)
     return {
         "name": scenario.name,
         "digest": scenario.digest,
@@ -80,6 +84,8 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "spans": timeline.num_spans,
         "timeline_digest": timeline.digest,
         **legality_of(verdict),
+        **service_summary(requests, timeline.steps, limits_ns),
+        **measures(result),
         "preemptions": int(result.requests["preemptions"].sum()),
         "kv_blocks": result.kv_blocks,
         "prefix_cache": result.prefix_cache,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
+from clustersim.report.service_words import service_lines
 from clustersim.report.words import (
     legality_words,
     milliseconds,
@@ -85,9 +86,10 @@ def _latencies(summary: Mapping[str, Any]) -> Table:
     table.add_column("latency (ms)", min_width=10)
     for statistic in _STATISTICS:
         table.add_column(statistic, justify="right", min_width=8)
-    for name in LATENCIES:
+    rows = {"ttft": "TTFT", "ttft_queueing": "· queueing", "ttft_prefill": "· prefill"}
+    for name, label in (rows | {name: name.upper() for name in LATENCIES}).items():
         latency = summary.get(f"{name}_ms") or {}
-        table.add_row(name.upper(), *(milliseconds(latency.get(key)) for key in _STATISTICS))
+        table.add_row(label, *(milliseconds(latency.get(key)) for key in _STATISTICS))
     return table
 
 
@@ -102,6 +104,7 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         ("requests", f"{counts['finished']:,} of {counts['arrived']:,} finished{lasted}"),
         ("throughput", f"{output} output tokens/s, {total} with prompts, {each} requests/s"),
     ]
+    facts += [(what, words) for what, words in service_lines(summary) if words]
     pools = [f"{pool['name']} {share_words(pool['kv_peak'])}" for pool in summary.get("pools", ()) if pool["kv_peak"]]
     if pools:
         facts.append(("K/V cache", f"{', '.join(pools)} of a replica's blocks at most"))

@@ -46,6 +46,8 @@ class RunResult:
     token_gaps : (values, weights)
         Times between consecutive tokens, ns.
     replayed : ReplayResult
+    given : ReplayInput
+        What the replay was a function of.
     kv_blocks : int
         Blocks of each pool.
     simulate_s : float
@@ -60,6 +62,7 @@ class RunResult:
     requests: Mapping[str, Any]
     token_gaps: tuple[Int64Array, Int64Array]
     replayed: ReplayResult
+    given: ReplayInput
     kv_blocks: int
     simulate_s: float
     prefix_cache: Figures | None = None
@@ -109,6 +112,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
         requests=columns,
         token_gaps=times.gaps,
         replayed=replayed,
+        given=given,
         kv_blocks=given.kv_blocks,
         simulate_s=took,
         prefix_cache=cache,
@@ -266,6 +270,8 @@ def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTim
         "admitted_ns": _nullable(admitted[chosen]),
         "first_token_ns": _nullable(times.first_ns[chosen]),
         "finished_ns": _nullable(finished[chosen]),
+        "queueing_ns": _nullable(np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen]),
+        "prefill_ns": _nullable(np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen]),
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],

@@ -19,17 +19,33 @@ _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished")
 _THROUGHPUT: Final = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PREFIX_CACHE: Final = ("hit_rate", "block_hit_rate", "infinite_block_hit_rate", "cached_tokens")
+_TIMES: Final = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_queueing_ms", "ttft_prefill_ms")
+_MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "user_tokens_per_s": ("mean", "p50", "p10", "p5", "p1", "min"),
+    "goodput": ("requests_per_s", "share"),
+    "kv_occupancy": ("mean", "max"),
+    "batch": ("requests", "tokens", "running", "waiting"),
+    "utilisation": (
+        "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",
+        "generated_tokens_per_s", "generated_tokens_per_s_per_device",
+    ),
+    "energy": ("joules", "joules_per_output_token", "mean_device_w"),
+    "cost": ("usd", "usd_per_million_output_tokens"),
+}  # fmt: skip
+"""What else a summary measures, and in which parts."""
 
 TEXT_KEYS: Final = ("name", "digest", "timeline_digest")
 NUMBER_KEYS: Final = (
     "seed",
     *(f"requests.{part}" for part in _REQUESTS),
-    *(f"{times}.{part}" for times in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms") for part in _DISTRIBUTION),
+    *(f"{times}.{part}" for times in _TIMES for part in _DISTRIBUTION),
     *(f"throughput.{part}" for part in _THROUGHPUT),
     *(f"prefix_cache.{part}" for part in _PREFIX_CACHE),
+    *(f"{name}.{part}" for name, parts in _MEASURES.items() for part in parts),
     "makespan_s",
     "steps",
     "spans",
+    "preemptions",
     "wall_s.total",
     "wall_s.simulate",
 )

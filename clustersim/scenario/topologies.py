@@ -112,6 +112,6 @@ def _placed(
 
 
 def _written_out(base: Mapping[str, Any], changes: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
-    fabric = {key: value for key, value in changes.items() if key not in ("device", "nodes")}
-    top = {key: changes[key] for key in ("nodes",) if key in changes}
+    fabric = {key: value for key, value in changes.items() if key not in ("device", "nodes", "price")}
+    top = {key: changes[key] for key in ("nodes", "price") if key in changes}
     return {**base, **top, "device": dict(device), "fabric": {**base["fabric"], **fabric}}

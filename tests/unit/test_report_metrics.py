@@ -86,11 +86,6 @@ def test_targets_name_every_mistake() -> None:
     assert "targets.tpot: '50' has no unit" in str(second)
 
 
-def test_goodput_counts_requests_within_every_target(requests: dict[str, np.ndarray]) -> None:
-    assert metrics.goodput_per_s(requests, {"ttft": 50.0}) == pytest.approx(1 / 500e-9)
-    assert metrics.goodput_per_s(requests, {"ttft": 100.0, "e2e": 240.0}) == pytest.approx(2 / 500e-9)
-    assert metrics.goodput_per_s(requests, {"tpot": 99.0}) == pytest.approx(1 / 500e-9)  # the one-token request
-
 
 def test_attainment_is_the_weighted_share_within_the_target() -> None:
     assert metrics.attainment(np.array([1, 2, 3]), np.array([1, 1, 2]), 2.0) == 0.5

@@ -1,0 +1,133 @@
+"""The work that a run's tokens need of a model, whatever the plan: FLOPs, and keys that attention reads.
+
+Counted from requests and prompt chunks in closed form, not from steps, so it costs the same at any scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.model.architecture import Layer, ModelSpec
+from clustersim.model.work import module_flops
+from clustersim.timeline.tables import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Computed:
+    """What was computed of each request, int64 arrays of shape (requests,).
+
+    Parameters
+    ----------
+    first, prompt, last : int64 array
+        Positions [first, prompt) were computed as prompt, [prompt, last) as output: each counts once, however often a
+        preemption had it computed anew. ``first`` is above 0 where a prefix was reused.
+    generated : int64 array
+        Tokens generated: rows of the LM head.
+    """
+
+    first: Int64Array
+    prompt: Int64Array
+    last: Int64Array
+    generated: Int64Array
+
+
+def computed_positions(prompt_tokens: Int64Array, generated: Int64Array, chunks: Table) -> Computed:
+    """Return what was computed of each request.
+
+    Parameters
+    ----------
+    prompt_tokens, generated : int64 arrays of shape (requests,)
+        By number of request.
+    chunks : Table
+        Of a timeline.
+    """
+    count = len(prompt_tokens)
+    first = np.full(count, np.iinfo(np.int64).max)
+    last = np.zeros(count, np.int64)
+    np.minimum.at(first, chunks["request"], chunks["start"])
+    np.maximum.at(last, chunks["request"], chunks["start"].astype(np.int64) + chunks["count"])
+    # the last token generated is never computed; every one before it is
+    last = np.maximum(last, np.where(generated > 0, prompt_tokens + generated - 1, 0))
+    first = np.minimum(first, last)
+    return Computed(first=first, prompt=np.clip(prompt_tokens, first, last), last=last, generated=generated)
+
+
+def causal_pairs(first: Int64Array, last: Int64Array, window: int | None = None) -> int:
+    """Return the (query, key) pairs of the positions [first, last) of each request, summed.
+
+    Position p, counted from 0, attends to the p + 1 keys up to its own, at most ``window`` of them.
+
+    Examples
+    --------
+    >>> causal_pairs(np.array([0, 9]), np.array([4, 10])), causal_pairs(np.array([0]), np.array([4]), window=2)
+    (20, 7)
+    """
+    return int((_pairs_before(last, window) - _pairs_before(first, window)).sum())
+
+
+def _pairs_before(position: Int64Array, window: int | None) -> Int64Array:
+    """Pairs of the positions [0, position) of a request."""
+    whole = np.asarray(position, np.int64)
+    growing = whole if window is None else np.minimum(whole, window)
+    pairs: Int64Array = growing * (growing + 1) // 2
+    return pairs if window is None else pairs + (whole - growing) * window
+
+
+def model_flops(model: ModelSpec, computed: Computed) -> int:
+    """Return the FLOPs that one forward pass of the model over all computed tokens needs.
+
+    Every position whose K/V entries were computed counts once: its products with the weights (2 per parameter that it
+    visits), and 2 FLOPs per head dimension and attended key for scores and for values, causally; and one row of the LM
+    head per generated token. This is the count of PaLM [1]_ (appendix B: 6N + 12LHQT per trained token, a third of
+    which is the forward pass), with exact causal pairs in place of the full square. Norms, activations, what padding,
+    replicas of an operator or a second computation after a preemption cost is not model work, and not counted. MLA:
+    prompts expand the latent, output tokens absorb the expansion, as engines do it.
+
+    .. [1] Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B.
+    """
+    prompt_tokens = int((computed.prompt - computed.first).sum())
+    output_tokens = int((computed.last - computed.prompt).sum())
+    total = 2 * int(computed.generated.sum()) * model.hidden * model.vocab
+    for layer, times in _alike(model.layers):
+        window = layer.attention.sliding_window
+        prompt_pairs = causal_pairs(computed.first, computed.prompt, window)
+        output_pairs = causal_pairs(computed.prompt, computed.last, window)
+        parts = (
+            module_flops(model, layer, prompt_tokens, prompt_pairs),
+            module_flops(model, layer, output_tokens, output_pairs, absorbed=True),
+        )
+        total += times * sum(sum(part.values()) for part in parts)
+    return total
+
+
+def cache_reads(model: ModelSpec, chunks: Table, prompt_tokens: Int64Array, generated: Int64Array) -> list[int]:
+    """Return the tokens whose K/V entries attention of each layer reads from the cache in all steps together.
+
+    A prompt chunk reads what was cached before it, once; the keys of the chunk itself are at hand. A decode reads all
+    keys before its own. With a sliding window only keys within it are read. Chunks that are computed anew after a
+    preemption read again.
+    """
+    start, count = (chunks[name].astype(np.int64) for name in ("start", "count"))
+    sampled = np.asarray(chunks["sampled"]).astype(np.bool_)
+    found: dict[int | None, int] = {}
+    for window in {layer.attention.sliding_window for layer in model.layers}:
+        of_chunks = start if window is None else np.minimum(start, window - 1)
+        # each generated token had prompt + i − 1 known tokens before it (i from 1); those that chunks sampled are
+        # no decodes, and a decode's own key is at hand
+        of_tokens = causal_pairs(prompt_tokens - 1, prompt_tokens - 1 + generated, window)
+        known = start[sampled] + count[sampled]
+        of_sampled = int((known if window is None else np.minimum(known, window)).sum())
+        decodes = int(generated.sum()) - int(sampled.sum())
+        found[window] = int(of_chunks.sum()) + of_tokens - of_sampled - decodes
+    return [found[layer.attention.sliding_window] for layer in model.layers]
+
+
+def _alike(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
+    """Return each distinct layer and how often it occurs."""
+    counts: dict[Layer, int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return list(counts.items())

@@ -1,0 +1,110 @@
+"""What every row of ``steps`` carried, as the features that amounts of work and payloads are linear forms of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.graph.batch import Chunk, StepBatch, features_of
+from clustersim.graph.blueprint import STEP_KINDS, Terms
+from clustersim.plan.parallel import SequencePlan
+from clustersim.timeline.tables import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepFeatures:
+    """Steps of one kind of one replica.
+
+    Parameters
+    ----------
+    counts : int64 array of shape (rows,)
+        Steps that each row stands for.
+    features : mapping
+        Name → float array of shape (rows, sp); see ``clustersim.graph.batch``. Attention's own are left out.
+    """
+
+    counts: Int64Array
+    features: Mapping[str, FloatArray]
+
+    def amount(self, terms: Terms, s: int) -> FloatArray:
+        """Evaluate a linear form of features at SP coordinate ``s``, by row."""
+        total = np.zeros(len(self.counts))
+        for feature, coefficient in terms:
+            total += coefficient * self.features[feature][:, s]
+        return total
+
+
+def tells_features(sp: SequencePlan) -> bool:
+    """Whether a timeline tells what each SP rank carried: not where SP ranks decode sequences of their own.
+
+    Which rank keeps which sequence is not recorded.
+    """
+    return sp.degree == 1 or sp.decode == "idle"
+
+
+def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], StepFeatures]:
+    """Return what steps carried, by (replica, kind).
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    sp : SequencePlan
+        One of which :func:`tells_features`.
+    """
+    steps = tables.steps
+    code = steps["replica"].astype(np.int64) * len(STEP_KINDS) + steps["kind"]
+    order = np.argsort(code, kind="stable")
+    groups, firsts = np.unique(code[order], return_index=True)
+    split = _split(tables, sp) if sp.degree > 1 else {}
+    found = {}
+    for group, rows in zip(groups.tolist(), np.split(order, firsts[1:]), strict=True):
+        replica, kind = divmod(group, len(STEP_KINDS))
+        columns = {name: steps[name][rows].astype(np.float64) for name in _COLUMNS}
+        features = {name: values[:, None] for name, values in _whole(columns).items()}
+        if sp.degree > 1:
+            features = _of_rows(rows, columns["decode_tokens"], split, sp)
+        found[replica, STEP_KINDS[kind]] = StepFeatures(counts=steps["count"][rows].astype(np.int64), features=features)
+    return found
+
+
+_COLUMNS = ("prefill_tokens", "decode_tokens", "batch_requests")
+
+
+def _whole(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Features without SP, those of attention and of cached tokens left out."""
+    new, decodes, sequences = (columns[name] for name in _COLUMNS)
+    return {
+        **dict.fromkeys(("tokens", "stage_tokens", "peak_tokens"), new + decodes),
+        **dict.fromkeys(("prefill_tokens", "segment_tokens", "all_prefill_tokens"), new),
+        **dict.fromkeys(("rows", "sequences"), sequences),
+        "decode_sequences": decodes,
+    }
+
+
+def _split(tables: Tables, sp: SequencePlan) -> dict[int, tuple[Chunk, ...]]:
+    """Return the prompt chunks of each row of ``steps`` that has some."""
+    steps, chunks = tables.steps, tables.chunks
+    most = int(max(steps["step"].max(initial=0), chunks["step"].max(initial=0))) + 1
+    place, of = (table["replica"].astype(np.int64) * most + table["step"] for table in (steps, chunks))
+    order = np.argsort(place, kind="stable")
+    rows = order[np.searchsorted(place[order], of)]
+    found: dict[int, list[Chunk]] = {}
+    for row, request, start, count in zip(
+        rows.tolist(), *(chunks[name].tolist() for name in ("request", "start", "count")), strict=True
+    ):
+        found.setdefault(row, []).append(Chunk(request=request, start=start, count=count))
+    return {row: tuple(parts) for row, parts in found.items()}
+
+
+def _of_rows(
+    rows: Int64Array, decodes: FloatArray, split: Mapping[int, tuple[Chunk, ...]], sp: SequencePlan
+) -> dict[str, FloatArray]:
+    made = [
+        features_of(StepBatch(chunks=split.get(row, ()), decode_sequences=(int(count),)), sp)
+        for row, count in zip(rows.tolist(), decodes.tolist(), strict=True)
+    ]
+    return {name: np.array([features[name] for features in made]) for name in made[0]}

@@ -1,0 +1,138 @@
+"""How much of the links' capacity a run took: bytes by link, from the plans of collectives, sends and moves of K/V.
+
+A replay that folds undisturbed passes never puts these bytes on links one by one; they follow from what each step
+carried. Bytes are those of :class:`~clustersim.collective.plan.CommPlan`: what the payload takes of a link's capacity,
+the efficiency of the protocol included, so that a link that is never idle is used by 100 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.cluster.topology import Topology
+from clustersim.collective.plan import CommPlan, choose
+from clustersim.graph.blueprint import StepKind
+from clustersim.graph.program import StageProgram
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.comm import CommTable
+from clustersim.report.step_features import StepFeatures
+from clustersim.timeline.tables import HOST, Tables
+
+Programs = Mapping[tuple[int, int], Mapping[StepKind, StageProgram]]
+"""(replica, stage) → kind of step → program."""
+
+BUSIEST = 8
+"""Links that a summary names."""
+
+
+def link_bytes(
+    tables: Tables, programs: Programs, features: Mapping[tuple[int, str], StepFeatures], mesh: Mesh, comm: CommTable
+) -> FloatArray:
+    """Return the bytes of capacity that each link gave in a run, float64 of shape (links,).
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline: its moves of K/V entries. (Those to and from host memory use no link of the topology.)
+    programs : Programs
+    features : mapping
+        (replica, kind) → what steps carried.
+    mesh : Mesh
+    comm : CommTable
+    """
+    total = np.zeros(len(comm.topology.link_capacity))
+    for (replica, kind), steps in features.items():
+        for stage in range(mesh.plan.pp):
+            _add_stage(total, programs[replica, stage][kind], steps, mesh, comm, replica, stage)  # type: ignore[index]
+    _add_moves(total, tables, mesh, comm)
+    return total
+
+
+def _add_stage(
+    total: FloatArray, program: StageProgram, steps: StepFeatures, mesh: Mesh, comm: CommTable, replica: int, stage: int
+) -> None:
+    template, devices = program.template, mesh.stage_devices(replica, stage)
+    times: dict[tuple[int, tuple[int, ...]], int] = {}
+    for instance, members in zip(template.node_instance.tolist(), template.members, strict=True):
+        cls = int(template.instance_class[instance])
+        if program.classes[cls].comm is not None:
+            times[cls, members] = times.get((cls, members), 0) + 1
+    for (cls, members), count in times.items():
+        plans = comm.plans(program.classes[cls].node.op, tuple(devices[member] for member in members))
+        _add(total, plans, _payload(program, steps, cls), count * steps.counts)
+    if template.send_classes:
+        after = mesh.stage_devices(replica, stage + 1)
+        for local, cls in enumerate(template.send_classes):
+            plans = comm.plans("send", (devices[local], after[local]))
+            _add(total, plans, _payload(program, steps, cls), steps.counts)
+
+
+def _payload(program: StageProgram, steps: StepFeatures, cls: int) -> FloatArray:
+    chosen = program.classes[cls]
+    return steps.amount(chosen.node.amount, chosen.s)
+
+
+def _add(total: FloatArray, plans: Sequence[CommPlan], payloads: FloatArray, times: Int64Array) -> None:
+    """Add what payloads put on links, each so many times, by the plan that each of them takes."""
+    sizes, of = np.unique(payloads, return_inverse=True)
+    often = np.bincount(of, times, len(sizes))
+    if not plans or not len(sizes):
+        return
+    chosen, _ = choose(plans, sizes)
+    for number in np.unique(chosen).tolist():
+        mine = chosen == number
+        total[plans[number].links] += plans[number].load_per_byte * float(sizes[mine] @ often[mine])
+
+
+def _add_moves(total: FloatArray, tables: Tables, mesh: Mesh, comm: CommTable) -> None:
+    moves = tables.moves
+    between = np.flatnonzero((moves["from_rank"] != HOST) & (moves["to_rank"] != HOST))
+    ends = np.stack([moves["from_rank"][between], moves["to_rank"][between]], axis=1)
+    pairs, of = np.unique(ends, axis=0, return_inverse=True)
+    for number, (source, target) in enumerate(pairs.tolist()):
+        mine = between[of.ravel() == number]
+        plans = comm.plans("send", (mesh.device(source), mesh.device(target)))
+        _add(total, plans, moves["bytes"][mine].astype(np.float64), np.ones(len(mine), np.int64))
+
+
+def link_summary(topology: Topology, carried: FloatArray, elapsed_ns: int) -> dict[str, Any]:
+    """Return how far links were used: by tier, and the busiest ones.
+
+    Utilisation is the bytes of capacity that were taken over capacity × time, of each directed link. ``mean`` is that
+    over the links of the tier that carried anything (``used`` of ``links``), ``max`` the highest of one link.
+
+    Parameters
+    ----------
+    topology : Topology
+    carried : float array of shape (links,)
+    elapsed_ns : int
+    """
+    share = carried / topology.link_capacity / (elapsed_ns / NS_PER_S)
+    tiers = np.array(topology.link_tier)
+    by_tier = {}
+    for tier in dict.fromkeys(topology.link_tier):
+        mine = tiers == tier
+        used = mine & (carried > 0)
+        by_tier[tier] = {
+            "links": int(mine.sum()),
+            "used": int(used.sum()),
+            "mean": float(share[used].mean()) if used.any() else 0.0,
+            "max": float(share[mine].max()),
+        }
+    busiest = [link for link in np.argsort(-share, kind="stable")[:BUSIEST].tolist() if carried[link] > 0]
+    return {
+        "tiers": by_tier,
+        "busiest": [
+            {
+                "link": " → ".join(topology.link_ends[link]),
+                "tier": topology.link_tier[link],
+                "bytes": float(carried[link]),
+                "utilisation": float(share[link]),
+            }
+            for link in busiest
+        ],
+    }
