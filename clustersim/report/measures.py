@@ -29,12 +29,17 @@ def elapsed_ns(result: RunResult) -> int:
 
 
 def measures(result: RunResult) -> dict[str, Any]:
-    """Return ``utilisation``, ``links``, ``energy`` and ``cost`` of ``summary.json``; None where no time elapsed."""
-    elapsed = elapsed_ns(result)
-    if not elapsed or not result.timeline.num_steps:
+    """Return ``utilisation``, ``links``, ``energy`` and ``cost`` of ``summary.json``.
+
+    None where no step ran, and where pools have plans of their own or replicas share experts: what these do is not
+    added up yet.
+    """
+    elapsed, plan = elapsed_ns(result), result.given.plan
+    shared = plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1
+    if not elapsed or not result.timeline.num_steps or len(result.given.pools) > 1 or shared:
         return dict.fromkeys(("utilisation", "links", "energy", "cost"))
     given, tables = result.given, result.timeline
-    plan, device = given.plan, given.topology.device
+    device = given.topology.device
     devices = plan.world
     output_tokens = int(np.asarray(result.requests["generated_tokens"]).sum())
     mesh = Mesh(plan=plan)

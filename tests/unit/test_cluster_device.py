@@ -25,7 +25,16 @@ def test_figures_have_base_units() -> None:
     assert device.memory_bytes == device.sheet_memory_bytes == 80_000_000_000
     assert device.memory_bytes_per_s == 2e12
     assert device.flops == {"bf16": 100e12, "int8": 200e12}
-    assert (device.power_w, device.price_per_hour) == (None, None)
+    assert (device.power_w, device.idle_power_w, device.price_per_hour) == (None, None, None)
+
+
+def test_power_and_price_may_be_given() -> None:
+    power = {"idle": "100 W", "board": "0.7 kW", "source": "a test"}
+    device = device_from(DOCUMENT | {"power": power, "price": {"per_hour": "2.5 $/h", "source": "a test"}})
+    assert (device.power_w, device.idle_power_w, device.price_per_hour) == (700.0, 100.0, 2.5)
+    assert problems_of(DOCUMENT | {"power": power | {"idle": "800 W"}}) == [
+        "toy.yaml: power.idle: expected no more than power.board"
+    ]
 
 
 def test_memory_is_what_the_driver_reports_when_it_is_known() -> None:

@@ -7,6 +7,7 @@ import yaml
 
 from clustersim import catalog
 from clustersim.cluster import Topology, build_topology, device_name
+from clustersim.errors import InputError
 
 
 def load(name: str, **overrides: Any) -> Topology:
@@ -181,3 +182,10 @@ def test_fat_tree_without_scaleup_uses_the_host_bridge() -> None:
     topology = load("fat-tree", nodes=2, devices_per_node=2, nics_per_node=1, **absent)
     assert hops(topology, "n0.g0", "n0.g1") == ["n0.g0", "n0.host0", "n0.g1"]
     assert hops(topology, "n0.g1", "n1.g0")[1:4] == ["n0.host0", "n0.nic0", "leaf0"]
+
+
+def test_a_topology_may_say_what_a_device_costs() -> None:
+    assert load("dgx-h100").device.price_per_hour is None
+    assert load("dgx-h100", price="2.5 USD/h").device.price_per_hour == 2.5
+    with pytest.raises(InputError, match=r"topology\.price"):
+        load("dgx-h100", price="2.5")

@@ -73,7 +73,9 @@ def test_a_reused_prefix_and_an_unfinished_prompt_are_not_computed():
     assert (computed.first.tolist(), computed.prompt.tolist(), computed.last.tolist()) == ([2, 0], [4, 3], [4, 3])
 
 
-@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 3}, {"kv_blocks": 7}], ids=["whole", "chunks", "preempted"])
+@pytest.mark.parametrize(
+    "options", [{}, {"max_batch_tokens": 3}, {"kv_blocks": 7}], ids=["whole", "chunks", "preempted"]
+)
 def test_cache_reads_are_the_contexts_of_all_steps(options):
     """A full replay has a row per step; its context is what is cached, with the own key of each decode."""
     arrivals = [(0, 8, 5), (0, 5, 9), (3_000, 12, 4)]

@@ -85,7 +85,10 @@ def test_goodput_needs_targets(requests):
 
 
 def test_occupancy_is_the_mean_over_time_and_the_maximum(requests, steps):
-    assert service.kv_occupancy(steps, requests) == {"mean": pytest.approx((40 * 100 + 20 * 400) / 500 / 100), "max": 0.4}
+    assert service.kv_occupancy(steps, requests) == {
+        "mean": pytest.approx((40 * 100 + 20 * 400) / 500 / 100),
+        "max": 0.4,
+    }
     steps["kv_blocks_total"][:] = 0
     assert service.kv_occupancy(steps, requests) is None
 
