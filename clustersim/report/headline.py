@@ -16,6 +16,7 @@ from clustersim.report.metrics import (
     targets_ns,
 )
 from clustersim.report.service import goodput
+from clustersim.report.service_words import share_or_dash
 from clustersim.report.words import configuration, milliseconds, number, remarks, share_words, target_lines
 from clustersim.units import format_seconds
 
@@ -71,6 +72,12 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
     cache = summary.get("prefix_cache") or {}
     if cache.get("hit_rate") is not None:
         tiles.append(("prefix cache, hit rate", share_words(cache["hit_rate"]), "of prompt tokens"))
+    used = summary.get("utilisation")
+    if used:
+        rest = f"MBU {share_or_dash(used['mbu'])}, computing {share_words(used['compute'])} of the time"
+        tiles.append(("MFU", share_or_dash(used["mfu"]), rest))
+        exposed = share_words(used["exposed_communication"])
+        tiles.append(("exposed communication", exposed, f"of the time; bubble {share_words(used['bubble'])}"))
     makespan = summary.get("makespan_s")
     lasted = "–" if makespan is None else format_seconds(makespan)
     tiles.append(("makespan", lasted, "first arrival to last token"))

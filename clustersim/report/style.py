@@ -18,6 +18,7 @@ BLUE: Final = "#0072B2"
 ORANGE: Final = "#D55E00"
 GREEN: Final = "#009E73"
 PINK: Final = "#CC79A7"
+YELLOW: Final = "#E69F00"
 TARGET: Final = "#B3261E"
 
 CONFIG: Final[dict[str, Any]] = {
@@ -55,7 +56,7 @@ def template() -> go.layout.Template:
             "yaxis": axis,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
             "hoverlabel": {"font": {"size": 12}, "align": "left"},
-            "colorway": [BLUE, ORANGE, GREEN, PINK, "#E69F00", "#56B4E9", "#595959"],
+            "colorway": [BLUE, ORANGE, GREEN, PINK, YELLOW, "#56B4E9", "#595959"],
         }
     )
 

@@ -144,7 +144,7 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
     if counts["unfinished"]:
         found.append(
             f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "
-            "latencies cover finished requests only and look better than they are."
+            "latencies and throughput cover finished requests only; latencies look better than they are."
         )
     if counts["rejected"]:
         found.append(f"{counts['rejected']:,} of {arrived} requests were rejected and have no latency.")
