@@ -17,7 +17,7 @@ _QUIET = ("compute", "host")
 def plain_usage(timeline: Timeline, replicas: int) -> dict[str, Int64Array]:
     """Return the fields of :class:`Usage`."""
     spans = timeline.unfold()
-    ranks = replicas * timeline.stages * timeline.stage_ranks
+    ranks = replicas * timeline.stages * timeline.sp_tp[0] * timeline.sp_tp[1]
     busy = np.zeros((ranks, len(STREAMS)), np.int64)
     np.add.at(busy, (spans.rank, spans.stream), spans.end_ns - spans.start_ns)
     held = np.zeros((replicas, timeline.stages), np.int64)
