@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
@@ -62,7 +63,30 @@ def none_lost(reading: Reading) -> Finding:
         findings.append(say(lost, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
     findings.append(_reasons(reading, rejected > 0))
     findings.append(_after_arrival(reading, count))
-    return merged(*findings)
+    return merged(*findings, _before_horizon(reading))
+
+
+def _before_horizon(reading: Reading) -> Finding:
+    """Nothing is recorded that is decided, or starts, after the history was cut; what runs then may end later."""
+    horizon, history = reading.given.horizon_ns, reading.history
+    if horizon is None:
+        return NOTHING
+    runs, spans = reading.runs, history.spans
+    kinds: list[tuple[str, Int64Array]] = []
+    if history.facts is not None:
+        kinds.append(("a fact", history.facts["time_ns"]))
+    if runs is not None:
+        kinds.append(("a step", runs.start))
+    if spans is not None:
+        kinds.append(("an operator", spans.columns["start_ns"]))
+    latest = np.array([int(times.max(initial=0)) for _, times in kinds], np.int64)
+    return judged(
+        0,
+        latest > horizon,
+        lambda i: f"horizon {horizon:,} ns",
+        lambda i: f"{kinds[i][0]} is recorded at {latest[i]:,} ns, after the history was cut",
+        "record what happened up to the horizon; what is unfinished then stays so",
+    )
 
 
 def _reasons(reading: Reading, rejected: BoolArray) -> Finding:

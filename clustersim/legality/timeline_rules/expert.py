@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.dispatched import all_dispatched
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
@@ -51,7 +52,9 @@ def top_k(reading: Reading) -> Finding:
     if k is None:
         each = merged(each, lacking("how many experts a token visits (top_k was not declared)"))
     misled = _misled(tokens, key, expert, selected, odd, where)
-    return merged(each, misled, _all_dispatched(reading, replica, step, layer, some))
+    return merged(
+        each, misled, all_dispatched(reading, *(column[some] for column in (replica, step, layer, request, token)))
+    )
 
 
 def _selected(routes: Table) -> Int64Array:
@@ -84,29 +87,6 @@ def _misled(
         where,
         lambda i: f"is sent to experts {of(sent, i)}, its gate selected {of(wanted, i)}",
         "send each token to the experts that its gate selected",
-    )
-
-
-def _all_dispatched(
-    reading: Reading, replica: Int64Array, step: Int64Array, layer: Int64Array, some: Int64Array
-) -> Finding:
-    """Judge whether every token of a step was dispatched, in each layer that dispatched any."""
-    runs = reading.runs
-    prefills = None if runs is None else runs.column("prefill_tokens")
-    decodes = None if runs is None else runs.column("decode_tokens")
-    if runs is None or prefills is None or decodes is None:
-        return lacking("whether every token was sent (no prefill_tokens and decode_tokens of steps were recorded)")
-    _, place = np.unique(np.stack((replica[some], step[some], layer[some])), axis=1, return_inverse=True)
-    layers = Groups(place.reshape(-1))
-    first = some[layers.some]
-    run = runs.at(replica[first], step[first])
-    wanted = np.append(prefills + decodes, 0)[run]  # a step that is not in the record has none
-    return judged(
-        len(layers),
-        layers.counts != wanted,
-        lambda i: f"replica {replica[first[i]]}, step {step[first[i]]}, layer {layer[first[i]]}",
-        lambda i: f"{layers.counts[i]} tokens are dispatched, the step has {wanted[i]}",
-        "dispatch every token of the step",
     )
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.layers import every_layer_once
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 
-MOE_ORDER: Final = (("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",))
+MOE_ORDER: Final = (("gate",), ("dispatch",), ("expert_",), ("combine",), ("aggregate",), ("shared_add",), ("moe_add",))
 
 ATTENDS: Final = ("attention_prefill", "attention_decode")
 BRINGS: Final = ("kv_write", "kv_move", "kv_all_gather", "kv_ring", "qkv_all_to_all")
@@ -118,13 +119,14 @@ def layers_in_order(sheet: Sheet) -> Finding:
     starts, ends = sites.least(sheet.start[rows]), sites.most(sheet.end[rows])
     places, layers = sheet.place[rows[sites.some]], sheet.layer[rows[sites.some]]
     same = places[1:] == places[:-1]
-    return judged(
+    in_order = judged(
         int(same.sum()),
         same & (starts[1:] < ends[:-1]),
         lambda i: sheet.where(_first(sheet, rows, sites, i + 1)),
         lambda i: f"starts at {starts[i + 1]:,} ns, but layer {layers[i]} of this step ends at {ends[i]:,} ns",
         "run the layers of a step one after the other",
     )
+    return merged(in_order, every_layer_once(sheet)) if sheet.numbered else in_order
 
 
 def expert_order(sheet: Sheet) -> Finding:
@@ -143,10 +145,29 @@ def expert_order(sheet: Sheet) -> Finding:
                 )
                 findings.append(_before(sheet, earlier, part, fix, needed=needed))
                 break
-    experts = parts[2]
+    experts, combine = parts[2], parts[3]
     if experts.any():
-        findings.append(_combined(sheet, experts, parts[3], fix))
+        findings.append(_combined(sheet, experts, combine, fix))
+    findings.append(_before(sheet, combine, moe & sheet.named("shared_add", "moe_add"), fix))
+    findings.append(_next_layer(sheet, combine, fix))
     return merged(*findings)
+
+
+def _next_layer(sheet: Sheet, combine: BoolArray, fix: str) -> Finding:
+    """Judge whether the next layer waits for a combine; where that is computed itself, PP-6 does."""
+    rows = np.flatnonzero(combine & (sheet.stream != COMPUTE) & (sheet.layer >= 0))
+    following = np.flatnonzero((sheet.layer >= 0) & (sheet.stream == COMPUTE))
+    done, then = Groups(sheet.site[rows] + 1), Groups(sheet.site[following])
+    at = then.find(done.keys)
+    ends = done.most(sheet.end[rows])
+    starts = np.where(at >= 0, then.least(sheet.start[following])[at], ends) if len(then) else ends
+    return judged(
+        int((at >= 0).sum()),
+        starts < ends,
+        lambda i: sheet.where(_first(sheet, following, then, int(at[i]))),
+        lambda i: f"starts at {starts[i]:,} ns, before the combine of the layer before it ends at {ends[i]:,} ns",
+        fix,
+    )
 
 
 def _combined(sheet: Sheet, experts: BoolArray, combine: BoolArray, fix: str) -> Finding:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.history import KINDS, STREAMS
+from clustersim.clock import Int64Array
+from clustersim.legality.history import KINDS, STREAMS, SpanTable
 from clustersim.legality.timeline_rules.arrivals import Arrivals
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
@@ -16,7 +17,7 @@ from clustersim.legality.timeline_rules.reading import Reading
 def after_arrival(reading: Reading) -> Finding:
     """PP-2: a stage starts on a micro-batch when the whole output of the stage before has arrived on every rank."""
     arrivals = reading.arrivals
-    return NOTHING if arrivals is None else merged(_in_time(reading, arrivals), _payload(reading))
+    return NOTHING if arrivals is None else merged(_in_time(reading, arrivals), _sent_early(reading), _payload(reading))
 
 
 def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
@@ -42,6 +43,41 @@ def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
         int(known.sum()), broken, lambda i: _where(passes, int(following[i])), message,
         "start a stage when the output of the one before it has arrived on every rank",
     )  # fmt: skip
+
+
+def _computed(spans: SpanTable) -> Int64Array:
+    """Return the spans that make what a stage hands on: work on its layers, but for moves of K/V."""
+    moves = np.array([name.startswith("kv_") for name, _, _ in spans.symbols], bool)
+    columns = spans.columns
+    found = (columns["stream"] == STREAMS.index("compute")) & (columns["layer"] >= 0)
+    return np.flatnonzero(found & ~moves[columns["symbol"]])
+
+
+def _sent_early(reading: Reading) -> Finding:
+    """Judge whether a rank sends its output when it is computed; a send that names what it needs is RUN-2's."""
+    spans = reading.history.spans
+    if spans is None or not spans.numbered:
+        return NOTHING
+    columns = {name: values.astype(np.int64) for name, values in spans.columns.items() if name not in ("bytes",)}
+    place = order_key(columns["replica"], columns["rank"], columns["step"])
+    sends, made = np.flatnonzero(columns["stream"] == STREAMS.index("send")), _computed(spans)
+    if spans.after is not None:
+        sends = sends[~np.isin(sends, spans.after[1])]
+    whole = Groups(place[made])
+    at = whole.find(place[sends])
+    ends = np.append(whole.most(columns["end_ns"][made]), 0)[at]
+    start = columns["start_ns"][sends]
+
+    def where(i: int) -> str:
+        return ", ".join(f"{name} {columns[name][sends[i]]}" for name in ("replica", "stage", "step", "rank"))
+
+    return judged(
+        int((at >= 0).sum()),
+        (at >= 0) & (start < ends),
+        where,
+        lambda i: f"sends its output at {start[i]:,} ns, but computes it until {ends[i]:,} ns",
+        "send the output of a stage when it is computed",
+    )
 
 
 def _payload(reading: Reading) -> Finding:
@@ -85,9 +121,11 @@ def stages_in_order(reading: Reading) -> Finding:
     findings = []
     arrivals = reading.arrivals
     if arrivals is not None:
-        passes, after, _, _ = arrivals
+        passes, after, _, sent = arrivals
         known = np.flatnonzero(after >= 0)
         following = after[known]
+        if not sent.any():
+            findings.append(_apart(reading))
         findings.append(
             judged(
                 len(known),
@@ -121,6 +159,32 @@ def stages_in_order(reading: Reading) -> Finding:
                 )
             )
     return merged(*findings)
+
+
+def _apart(reading: Reading) -> Finding:
+    """Judge, where no sends were recorded, whether a stage starts on a step when the one before it has computed it."""
+    spans = reading.history.spans
+    if spans is None:
+        return NOTHING
+    rows = _computed(spans)
+    replica, stage, step, start, end = (
+        spans.columns[name][rows].astype(np.int64) for name in ("replica", "stage", "step", "start_ns", "end_ns")
+    )
+    passes = Groups(order_key(replica, stage, step))
+    before = passes.find(order_key(replica, stage - 1, step)[passes.some])
+    at = np.flatnonzero((stage[passes.some] > 0) & (before >= 0))
+    first, until = passes.least(start)[at], passes.most(end)[before[at]]
+    begun = passes.least(start)[before[at]]  # one that starts before that is told as such
+    some = passes.some[at]
+    return judged(
+        len(at),
+        (first < until) & (first >= begun),
+        lambda i: f"replica {replica[some[i]]}, stage {stage[some[i]]}, step {step[some[i]]}",
+        lambda i: (
+            f"starts at {first[i]:,} ns, but stage {stage[some[i]] - 1} computes the same step until {until[i]:,} ns"
+        ),
+        "run the stages of a step one after the other",
+    )
 
 
 def in_one_batch(reading: Reading) -> Finding:

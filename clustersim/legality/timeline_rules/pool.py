@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
+from clustersim.legality.history import ADMITTED, FACTS, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
+from clustersim.legality.timeline_rules.idle import none_left
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
 
@@ -75,11 +76,11 @@ def _sized(reading: Reading) -> Finding:
 def all_return(reading: Reading) -> Finding:
     """KV-7: blocks come back when a sequence ends or is preempted, once, and none is missing at the end."""
     pieces, runs, facts = reading.pieces, reading.runs, reading.history.facts
-    block_by_block = merged(given_back(reading), kept(reading))
+    by_record = merged(given_back(reading), kept(reading), none_left(reading))
     if pieces is None or runs is None or facts is None:
-        return block_by_block
+        return by_record
     moved = freed_when_moved(reading.hand_overs)
-    return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, block_by_block)
+    return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, by_record)
 
 
 def _in_time(reading: Reading) -> Finding:
@@ -138,9 +139,12 @@ def _counted(reading: Reading) -> Finding:
         findings.append(
             judged(
                 int(looked.sum()),
-                looked & (used != use.at_end),
+                looked & ((used < use.at_end) | (used > use.most)),
                 lambda i: f"replica {replica[i]}, request {facts['request'][rows[i]]}",
-                lambda i: f"after it finished at {facts['time_ns'][rows[i]]:,} ns, " + _difference(used, use.at_end, i),
+                lambda i: (
+                    f"after it {FACTS[int(facts['kind'][rows[i]])].replace('preempted', 'was preempted')} at "
+                    f"{facts['time_ns'][rows[i]]:,} ns, " + _difference(used, use.at_end, i)
+                ),
                 "give every block back once, when its sequence ends or is preempted",
             )
         )

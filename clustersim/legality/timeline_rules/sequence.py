@@ -9,7 +9,7 @@ from clustersim.legality.history import KINDS
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
-from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 from clustersim.legality.timeline_rules.tensor import EXPERTS
 
 DECODE = KINDS.index("decode")
@@ -85,12 +85,13 @@ def prefill_only(sheet: Sheet) -> Finding:
     )
     if sheet.given.sp_decode != "idle":
         return split
-    attention = sheet.named("attention_decode")
+    works = decode & (sheet.stream == COMPUTE) & ~sheet.named("expert_", *EXPERTS)  # experts may serve other ranks
+    works |= sheet.named("attention_decode")
     idle = judged(
-        int(attention.sum()),
-        attention & (sheet.s > 0),
+        int(works.sum()),
+        works & (sheet.s > 0),
         sheet.where,
-        lambda i: f"decodes on SP rank {sheet.s[i]}, which idles in decode",
+        lambda i: f"runs in a decode step on SP rank {sheet.s[i]}, which idles in decode",
         "decode on SP rank 0, or declare decode: dp",
     )
     return merged(split, idle)

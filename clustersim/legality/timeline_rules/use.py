@@ -30,9 +30,11 @@ class Use:
     at_last : int64 array of shape (runs,)
         When the last step of each run was decided.
     ends : int64 array of shape (ends,)
-        Rows of facts that end a request.
+        Rows of facts that end a request, or the last that preempts one at an instant.
     at_end : int64 array of shape (ends,)
         Right after each.
+    most : int64 array of shape (ends,)
+        Right after it at most: a preemption is decided together with a step, whose blocks may be taken before or after.
     certain : bool array of shape (ends,)
         Whether no step that the record lacks, because it was in flight at the horizon, can have taken blocks before.
     """
@@ -41,6 +43,7 @@ class Use:
     at_last: Int64Array
     ends: Int64Array
     at_end: Int64Array
+    most: Int64Array
     certain: BoolArray
 
 
@@ -62,7 +65,8 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     before = np.concatenate((np.zeros(1, np.int64), taken))
     rows, _, given_back = returns(facts, pieces, size, hand_overs)
     replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
-    at_run, at_fact = np.zeros(len(runs), np.int64), np.zeros(len(rows), np.int64)
+    at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
+    first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
     certain = np.ones(len(rows), bool)
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
@@ -73,14 +77,20 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         at_run[low:high] = before[low:high] - before[low] + first_takes[low:high] - returned[gone]
         decided = low + np.searchsorted(starts, times, side="left")
         at_fact[mine] = before[decided] - before[low] - returned[1:]
+        together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
         if history.given.horizon_ns is not None and high > low:
             certain[mine] = times <= starts[-1]
-    ends = np.flatnonzero(facts["kind"][rows] == FINISHED)
+    preempted = facts["kind"][rows] == PREEMPTED
+    last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
+    # Where sequences are handed over or share blocks, blocks are also taken at no step.
+    last &= preempted & (facts["kind"] <= FINISHED).all()
+    ends = np.flatnonzero((facts["kind"][rows] == FINISHED) | last)
     return Use(
         at_run=at_run,
         at_last=at_run - first_takes + takes,
         ends=rows[ends],
         at_end=at_fact[ends],
+        most=(at_fact + np.where(preempted, together, 0))[ends],
         certain=certain[ends],
     )
 

@@ -56,6 +56,8 @@ step,layer,request,token,expert,selected,replica
 0,0,0,2,4,4,0
 0,0,0,3,0,0,0
 0,0,0,3,1,1,0
+1,0,0,4,2,2,0
+1,0,0,4,5,5,0
 """,
     "held": """
 block,request,taken_ns,freed_ns,replica,content
