@@ -17,6 +17,7 @@ from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.run.simulate import RunResult, replay_input, simulate
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.decision import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.serving.sequence import Sequence
 from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
 from tests.audit_blocks import blocks_are_conserved
@@ -43,7 +44,7 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
     """Raise AssertionError when a run breaks a law of serving."""
     _no_request_is_lost(given, result)
     blocks_are_conserved(given, result)
-    _first_come_first_served(result)
+    _served_in_order(given, result)
     _every_token_has_its_step(given, result)
     _budgets_hold(given, result.timeline)
     if result.timeline.num_spans <= MOST_SPANS:
@@ -84,9 +85,22 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
         assert np.array_equal(result.arrived_ns[came], given.requests.arrived_at_ns[came])
 
 
-def _first_come_first_served(result: ReplayResult) -> None:
-    """Whoever is admitted is the first, in order of arrival, of those that wait: new or preempted."""
-    facts = result.timeline.facts
+def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
+    """Whoever is admitted is the first, in the declared order, of those that wait: new or preempted."""
+    facts, order, requests = result.timeline.facts, given.serving.order, given.requests
+    if given.serving.scheduler == "static" and order.by != "arrival":
+        return  # the members of a batch go before those that came after it was made up
+
+    def rank(request: int) -> tuple[tuple[int, int, int], int]:
+        sequence = Sequence(
+            request=request,
+            prompt_tokens=int(requests.prompt_tokens[request]),
+            output_tokens=int(requests.output_tokens[request]),
+            arrived_ns=int(result.arrived_ns[request]),
+            priority=0 if requests.priorities is None else int(requests.priorities[request]),
+        )
+        return order.rank(sequence), request
+
     arrived: dict[int, deque[tuple[int, int]]] = {}
     decided: dict[int, list[tuple[int, int, int]]] = {}
     for replica, time, kind, request in zip(
@@ -97,14 +111,14 @@ def _first_come_first_served(result: ReplayResult) -> None:
         elif kind in (ADMITTED, PREEMPTED):
             decided.setdefault(replica, []).append((time, kind, request))
     for replica, decisions in decided.items():
-        waiting: list[int] = []
+        waiting: list[tuple[tuple[int, int, int], int]] = []
         for time, kind, request in decisions:
             while arrived[replica] and arrived[replica][0][0] <= time:
-                heappush(waiting, arrived[replica].popleft()[1])
+                heappush(waiting, rank(arrived[replica].popleft()[1]))
             if kind == PREEMPTED:
-                heappush(waiting, request)
+                heappush(waiting, rank(request))
             else:
-                first = heappop(waiting)
+                first = heappop(waiting)[1]
                 assert request == first, f"replica {replica} admits {request} at {time} ns before {first}"
 
 

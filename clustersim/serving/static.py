@@ -7,11 +7,16 @@ sequence that has finished leaves; engines that go on to compute padding for it 
 
 from __future__ import annotations
 
+from typing import Final
+
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+
+BEFORE_ALL: Final = -1
+"""Where ranks of a queue begin that belong to a batch; others begin with 0 or more."""
 
 
 class StaticScheduler(Scheduler):
@@ -34,13 +39,19 @@ class StaticScheduler(Scheduler):
 
     def _make_up(self) -> None:
         left = list(self.pool.free)
+        members = []
         for sequence in self.waiting:
             needed = self.pool.needed(sequence.prompt_tokens + max(0, sequence.output_tokens - 1))
             owner = max(range(len(left)), key=lambda one: (left[one], -one))
             if len(self.owners) == self.config.max_batch_requests or needed > left[owner]:
-                return
+                break
             left[owner] -= needed
             self.owners[sequence.request] = owner
+            members.append(sequence)
+        for place, sequence in enumerate(members):  # those that come later go behind them, whatever their rank
+            self.waiting.remove(sequence)
+            sequence.rank = (BEFORE_ALL, place, sequence.request)
+            self.waiting.add(sequence)
 
     def _admits(self, sequence: Sequence) -> bool:
         return sequence.request in self.owners

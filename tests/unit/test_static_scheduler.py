@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
+from clustersim.serving.order import UNLIMITED, Order
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.static import StaticScheduler
 
@@ -47,3 +48,20 @@ def test_those_that_arrive_later_wait_for_the_next_batch():
     second = chosen.schedule(1)
     assert second is not None
     assert ([s.request for s in second.decodes], second.prefills) == ([0], ())
+
+
+def test_those_of_a_lower_rank_that_arrive_later_wait_for_the_next_batch_too():
+    order = Order(by="shortest_prompt", patience_ns=UNLIMITED)
+    config = ServingConfig(kv_block_tokens=4, order=order, max_batch_tokens=6)
+    chosen = StaticScheduler(config, BlockPool(blocks=9, block_tokens=4))
+    for request in range(2):
+        chosen.add(Sequence(request=request, prompt_tokens=6, output_tokens=2))
+    carried = []
+    for now in range(4):
+        decision = chosen.schedule(now)
+        assert decision is not None
+        carried.append([s.request for s, _ in decision.prefills] + [s.request for s in decision.decodes])
+        if now == 0:
+            chosen.add(Sequence(request=2, prompt_tokens=1, output_tokens=1))
+        chosen.complete(now + 1, decision)
+    assert carried == [[0], [1], [0, 1], [2]]
