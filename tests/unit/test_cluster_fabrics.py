@@ -92,7 +92,7 @@ def test_leaf_has_as_much_up_as_down_unless_oversubscribed() -> None:
 def test_single_node_has_no_network() -> None:
     topology = load("dgx-h100", nodes=1)
     assert set(topology.link_tier) == {"scaleup", "host"}
-    assert len(topology.vertices) == 9
+    assert len(topology.vertices) == 10  # eight devices, their switch and the host
 
 
 def test_thousand_nodes_are_built_without_a_graph_or_routes() -> None:

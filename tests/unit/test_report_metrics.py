@@ -86,7 +86,6 @@ def test_targets_name_every_mistake() -> None:
     assert "targets.tpot: '50' has no unit" in str(second)
 
 
-
 def test_attainment_is_the_weighted_share_within_the_target() -> None:
     assert metrics.attainment(np.array([1, 2, 3]), np.array([1, 1, 2]), 2.0) == 0.5
 
