@@ -58,6 +58,10 @@ class Given:
         Prompt tokens per hash of ``History.prefixes``.
     hidden_bytes : int or None
         Hidden state of one token, as stages hand it on: hidden × bytes per element.
+    down : tuple of (int, int, int)
+        Replica and the two instants, ns, between which something that it needs has failed.
+    slow : tuple of (int, int, int, float)
+        Rank, the two instants, ns, and how many times as long its kernels take in passes that start between them.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -87,6 +91,8 @@ class Given:
     prefix_caching: bool = False
     hash_tokens: int | None = None
     hidden_bytes: int | None = None
+    down: tuple[tuple[int, int, int], ...] = ()
+    slow: tuple[tuple[int, int, int, float], ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0
@@ -148,7 +154,8 @@ class History:
     given : Given
     requests : Table or None
         ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
-        ``explained`` (1 where a rejection has its reason), and ``listed`` (0 for numbers that are no request).
+        ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request), and
+        ``cancels_ns`` (how long after its arrival the client gives it up, −1 for never).
     steps, chunks, decodes, facts : Table or None
         As in ``timeline.tables``; columns that may lack are named by the rules that need them. Facts may have
         ``explained`` too.

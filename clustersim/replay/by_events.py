@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
 import simpy
 
 from clustersim.errors import StallError
+from clustersim.replay.departures import CANCELLATION, FAULT, TIMEOUT, Departures, Due
+from clustersim.replay.front import Front
 from clustersim.replay.given import UNREACHED, Prepared, PreparedPool, Progress, ReplayResult
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
@@ -16,6 +18,7 @@ from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
+from clustersim.replay.strain import WeakLinks
 from clustersim.replay.wiring import Shapes, StageWiring
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
@@ -48,23 +51,50 @@ class EventReplay:
         self.arrived_ns = np.full(count, UNREACHED, np.int64)
         self.preemptions = np.zeros(count, np.int64)
         self.reasons: dict[int, str] = {}
+        self.pending: dict[int, Sequence] = {}
+        """Requests that have not ended, of those that something may happen to at an instant of their own."""
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
         self.router = make_router(given.serving, given.seed)
         self.recorder = prepared.recorder
-        self.network = Network(self.env, given.topology.link_capacity)
+        weak = WeakLinks([fault for fault in prepared.slowing if fault.links], given.topology.link_capacity)
+        self.network = Network(self.env, given.topology.link_capacity, weak if weak.faults else None)
         self.replicas: list[Replica] = []
+        self.wirings: dict[int, list[StageWiring]] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.given.plan.is_lockstep:
                 self.replicas += self._lockstep(pool, shapes).members
-            else:
-                self.replicas += [self._replica(index, pool, shapes) for index in pool.replicas]
+                continue
+            for index in pool.replicas:
+                self.wirings[index] = self._wirings(index, pool, shapes)
+                self.replicas.append(self._replica(index, pool))
         self.entry = self.replicas[: given.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
         if given.hand_over is not None:
             self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas)
+        self.front = Front(
+            self.entry, prepared.outages, self.recorder,
+            restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
+        )  # fmt: skip
+        self.cancel_after = given.requests.cancel_after_ns
+        self.departures = Departures(self.env, self.replicas, self._depart)
+
+    def _replica(self, index: int, pool: PreparedPool) -> Replica:
+        replica = Replica(
+            self.env,
+            index,
+            self.prepared.schedulers[index],
+            pool.given.pricer,
+            self.recorder,
+            pool.numbers,
+            jumps=pool.given.plan.pp == 1 and not self.wirings[index][0].as_events,
+            on_done=self._done,
+            wake=self._wake,
+        )
+        replica.attach(self._pipeline(replica))
+        return replica
 
     def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
         """Return what the stages of a replica (or of all of them in lockstep) need to know."""
@@ -107,27 +137,12 @@ class EventReplay:
         )  # fmt: skip
         return together
 
-    def _replica(self, index: int, pool: PreparedPool, shapes: Shapes) -> Replica:
-        prepared, given = self.prepared, self.given
-        wirings = self._wirings(index, pool, shapes)
-        replica = Replica(
-            self.env,
-            index,
-            prepared.schedulers[index],
-            pool.given.pricer,
-            self.recorder,
-            pool.numbers,
-            jumps=pool.given.plan.pp == 1 and not wirings[0].as_events,
-            on_done=self._done,
-            wake=self._wake,
-        )
-        replica.attach(
-            Pipeline(
-                self.env, self.network, given.comm, index, wirings,
-                on_free=lambda: self._wake(index), on_step=replica.step_ended,
-            )
+    def _pipeline(self, replica: Replica) -> Pipeline:
+        return Pipeline(
+            self.env, self.network, self.given.comm, replica.index, self.wirings[replica.index],
+            on_free=lambda: self._wake(replica.index), on_step=replica.step_ended,
+            strains=self.prepared.strains(replica.index),
         )  # fmt: skip
-        return replica
 
     def run(self) -> ReplayResult:
         """Simulate to the end.
@@ -146,6 +161,10 @@ class EventReplay:
             self.env.process(self._arrivals())
         if horizon is not None:
             at(self.env, horizon, END, lambda _: self._stop())
+        for number, outage in enumerate(self.front.outages):
+            for instant in (outage.at_ns, outage.until_ns):
+                if instant is not None:
+                    self.departures.expect(instant, FAULT, number)
         try:
             self.env.run(until=self.finished)
         except RuntimeError as error:
@@ -190,27 +209,98 @@ class EventReplay:
             arrived_ns=now,
             priority=0 if given.priorities is None else int(given.priorities[request]),
         )
+        self.arrived_ns[request] = now
         if self.prepared.prefix_keys is not None:
             sequence.keys = self.prepared.prefix_keys.of(request)
-        index = self.router.route(now, sequence, self.entry)
+        index = self._route(sequence)
         replica = self.replicas[index]
-        self.replica_of[request], self.arrived_ns[request] = index, now
-        reason = None if self.hand_overs is None else self.hand_overs.refusal(sequence)
+        elsewhere = None if self.hand_overs is None else self.hand_overs.refusal(sequence)
         if self.hand_overs is not None:
             sequence = self.hand_overs.at_prefill(sequence)
-        reason = replica.scheduler.refusal(sequence) or reason
-        kind = ARRIVED if reason is None else REJECTED
-        self.recorder.arrival(now, kind, request, index, sequence.prompt_tokens)
-        if reason is None:
-            replica.add(sequence)
+        reason = replica.scheduler.refusal(sequence) or elsewhere or self._crowded(replica)
+        if reason is not None:
+            self._reject(sequence, reason)
             return
+        self.recorder.arrival(now, ARRIVED, request, index, sequence.prompt_tokens)
+        if replica.alive:
+            replica.add(sequence)
+        else:
+            self.front.waiting[request] = sequence
+        self._set_deadlines(sequence)
+
+    def _route(self, sequence: Sequence) -> int:
+        """Let a router choose among the replicas that live; without any a request is put down to the first one."""
+        living = self.front.living
+        index = self.router.route(now_ns(self.env), sequence, living) if living else 0
+        self.replica_of[sequence.request] = index
+        return index
+
+    def _retry(self, sequence: Sequence) -> None:
+        """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
+        self.replicas[self._route(sequence)].add(sequence)
+
+    def _restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Let a replica fail, and give it a scheduler and a pipeline for when it is back."""
+        evicted = replica.fail(self.prepared.new_scheduler())
+        replica.attach(self._pipeline(replica))
+        return evicted
+
+    def _crowded(self, replica: Replica) -> str | None:
+        """Return why a replica's queue takes no more, or None."""
+        limit, now = self.given.serving.queue_limit, now_ns(self.env)
+        if not replica.alive and not self.front.comes_back(now):
+            return "every replica has failed, and none comes back"
+        if limit is None or replica.waiting < limit:
+            return None
+        return f"the queue of replica {replica.index} is full: serving.queue_limit is {limit}"
+
+    def _reject(self, sequence: Sequence, reason: str) -> None:
+        request = sequence.request
+        index = int(self.replica_of[request])
+        self.recorder.arrival(now_ns(self.env), REJECTED, request, index, sequence.prompt_tokens)
         self.reasons[request] = reason
+        self.pending.pop(request, None)
         self._end(1)
+
+    def _set_deadlines(self, sequence: Sequence) -> None:
+        """Let a request that has arrived be rejected when it has waited too long, and given up when its client does."""
+        timeout, cancels, request = self.given.serving.queue_timeout_ns, self.cancel_after, sequence.request
+        if timeout is not None:
+            self.departures.expect(timeout, TIMEOUT, request)
+        if cancels is not None and cancels[request] >= 0:
+            self.departures.expect(int(cancels[request]), CANCELLATION, request)
+        if timeout is not None or cancels is not None:
+            self.pending[request] = sequence
+
+    def _depart(self, due: Iterable[Due]) -> None:
+        now = now_ns(self.env)
+        if any(what == FAULT for what, _ in due):
+            self.front.change(now)
+        for what, number in due:
+            sequence = self.pending.get(number) if what != FAULT else None
+            if sequence is None:
+                continue
+            replica, at_front = self.replicas[self.replica_of[number]], number in self.front.waiting
+            if what == TIMEOUT and sequence.admitted:
+                continue
+            if what == TIMEOUT:
+                if at_front:
+                    del self.front.waiting[number]
+                else:
+                    replica.withdraw(sequence)
+                waited = (now - sequence.arrived_ns) / 1e9
+                self._reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
+            elif at_front:
+                self.front.cancel(now, replica.index, sequence)
+                self._done(replica.index, (sequence,))
+            elif replica.cancel(sequence):
+                self._done(replica.index, (sequence,))
 
     def _done(self, replica: int, sequences: tuple[Sequence, ...]) -> None:
         ended = 0
         for sequence in sequences:
             self.preemptions[sequence.request] = sequence.preemptions
+            self.pending.pop(sequence.request, None)
             if sequence.hands_over and self.hand_overs is not None:
                 self.hand_overs.leave(replica, sequence)
             else:
@@ -263,6 +353,8 @@ class EventReplay:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting):
                 self.preemptions[sequence.request] = sequence.preemptions
+        for sequence in self.front.waiting.values():
+            self.preemptions[sequence.request] = sequence.preemptions
         return ReplayResult(
             timeline=timeline_of(self.recorder, layout=self.prepared.layout),
             replica=self.replica_of,

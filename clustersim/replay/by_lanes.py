@@ -38,6 +38,10 @@ def obstacle(prepared: Prepared) -> str:
         return "replicas that share experts take their steps together"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
+    if given.requests.cancel_after_ns is not None and (given.requests.cancel_after_ns >= 0).any():
+        return "clients give up requests"
+    if given.faults:
+        return "devices or links fail or get slower"
     decisions = given.serving.lanes_lack
     if decisions:
         return decisions

@@ -91,8 +91,8 @@ class ChainPass:
     """
 
     __slots__ = (
-        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "network", "on_end", "segment", "shape",
-        "start", "stretched", "version", "watched",
+        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "network", "on_end", "over", "segment",
+        "shape", "start", "stretched", "version", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +118,7 @@ class ChainPass:
         self.segment = -1
         self.version = 0
         self.stretched = False
+        self.over = False
         self.start = 0
 
     def begin(self) -> None:
@@ -160,7 +161,17 @@ class ChainPass:
         if version == self.version:
             self._finish()
 
+    def abandon(self) -> None:
+        """Take no more note of anything: what it runs on has failed."""
+        if self.watched is not None and not self.over:
+            self.network.unwatch(self.watched, self)
+        self.over = True
+        self.version += 1
+
     def _finish(self) -> None:
+        if self.over:
+            return
+        self.over = True
         if self.watched is not None:
             self.network.unwatch(self.watched, self)
         self.on_end()

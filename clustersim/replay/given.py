@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from clustersim.clock import Int64Array
+from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.pricing import Pricer
@@ -17,6 +18,8 @@ from clustersim.plan.reshard import Shard
 from clustersim.replay.comm import CommTable
 from clustersim.replay.compile import compile_programs
 from clustersim.replay.contention import Contention, StageLinks, find_contention
+from clustersim.replay.outages import Outage, links_of_stage, outages
+from clustersim.replay.strain import Strains
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.make import Role, make_pool, make_scheduler
 from clustersim.serving.prefix_keys import PrefixKeys
@@ -96,6 +99,8 @@ class ReplayInput:
         Of the scenario.
     hand_over : HandOver or None
         Where requests are handed over to once their prompts are computed; None: nowhere.
+    faults : tuple of Fault
+        What fails or gets slower when.
     """
 
     topology: Topology
@@ -110,6 +115,7 @@ class ReplayInput:
     horizon_ns: int | None = None
     seed: int = 0
     hand_over: HandOver | None = None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def pools(self) -> tuple[PoolInput, ...]:
@@ -207,19 +213,19 @@ class PreparedPool:
 
     def schedulers(self, role: Role) -> list[Scheduler]:
         """Return a scheduler per replica, nothing in it."""
+        return [self.new_scheduler(role) for _ in range(self.given.plan.dp)]
+
+    def new_scheduler(self, role: Role) -> Scheduler:
+        """Return a scheduler with nothing in it."""
         given, plan = self.given, self.given.plan
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
-        overlap = plan.decode_overlap == "per_sequence"
-        return [
-            make_scheduler(
-                given.serving,
-                make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
-                stages=plan.pp,
-                decode_overlap=overlap,
-                role=role,
-            )
-            for _ in range(plan.dp)
-        ]
+        return make_scheduler(
+            given.serving,
+            make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
+            stages=plan.pp,
+            decode_overlap=plan.decode_overlap == "per_sequence",
+            role=role,
+        )
 
 
 class Prepared:
@@ -289,3 +295,39 @@ class Prepared:
         if not given.serving.prefix_caching or given.requests.prefix_hashes is None:
             return None
         return PrefixKeys(given.requests, given.serving.kv_block_tokens)
+
+    def new_scheduler(self) -> Scheduler:
+        """Return a scheduler with nothing in it, as a replica has it that comes back."""
+        return self.pools[0].new_scheduler("all")
+
+    @cached_property
+    def outages(self) -> tuple[Outage, ...]:
+        """When which replicas are down."""
+        return outages(self.given.faults, self.mesh, self.links_of)
+
+    @cached_property
+    def slowing(self) -> tuple[Fault, ...]:
+        """Faults that slow something down, which works all the same."""
+        return tuple(fault for fault in self.given.faults if not fault.fails)
+
+    def strains(self, replica: int) -> Strains | None:
+        """Return what slows a replica down; None when nothing ever does."""
+        if not self.slowing:
+            return None
+        stages = range(self.given.plan.pp)
+        return Strains(
+            self.slowing,
+            [self.mesh.stage_devices(replica, stage) for stage in stages],
+            [self.links_of_stage(replica, stage) for stage in stages],
+            self.given.topology.link_capacity,
+        )
+
+    def links_of(self, replica: int) -> frozenset[int]:
+        """Return every link that the communications of a replica may use."""
+        stages = [self.links_of_stage(replica, stage) for stage in range(self.given.plan.pp)]
+        return frozenset().union(*stages)
+
+    def links_of_stage(self, replica: int, stage: int) -> frozenset[int]:
+        """Return every link that a stage's collectives, or its sends, may use."""
+        programs = list(self.programs[replica, stage].values())
+        return links_of_stage(self.mesh, programs, self.given.comm, replica, stage)

@@ -1,4 +1,6 @@
-"""What happens in which order at one instant: completions, network, hand-overs, arrivals, scheduling, the end.
+"""What happens in which order at one instant.
+
+Completions, network, hand-overs, arrivals, departures (failures, timeouts, cancellations), scheduling, the end.
 
 Then come serial numbers: SimPy orders events by (time, priority, serial number). Completions of one instant commute:
 they only count down, set flags and record. What does not commute (shares of links, routing, scheduling) has a phase of
@@ -16,8 +18,9 @@ COMPLETION: Final = 0
 NETWORK: Final = 1
 HAND_OVER: Final = 2
 ARRIVAL: Final = 3
-SCHEDULING: Final = 4
-END: Final = 5
+DEPARTURE: Final = 4
+SCHEDULING: Final = 5
+END: Final = 6
 
 
 def now_ns(env: Environment) -> int:

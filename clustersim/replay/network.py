@@ -18,9 +18,17 @@ from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns
 from clustersim.collective.fluid import fair_rates
 from clustersim.collective.plan import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
+from clustersim.replay.strain import WeakLinks
 
 FlowKey = tuple[int, ...]
 """Orders flows at one instant: (replica, stage, step, node)."""
+
+
+class Owner(Protocol):
+    """Whatever has flows."""
+
+    dead: bool
+    """Whether it has failed, so that none of its flows goes on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +44,7 @@ class Flow:
     value: Any
     foreign: bool
     remaining: float = 1.0
+    owner: Owner | None = None
     rate: float = 0.0
     since: int = 0
     version: int = 0
@@ -59,10 +68,17 @@ class Network:
     env : simpy.Environment
     capacity : float array of shape (links,)
         Bytes per second.
+    weak : WeakLinks, optional
+        Links that carry less at times.
     """
 
-    def __init__(self, env: Environment, capacity: FloatArray) -> None:
+    def __init__(self, env: Environment, capacity: FloatArray, weak: WeakLinks | None = None) -> None:
         self.env = env
+        self.weak = weak
+        for fault in () if weak is None else weak.faults:
+            for instant in (fault.at_ns, fault.until_ns):
+                if instant is not None:
+                    at(env, instant, NETWORK, self._share_anew, fault.links)
         self.capacity = capacity
         self.users: dict[int, list[Flow]] = {}
         self.touched: dict[FlowKey, Flow] = {}
@@ -79,6 +95,7 @@ class Network:
         value: Any,
         started: int | None = None,
         foreign: bool = False,
+        owner: Owner | None = None,
     ) -> None:
         """Start a communication now; ``done(value)`` is called when it ends.
 
@@ -96,6 +113,8 @@ class Network:
             When it started, if it has been under way alone; now by default.
         foreign : bool
             Whether watchers of its links have to know of it.
+        owner : Owner, optional
+            Whose it is.
         """
         gone = 0 if started is None else now_ns(self.env) - started
         transfer_ns = 0 if plan is None else min(duration_ns, to_ns(payload_bytes * plan.seconds_per_byte))
@@ -103,7 +122,7 @@ class Network:
             at(self.env, duration_ns - gone, COMPLETION, done, value)
             return
         loads = plan.load_per_byte * payload_bytes
-        flow = Flow(key, plan.links.tolist(), plan.links, loads, transfer_ns, done, value, foreign)
+        flow = Flow(key, plan.links.tolist(), plan.links, loads, transfer_ns, done, value, foreign, owner=owner)
         wait = duration_ns - transfer_ns - gone
         if wait > 0:
             at(self.env, wait, COMPLETION, self._enter, flow)
@@ -125,6 +144,8 @@ class Network:
 
     def _enter(self, flow: Flow, ago: int = 0) -> None:
         """Put a flow on its links; ``ago`` ≤ 0 is how long it has been there already, alone."""
+        if flow.owner is not None and flow.owner.dead:
+            return
         shared = False
         users = self.users
         for link in flow.links:
@@ -153,6 +174,16 @@ class Network:
         flow, version = ending
         if version != flow.version:
             return
+        self._remove(flow)
+        flow.done(flow.value)
+
+    def drop(self, owner: Owner) -> None:
+        """Take all flows of an owner off their links; nobody is told that they ended."""
+        flows = {flow.key: flow for users in self.users.values() for flow in users if flow.owner is owner}
+        for key in sorted(flows):
+            self._remove(flows[key])
+
+    def _remove(self, flow: Flow) -> None:
         flow.version += 1
         for link in flow.links:
             users = self.users[link]
@@ -163,7 +194,6 @@ class Network:
                 for watcher in self.watchers.get(link, ()):
                     watcher.calm()
         self.touched.pop(flow.key, None)
-        flow.done(flow.value)
 
     def _touch(self, flow: Flow) -> None:
         if not self.touched:
@@ -181,6 +211,13 @@ class Network:
             seen |= {flow.key: flow for flow in component}
             self._share(component, now)
 
+    def _share_anew(self, links: Sequence[int]) -> None:
+        """Share links anew whose capacity has changed, where flows share them."""
+        for link in links:
+            for flow in self.users.get(link, ()):
+                if flow.rate > 0.0:
+                    self._touch(flow)
+
     def _component(self, first: Flow) -> list[Flow]:
         found = {first.key: first}
         queue = [first]
@@ -194,7 +231,8 @@ class Network:
 
     def _share(self, flows: list[Flow], now: int) -> None:
         self.solved += 1
-        rates = fair_rates([(flow.link_ids, flow.loads) for flow in flows], self.capacity)
+        capacity = self.capacity if self.weak is None else self.weak.at(now)
+        rates = fair_rates([(flow.link_ids, flow.loads) for flow in flows], capacity)
         for flow, rate in zip(flows, np.asarray(rates, np.float64).tolist(), strict=True):
             if flow.rate == 0.0 and flow.version > 0:  # so far alone, at the pace of its own cost
                 flow.remaining -= (now - flow.since) / flow.transfer_ns

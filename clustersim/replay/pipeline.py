@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from simpy import Environment
 
+from clustersim.clock import Int64Array
+from clustersim.collective.plan import CommPlan
+from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.pricing import payload_bytes
 from clustersim.replay.chain import ChainPass, ChainShape
 from clustersim.replay.comm import CommTable
 from clustersim.replay.events import EventPass
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.network import Network
+from clustersim.replay.strain import Strain, Strains
 from clustersim.replay.wiring import MicroBatch, StageWiring
+
+COMPUTE: Final = STREAMS.index("compute")
 
 
 class Pipeline:
@@ -36,6 +42,8 @@ class Pipeline:
         Called when the first stage can take another micro-batch.
     on_step : callable
         Called with a micro-batch that left the last stage.
+    strains : Strains, optional
+        What makes passes slower when.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Pipeline:
         stages: list[StageWiring],
         on_free: Callable[[], None],
         on_step: Callable[[MicroBatch], None],
+        strains: Strains | None = None,
     ) -> None:
         self.env = env
         self.network = network
@@ -55,16 +64,36 @@ class Pipeline:
         self.stages = stages
         self.on_free = on_free
         self.on_step = on_step
+        self.dead = False
+        self.strains = strains
         self.busy: list[MicroBatch | None] = [None] * len(stages)
         self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
         ranks = len(stages[0].devices)
         self.lane_free = [[0] * ranks for _ in stages]
         self.lane_queues: list[list[deque[MicroBatch]]] = [[deque() for _ in range(ranks)] for _ in stages]
 
+    def abandon(self) -> None:
+        """Forget every micro-batch and every send: what they are on has failed."""
+        self.dead = True
+        for micro in dict.fromkeys([*self.busy, *(micro for queue in self.queues for micro in queue)]):
+            for run in () if micro is None else micro.passes:
+                if isinstance(run, ChainPass):
+                    run.abandon()
+        self.network.drop(self)
+
     @property
     def free(self) -> bool:
         """Whether the first stage can start a micro-batch now."""
         return self.busy[0] is None and not self.queues[0]
+
+    def is_strained(self, stage: int) -> bool:
+        """Return whether a pass that starts now on a stage is slower than it should be."""
+        return self.strains is not None and self.strains.of(stage, now_ns(self.env)) is not None
+
+    def steps_before_change(self, starts: Int64Array) -> int:
+        """Return how many of these starts come before passes get slower, or are again as they should be."""
+        change = None if self.strains is None else self.strains.next_change(int(starts[0]))
+        return len(starts) if change is None else int(np.searchsorted(starts, change))
 
     def launch(self, micro: MicroBatch) -> None:
         """Start a micro-batch on the first stage, which must be free."""
@@ -80,6 +109,11 @@ class Pipeline:
         self.busy[stage] = micro
         micro.starts.append(now_ns(env))
         durations = micro.durations[stage]
+        strain = None if self.strains is None else self.strains.of(stage, now_ns(env))
+        if strain is not None:
+            micro.strains[stage] = strain
+            self._start_strained(stage, micro, strain)
+            return
         if not wiring.as_events:
             micro.passes.append(None)
             total, exits = wiring.programs[micro.kind].template.pass_times(durations)
@@ -113,6 +147,25 @@ class Pipeline:
         micro.passes.append(run)
         run.begin()
 
+    def _start_strained(self, stage: int, micro: MicroBatch, strain: Strain) -> None:
+        """Run a pass operator by operator, on ranks of which each takes its own time."""
+        wiring = self.stages[stage]
+        run = EventPass(
+            self.env,
+            wiring.expanded(micro.kind),
+            micro.durations[stage].tolist(),
+            self._communicator(stage, micro),
+            lambda ranks: self._left(stage, micro, ranks),
+            lambda: self._free(stage, micro),
+        )
+        template = wiring.programs[micro.kind].template
+        streams = template.instance_stream[template.node_instance].tolist()
+        for node, (stream, members) in enumerate(zip(streams, template.members, strict=True)):
+            if stream == COMPUTE and run.program.members[node] is None:
+                run.durations[node] = strain.kernel_ns(members[0], run.durations[node])
+        micro.passes.append(run)
+        run.begin()
+
     def _chain_ended(self, stage: int, micro: MicroBatch) -> None:
         if stage + 1 < len(self.stages):
             self._left(stage, micro, tuple(range(micro.unsent[stage])))
@@ -125,11 +178,15 @@ class Pipeline:
         def communicate(
             operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any, started: int | None = None
         ) -> None:
+            if self.dead:
+                return
             payload = payload_bytes(program, micro.features, cls)
             devices = tuple(wiring.devices[m] for m in members)
             plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
+            if stage in micro.strains:
+                plan, ns = micro.strains[stage].communication(plan, payload, ns)
             key = (self.replica, stage, micro.step, 0, operator, members[0])
-            self.network.begin(key, plan, payload, ns, done, operator, started)
+            self.network.begin(key, plan, payload, ns, done, operator, started, owner=self)
 
         return communicate
 
@@ -137,6 +194,8 @@ class Pipeline:
         self._free(*ended)
 
     def _free(self, stage: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
         self.busy[stage] = None
         if stage + 1 == len(self.stages):
             self.on_step(micro)
@@ -157,9 +216,9 @@ class Pipeline:
 
     def _send_undisturbed(self, stage: int, micro: MicroBatch, rank: int, ready: int) -> None:
         lanes = self.lane_free[stage]
-        program = self.stages[stage].programs[micro.kind]
         start = max(lanes[rank], ready)
-        end = start + int(micro.durations[stage][program.template.send_classes[rank]])
+        _, _, took = self._send_cost(stage, rank, micro)
+        end = start + took
         lanes[rank] = end
         micro.send_starts[stage][rank], micro.send_ends[stage][rank] = start, end
         micro.unsent[stage] -= 1
@@ -169,7 +228,7 @@ class Pipeline:
 
     def _left(self, stage: int, micro: MicroBatch, ranks: tuple[int, ...]) -> None:
         """Take the outputs of ``ranks`` that leave now."""
-        if stage + 1 == len(self.stages):
+        if stage + 1 == len(self.stages) or self.dead:
             return
         for rank in ranks:
             if self.stages[stage].send_as_events:
@@ -181,31 +240,48 @@ class Pipeline:
         self._queue_send(*ready)
 
     def _queue_send(self, stage: int, rank: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
         lane = self.lane_queues[stage][rank]
         lane.append(micro)
         if len(lane) == 1:
             self._begin_send(stage, rank)
 
-    def _begin_send(self, stage: int, rank: int) -> None:
-        micro = self.lane_queues[stage][rank][0]
+    def _send_cost(self, stage: int, rank: int, micro: MicroBatch) -> tuple[CommPlan | None, float, int]:
+        """Return the plan, the bytes and the duration of a send, over links as they were when its pass started."""
         wiring = self.stages[stage]
         program = wiring.programs[micro.kind]
         cls = program.template.send_classes[rank]
+        took = int(micro.durations[stage][cls])
+        strain = micro.strains.get(stage)
+        if strain is None and not wiring.send_as_events:
+            return None, 0.0, took
         payload = payload_bytes(program, micro.features, cls)
         pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
+        plan = self.comm.chosen("send", pair, payload)
+        if strain is not None:
+            plan, took = strain.communication(plan, payload, took)
+        return plan, payload, took
+
+    def _begin_send(self, stage: int, rank: int) -> None:
+        micro = self.lane_queues[stage][rank][0]
+        plan, payload, took = self._send_cost(stage, rank, micro)
         micro.send_starts[stage][rank] = now_ns(self.env)
         self.network.begin(
             (self.replica, stage, micro.step, 1, rank, 0),
-            self.comm.chosen("send", pair, payload),
+            plan,
             payload,
-            int(micro.durations[stage][cls]),
+            took,
             self._sent,
             (stage, rank),
             foreign=True,
+            owner=self,
         )
 
     def _sent(self, lane_of: tuple[int, int]) -> None:
         stage, rank = lane_of
+        if self.dead:
+            return
         lane = self.lane_queues[stage][rank]
         micro = lane.popleft()
         micro.send_ends[stage][rank] = now_ns(self.env)
@@ -219,6 +295,8 @@ class Pipeline:
         self._receive(*arrived)
 
     def _receive(self, stage: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
         if self.busy[stage] is None and not self.queues[stage]:
             self._start(stage, micro)
         else:

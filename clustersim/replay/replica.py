@@ -88,6 +88,7 @@ class Replica:
         self.in_flight = 0
         self.steps = 0
         self.outstanding = 0
+        self.alive = True
         self.run: Run | None = None
         self.rows: deque[tuple[int, ...]] = deque()
 
@@ -179,6 +180,69 @@ class Replica:
             self._cut(now)
         self.wake(self.index)
 
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.scheduler.withdraw(sequence)
+        self._left((sequence,))
+        self._decide_anew()
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
+        gone = self.scheduler.cancel(now_ns(self.env), sequence)
+        if gone:
+            self._left((sequence,))
+            self.recorder.finished(self.index, (sequence.request,))
+            self.flush()
+        self._decide_anew()
+        return gone
+
+    def ends_step(self, now: int) -> bool:
+        """Return whether a run is under way of which a step ends now; then it ends with that step."""
+        run = self.run
+        if run is None or now not in run.ends[np.searchsorted(run.ends, now) :][:1]:
+            return False
+        self._cut(now)
+        return True
+
+    def fail(self, successor: Scheduler) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Go down: steps in flight are as if they had never begun, and all K/V is lost.
+
+        Parameters
+        ----------
+        successor : Scheduler
+            With nothing in it: the one that decides when the replica is back.
+
+        Returns
+        -------
+        (sequences, sequences)
+            See :meth:`Scheduler.evict`.
+        """
+        now = now_ns(self.env)
+        if self.run is None:
+            self.steps -= self.in_flight
+        else:
+            self.run.version += 1
+            self.stop(now)
+            self.run = None
+        evicted, cancelled = self.scheduler.evict(now)
+        self.recorder.finished(self.index, _requests((*evicted, *cancelled)))
+        self.flush()
+        self._pipeline.abandon()
+        self.alive, self.in_flight, self.outstanding = False, 0, 0
+        self.rows.clear()
+        self.scheduler = successor
+        return evicted, cancelled
+
+    def _decide_anew(self) -> None:
+        """Decide anew when the step that is under way has ended."""
+        if self.run is not None:
+            self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def _left(self, sequences: tuple[Sequence, ...]) -> None:
+        for sequence in sequences:
+            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+
     def schedule(self) -> None:
         """Start steps while the first stage is free and there is something to run."""
         pipeline = self._pipeline
@@ -187,7 +251,7 @@ class Replica:
             if decision is None:
                 return
             batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
-            if self.jumps and decision.steady:
+            if self.jumps and decision.steady and not pipeline.is_strained(0):
                 self._jump(decision, batch)
             else:
                 self._step(decision, batch)
@@ -241,6 +305,9 @@ class Replica:
             totals = template.total_times(Durations(row=row, columns=columns, varying=varying).table())
         ends = now_ns(self.env) + np.cumsum(totals)
         starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
+        most = self._pipeline.steps_before_change(starts)
+        if most < steps:
+            starts, ends, varying = starts[:most], ends[:most], varying[:most]
         self.account(decision, batch)
         self.run = Run(
             decision=decision,
@@ -353,12 +420,12 @@ class Replica:
 
     def settle(self, outcome: Outcome) -> None:
         """Tell everybody what a step brought."""
-        for sequence in outcome.finished:
-            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        ended = outcome.finished + outcome.cancelled
+        self._left(ended)
         self.flush()
-        if outcome.finished:
-            self.recorder.finished(self.index, _requests(outcome.finished))
-            self.on_done(self.index, outcome.finished)
+        if ended:
+            self.recorder.finished(self.index, _requests(ended))
+            self.on_done(self.index, ended)
         self.wake(self.index)
 
     def flush(self) -> None:

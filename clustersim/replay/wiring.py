@@ -16,6 +16,7 @@ from clustersim.replay.events import (
     contraction_is_exact,
     expanded_program,
 )
+from clustersim.replay.strain import Strain
 from clustersim.serving.decision import Decision
 
 
@@ -34,6 +35,7 @@ class MicroBatch:
     send_starts: list[Int64Array] = field(default_factory=list)
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
+    strains: dict[int, Strain] = field(default_factory=dict)
 
 
 Shapes = dict[tuple[int, int, str, bool], ChainShape | EventProgram]
@@ -68,6 +70,16 @@ class StageWiring:
     full: bool
     watched: tuple[int, ...] | None
     shapes: Shapes
+
+    def expanded(self, kind: StepKind) -> EventProgram:
+        """Return how a pass runs node by node."""
+        program = self.programs[kind]
+        key = (*program.key, True)
+        if key not in self.shapes:
+            self.shapes[key] = expanded_program(program)
+        found = self.shapes[key]
+        assert isinstance(found, EventProgram)
+        return found
 
     def shape(self, kind: StepKind) -> ChainShape | EventProgram:
         """Return how a pass runs as events: as a chain or contracted where that is exact, else node by node."""

@@ -175,7 +175,7 @@ def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str
         else None
         for name in LATENCIES
     }
-    counts = {key: int((outcome == key).sum()) for key in ("finished", "rejected", "unfinished")}
+    counts = {key: int((outcome == key).sum()) for key in ("finished", "rejected", "unfinished", "cancelled", "lost")}
     span = makespan_ns(requests)
     return {
         "requests": {"arrived": len(outcome), **counts},

@@ -148,13 +148,17 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
         )
     if counts["rejected"]:
         found.append(f"{counts['rejected']:,} of {arrived} requests were rejected and have no latency.")
+    for key, what in (("cancelled", "given up by their clients"), ("lost", "lost when what served them failed")):
+        if counts.get(key):
+            found.append(f"{counts[key]:,} of {arrived} requests were {what} and have no latency.")
     if requests is not None and steps is not None and queue_grows(requests, steps):
         found.append(
             "The queue grew for as long as requests arrived: the load is more than this deployment serves, "
             "and TTFT depends on how long the run is."
         )
     if requests is not None and (preempted := int((requests["preemptions"] > 0).sum())):
-        found.append(f"{plural(preempted, 'request')} lost K/V blocks to others (preempted) and had to compute anew.")
+        lost = "lost K/V blocks (preempted, or their replica failed) and had to compute anew."
+        found.append(f"{plural(preempted, 'request')} {lost}")
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
     return found

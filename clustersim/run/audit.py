@@ -14,10 +14,13 @@ from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.tensor import outcome_of
 from clustersim.model.architecture import Moe
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.given import Prepared
 from clustersim.run.legality import check_scenario, deployment_of
-from clustersim.run.simulate import RunResult, kv_blocks
+from clustersim.run.simulate import RunResult, kv_blocks, replay_input
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
+from clustersim.workload.limits import MAX_NS
 
 
 def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank: int = 0) -> Given:
@@ -53,6 +56,28 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
         first_replica=first_replica,
         first_rank=first_rank,
         prefix_caching=serving.prefix_caching,
+        down=_down(scenario) if scenario.faults else (),
+        slow=_slow(scenario),
+    )
+
+
+def _down(scenario: Scenario) -> tuple[tuple[int, int, int], ...]:
+    """Return when which replicas are down, as the faults of a scenario say."""
+    prepared = Prepared(replay_input(scenario, scenario.requests()))
+    return tuple((one.replica, one.at_ns, MAX_NS if one.until_ns is None else one.until_ns) for one in prepared.outages)
+
+
+def _slow(scenario: Scenario) -> tuple[tuple[int, int, int, float], ...]:
+    """Return when which ranks are slow, and how much, as the faults of a scenario say."""
+    mesh, plan = Mesh(plan=scenario.plan), scenario.plan
+    placed = [mesh.stage_devices(replica, stage) for replica in range(plan.dp) for stage in range(plan.pp)]
+    devices = [device for stage in placed for device in stage]
+    return tuple(
+        (rank, fault.at_ns, MAX_NS if fault.until_ns is None else fault.until_ns, fault.slowdown)
+        for fault in scenario.faults
+        if fault.slowdown is not None
+        for rank, device in enumerate(devices)
+        if device in fault.devices
     )
 
 
@@ -85,6 +110,8 @@ def history_of(
     told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
     if requests.concurrency is None:
         told["arrives_ns"] = requests.arrived_at_ns
+    cancels = requests.cancel_after_ns
+    told["cancels_ns"] = np.full(len(requests), -1, np.int64) if cancels is None else cancels
     if explained is not None:
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.run.prefixes import cached_tokens
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
@@ -98,6 +98,9 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
     )
     chosen = np.flatnonzero(arrived > NEVER)
     outcome = np.where(finished > NEVER, "finished", np.where(rejected > NEVER, "rejected", "unfinished"))
+    outcome = outcome.astype(object)
+    for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
+        outcome[facts["request"][facts["kind"] == kind]] = word
     return {
         "request": chosen,
         "replica": replica[chosen],
@@ -110,7 +113,7 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "generated_tokens": times.count[chosen],
         "preemptions": np.bincount(facts["request"][facts["kind"] == PREEMPTED], minlength=count)[chosen],
         "cached_tokens": cached_tokens(facts, count)[chosen],
-        "outcome": outcome[chosen].astype(object),
+        "outcome": outcome[chosen],
     }
 
 

@@ -28,7 +28,7 @@ from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.prefixes import Figures, cached_tokens, prefix_figures
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, FINISHED
+from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, LOST
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes, token_times
 from clustersim.workload.requests import Requests
@@ -173,6 +173,7 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
+    _refuse_early_ends(scenario, requests)
     for one in scenario.each_pool():
         _refuse_split_lockstep(one, pools=len(scenario.pools))
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
@@ -196,7 +197,42 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         horizon_ns=scenario.run.horizon_ns,
         seed=scenario.seed,
         hand_over=hand_over,
+        faults=scenario.faults,
     )
+
+
+def _refuse_early_ends(scenario: Scenario, requests: Requests) -> None:
+    """Refuse requests that may end or move early beside what has no word for that yet.
+
+    Raises
+    ------
+    InputError
+    """
+    each = scenario.each_pool()
+    reason = ""
+    if any(one.serving.prefix_caching for one in each):
+        reason = "beside serving.prefix_caching"
+    if any(one.plan.is_lockstep for one in each):
+        reason = "of replicas in lockstep (plan.ep.scope: global)"
+    if scenario.pools:
+        reason = "beside two pools"
+    if not reason:
+        return
+    limits = [one.serving for one in each]
+    found = {
+        "faults": bool(scenario.faults),
+        "workload": requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any()),
+        "serving.queue_limit": bool(scenario.pools) and any(one.queue_limit is not None for one in limits),
+        "serving.queue_timeout": any(one.queue_timeout_ns is not None for one in limits),
+    }
+    words = {"workload": "clients that give up", "faults": "faults"}
+    problems = [
+        scenario.problem(path, f"{words.get(path, 'it')} cannot be simulated yet {reason}; leave it out")
+        for path, used in found.items()
+        if used
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:
@@ -262,7 +298,9 @@ def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTim
     rejected[list(replayed.reasons)] = True
     reasons = np.full(count, None, object)
     reasons[list(replayed.reasons)] = list(replayed.reasons.values())
-    outcome = np.where(finished >= 0, "finished", np.where(rejected, "rejected", "unfinished"))
+    outcome = np.where(finished >= 0, "finished", np.where(rejected, "rejected", "unfinished")).astype(object)
+    for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
+        outcome[facts["request"][facts["kind"] == kind]] = word
     return {
         "request": chosen,
         "replica": replayed.replica[chosen].astype(np.int32),

@@ -16,6 +16,8 @@ Finding = tuple[KeyPath, str]
 """Where, and what is wrong."""
 
 DRAWN_KEYS: Final = ("arrivals", "prompt_tokens", "output_tokens", "requests")
+CLIENT_KEYS: Final = ("priority", "cancel_after")
+"""What may be drawn besides."""
 _ARRIVAL_KEYS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "poisson": (("rate",), ("rescale",)),
     "gamma": (("rate", "cv"), ("rescale",)),
@@ -51,7 +53,25 @@ def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
     if isinstance(serving, dict):
         findings += _serving(serving)
     findings += _pools(data.get("plan"), serving)
+    faults = data.get("faults")
+    if isinstance(faults, list):
+        findings += _faults(faults)
     return findings
+
+
+def _faults(faults: Sequence[Any]) -> Iterator[Finding]:
+    for number, fault in enumerate(faults):
+        if isinstance(fault, dict):
+            given = [key for key in ("device", "node", "link") if fault.get(key) is not None]
+            if len(given) != 1:
+                found = f"names {' and '.join(given)}" if given else "names nothing"
+                yield ("faults", number), f"{found} that fails; expected exactly one of device, node and link"
+            elif fault.get("slowdown") is not None and given == ["link"]:
+                yield ("faults", number, "slowdown"), "a link has no kernels; say what is left of it with factor"
+            elif fault.get("factor") is not None and given != ["link"]:
+                yield ("faults", number, "factor"), "goes with a link; say how much slower a device is with slowdown"
+            elif fault.get("lose") == "lose" and (fault.get("slowdown") or fault.get("factor")):
+                yield ("faults", number, "lose"), "what is slow but works loses nothing"
 
 
 def _pools(plan: object, serving: object) -> Iterator[Finding]:
@@ -98,8 +118,9 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
 def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:
     drawn = [key for key in DRAWN_KEYS if workload.get(key) is not None]
     if workload.get("trace") is not None:
-        for key in drawn:
-            hint = "; write it inside trace" if key == "requests" else ""
+        for key in (*drawn, *(key for key in CLIENT_KEYS if workload.get(key) is not None)):
+            hint = {"requests": "; write it inside trace"}.get(key, "")
+            hint = "; a trace tells it in a column" if key in CLIENT_KEYS else hint
             yield ("workload", key), f"a workload is a trace or drawn, not both{hint}"
         if workload.get("shared_prefixes") is not None:
             yield ("workload", "shared_prefixes"), "a trace says itself which prompts share a prefix; remove it"
@@ -119,6 +140,23 @@ def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:
     for key in ("prompt_tokens", "output_tokens"):
         if isinstance(workload.get(key), dict):
             yield from _lengths(("workload", key), workload[key])
+    yield from _clients(workload)
+
+
+def _clients(workload: Mapping[str, Any]) -> Iterator[Finding]:
+    priority, cancel = workload.get("priority"), workload.get("cancel_after")
+    if isinstance(priority, dict) and isinstance(priority.get("weights"), list):
+        weights, values = priority["weights"], priority.get("values")
+        if isinstance(values, list) and len(weights) != len(values):
+            message = f"there are {len(weights)} weights for {len(values)} values; expected one each"
+            yield ("workload", "priority", "weights"), message
+        elif all(weight == 0 for weight in weights):
+            yield ("workload", "priority", "weights"), "all weights are 0; expected one above"
+    if isinstance(cancel, dict):
+        given = [key for key in ("fixed", "uniform", "exponential") if cancel.get(key) is not None]
+        if len(given) != 1:
+            found = f"has {' and '.join(given)}" if given else "has none"
+            yield ("workload", "cancel_after"), f"{found} of fixed, uniform and exponential; expected exactly one"
 
 
 def _arrivals(arrivals: Mapping[str, Any]) -> Iterator[Finding]:

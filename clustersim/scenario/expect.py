@@ -16,7 +16,7 @@ from clustersim.errors import did_you_mean
 from clustersim.scenario.scalars import Scalar, kind_of, plain_scalar
 
 _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
-_REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished")
+_REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished", "cancelled", "lost")
 _THROUGHPUT: Final = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PREFIX_CACHE: Final = ("hit_rate", "block_hit_rate", "infinite_block_hit_rate", "cached_tokens")
 _TIMES: Final = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_queueing_ms", "ttft_prefill_ms")

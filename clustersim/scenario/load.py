@@ -20,6 +20,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
+from clustersim.scenario.faults import build_faults
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.plan import build_plan, build_pool_plans
@@ -86,6 +87,7 @@ def build_scenario(document: Document) -> Scenario:
         pools = attempt(lambda: _pools(part, document, topology))
         plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
     expect = attempt(lambda: _expectations(part, document))
+    faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
     if cluster is not None and precision is not None:
@@ -101,6 +103,7 @@ def build_scenario(document: Document) -> Scenario:
     assert serving is not None
     assert pools is not None
     assert expect is not None
+    assert faults is not None
     resolved = with_defaults(part, document.data)
     resolved["topology"], resolved["model"] = cluster[1], model[1]
     resolved["serving"]["engine"] = engine[1]
@@ -124,6 +127,7 @@ def build_scenario(document: Document) -> Scenario:
         ),
         targets=resolved.get("targets", {}),
         expect=expect,
+        faults=faults,
         cost_table=cost_table,
         collectives=part.collectives,
         digest=digest(resolved, files),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
@@ -74,6 +75,8 @@ class Scenario:
         Latency (``ttft``, ``tpot``, ``itl``, ``e2e``) → its target as written, such as ``50 ms``.
     expect : tuple of Expectation
         What must hold for the summary.
+    faults : tuple of Fault
+        What fails when.
     cost_table : Path or None
         Measured operator durations.
     collectives : Mapping of str to str
@@ -104,6 +107,7 @@ class Scenario:
     digest: str
     document: Mapping[str, Any] = field(repr=False)
     origin: Document = field(repr=False, compare=False)
+    faults: tuple[Fault, ...] = ()
     pools: tuple[Pool, ...] = ()
 
     def each_pool(self) -> tuple[Scenario, ...]:

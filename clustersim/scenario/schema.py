@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from clustersim.plan.parallel import Cut
 from clustersim.scenario.document import KeyPath
-from clustersim.scenario.fields import LONGEST_S, MOST, Count, Duration, Index, Part, refuse, short_for
+from clustersim.scenario.fields import LONGEST_S, MOST, Count, Duration, DurationOrZero, Index, Part, refuse, short_for
 from clustersim.scenario.workload_schema import WorkloadPart
 from clustersim.units import parse
 
@@ -34,6 +34,7 @@ SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("workload", "arrivals"): "process",
     ("workload", "prompt_tokens"): "fixed",
     ("workload", "output_tokens"): "fixed",
+    ("workload", "cancel_after"): "fixed",
 }
 """Where a lone value stands for a mapping with this one key (``plan.tp: 8``), or for an empty one (None)."""
 
@@ -194,6 +195,8 @@ class ServingPart(Part):
     kv_blocks: Count | None = None
     prefix_caching: bool = False
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
+    queue_limit: Count | None = None
+    queue_timeout: Duration | None = None
     router: str = "round_robin"
     router_options: dict[str, Any] = Field(default_factory=dict, examples=["{threshold: 0.5}"])
     engine: Annotated[dict[str, Any], short_for("name", str | dict[str, Any])] = Field(
@@ -209,6 +212,19 @@ class RunPart(Part):
 
     replay: Literal["folded", "full"] = "folded"
     horizon: Duration | None = None
+
+
+class FaultPart(Part):
+    """A device, a node or a link that fails, or gets slower, at an instant, and is as before at another one."""
+
+    device: str | Index | None = None
+    node: str | Index | None = None
+    link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    at: DurationOrZero = Field(examples=["30 s"])
+    until: Duration | None = None
+    lose: Literal["recompute", "lose"] = "recompute"
+    slowdown: Annotated[float, Field(gt=1)] | None = None
+    factor: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class TargetsPart(Part):
@@ -243,6 +259,7 @@ class ScenarioPart(Part):
         default_factory=dict, examples=["{legal: true, finished: 200}"]
     )
     cost: CostPart | None = None
+    faults: list[FaultPart] = Field(default_factory=list, examples=["[{device: n0.g3, at: 30 s, until: 60 s}]"])
     collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])
 
 

@@ -38,9 +38,12 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    elsewhere = {"engine", "order", *POOLS, "transfer", *(f"{key}{end}" for key in METHODS for end in ("", "_options"))}
+    ends = (f"{key}{end}" for key in METHODS for end in ("", "_options"))
+    elsewhere = {"engine", "order", *POOLS, "transfer", "queue_timeout", *ends}
     plain = part.model_dump(exclude=elsewhere)
-    return ServingConfig(**chosen, order=_order(part.order), prefix_routing=PrefixRouting(**ways), **plain)
+    timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
+    routing = PrefixRouting(**ways)
+    return ServingConfig(**chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout, **plain)
 
 
 def build_pool_serving(part: ServingPart, pool: PoolServingPart | None, document: Document) -> ServingConfig:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.scenario.fields import Count, DurationOrZero, Part, Positive, Rate, short_for
+from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, Part, Positive, Rate, short_for
 from clustersim.workload.limits import MAX_TOKENS
 
 
@@ -75,6 +75,29 @@ class SharedPrefixesPart(Part):
     zipf: Annotated[float, Field(ge=0, le=100)] = 0.0
 
 
+class PriorityPart(Part):
+    """How urgent drawn requests are: one of the values, in proportion to the weights; lower numbers go first."""
+
+    values: Annotated[list[Annotated[Index, Field(le=999_999_999)]], Field(min_length=1)] = Field(examples=[[0, 1]])
+    weights: list[Annotated[float, Field(ge=0)]] | None = None
+
+
+class DurationsPart(Part):
+    """Times from low to high, all equally likely."""
+
+    low: DurationOrZero = Field(examples=["1 s"])
+    high: Duration = Field(examples=["10 s"])
+
+
+class CancelPart(Part):
+    """Which share of the clients gives up, and how long after the arrival: exactly one of the times."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fixed: DurationOrZero | None = None
+    uniform: DurationsPart | None = None
+    exponential: Duration | None = None
+
+
 class WorkloadPart(Part):
     """The requests: recorded (``trace``), or drawn (all the other keys)."""
 
@@ -84,3 +107,5 @@ class WorkloadPart(Part):
     output_tokens: Annotated[LengthsPart, short_for("fixed", int | LengthsPart)] | None = None
     requests: Count | None = None
     shared_prefixes: SharedPrefixesPart | None = None
+    priority: PriorityPart | None = None
+    cancel_after: Annotated[CancelPart, short_for("fixed", str | CancelPart)] | None = None

@@ -11,8 +11,16 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath, dotted
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.scenario import TraceWorkload
-from clustersim.scenario.workload_schema import ArrivalsPart, LengthsPart, TracePart, WorkloadPart
+from clustersim.scenario.workload_schema import (
+    ArrivalsPart,
+    CancelPart,
+    LengthsPart,
+    PriorityPart,
+    TracePart,
+    WorkloadPart,
+)
 from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
+from clustersim.workload.clients import Patience, Priorities
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform, empirical_from_trace
 from clustersim.workload.shared_prefixes import SharedPrefixes
@@ -54,13 +62,39 @@ def build_workload(part: WorkloadPart, document: Document) -> TraceWorkload | Dr
     if arrivals is None or prompt is None or output is None:
         raise InputError(problems)
     shared = part.shared_prefixes
+    cancel_after = attempt(lambda: _patience(part.cancel_after, document), _WORKLOAD)
+    if problems:
+        raise InputError(problems)
     return DrawnWorkload(
         arrivals=arrivals,
         prompt_tokens=prompt,
         output_tokens=output,
         requests=requests,
         shared_prefixes=None if shared is None else SharedPrefixes(**shared.model_dump()),
+        priority=_priorities(part.priority),
+        cancel_after=cancel_after,
     )
+
+
+def _priorities(part: PriorityPart | None) -> Priorities | None:
+    if part is None:
+        return None
+    return Priorities(values=tuple(part.values), weights=None if part.weights is None else tuple(part.weights))
+
+
+def _patience(part: CancelPart | None, document: Document) -> Patience | None:
+    """Build when clients give up; that there is exactly one time has been checked."""
+    if part is None:
+        return None
+    if part.uniform is not None:
+        low, high = part.uniform.low, part.uniform.high
+        if high < low:
+            path: KeyPath = (*_WORKLOAD, "cancel_after", "uniform", "high")
+            raise InputError(document.problem(path, "is less than low"))
+        return Patience(share=part.share, kind="uniform", low_s=low, high_s=high)
+    if part.exponential is not None:
+        return Patience(share=part.share, kind="exponential", low_s=part.exponential)
+    return Patience(share=part.share, kind="fixed", low_s=part.fixed or 0.0)
 
 
 def _trace(part: TracePart, document: Document) -> TraceWorkload:

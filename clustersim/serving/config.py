@@ -64,6 +64,10 @@ class ServingConfig:
         See ``serving.router``.
     prefix_routing : PrefixRouting
         Of the router ``prefix_aware``.
+    queue_limit : int or None
+        A request that finds so many waiting at its replica is rejected.
+    queue_timeout_ns : int or None
+        A request that has not been admitted for so long is rejected.
     """
 
     scheduler: SchedulerName | UserClass = "chunked_prefill"
@@ -77,6 +81,8 @@ class ServingConfig:
     prefix_caching: bool = False
     router: RouterName | UserClass = "round_robin"
     prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
+    queue_limit: int | None = None
+    queue_timeout_ns: int | None = None
 
     @property
     def lanes_lack(self) -> str:
@@ -91,4 +97,6 @@ class ServingConfig:
             return "prompts share cached prefixes"
         if self.router not in ("round_robin", "least_outstanding"):
             return f"every request is placed by the router {self.router}"
+        if self.queue_limit is not None or self.queue_timeout_ns is not None:
+            return "queues have limits"
         return ""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, REUSED, Decision, Fact
+from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, PREEMPTED, REUSED, Decision, Fact
 from clustersim.serving.order import RANK, Queue
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.sequence import Sequence
@@ -26,10 +26,11 @@ from clustersim.serving.sequence import Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a step brought: the sequences that got a token, and those that ended with it."""
+    """What a step brought: the sequences that got a token, those that ended with it, and those that were given up."""
 
     sampled: tuple[Sequence, ...]
     finished: tuple[Sequence, ...]
+    cancelled: tuple[Sequence, ...] = ()
 
 
 class Scheduler:
@@ -55,6 +56,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.facts: list[Fact] = []
         self.decodes_in_flight = 0
+        self.leaving = 0
         self.evicted = False
 
     def refusal(self, sequence: Sequence) -> str | None:
@@ -177,6 +179,7 @@ class Scheduler:
         return self._take(sequence, sequence.computed + count)
 
     def _admit(self, now: int, sequence: Sequence) -> None:
+        sequence.admitted = True
         self.running.append(sequence)
         self._note(now, ADMITTED, sequence, sequence.known)
         if sequence.shared:
@@ -233,6 +236,30 @@ class Scheduler:
         self.pool.give(sequence.owner, sequence.blocks)
         sequence.blocks = 0
 
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.waiting.remove(sequence)
+
+    def cancel(self, now: int, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gave it up.
+
+        Returns
+        -------
+        bool
+            Whether it is gone. One that a step carries goes when that step ends, as :meth:`complete` says.
+        """
+        if sequence.in_flight:
+            sequence.leaving = True
+            self.leaving += 1
+            return False
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        else:
+            self.withdraw(sequence)
+        self._note(now, CANCELLED, sequence, sequence.generated)
+        return True
+
     def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
         self.facts.append((now, kind, sequence.request, tokens, self.pool.used))
 
@@ -259,7 +286,39 @@ class Scheduler:
                     done.append(sequence)
         for sequence in done:
             self._finish(now, sequence)
-        return Outcome(sampled=tuple(sampled), finished=tuple(done))
+        gone = self._let_go(now, decision) if self.leaving else ()
+        return Outcome(sampled=tuple(sampled), finished=tuple(done), cancelled=gone)
+
+    def evict(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Lose all K/V, and every step that is in flight: what served this has failed.
+
+        Returns
+        -------
+        (sequences, sequences)
+            Those that are to be computed anew elsewhere, and those that were given up while a step carried them.
+        """
+        running, self.running = self.running, []
+        waiting = tuple(self.waiting)
+        cancelled = []
+        for sequence in running:
+            self._release(sequence)
+            sequence.computed, sequence.in_flight = 0, False
+            if sequence.leaving:
+                cancelled.append(sequence)
+                self._note(now, CANCELLED, sequence, sequence.generated)
+            else:
+                sequence.preemptions += 1
+                self._note(now, PREEMPTED, sequence, sequence.generated)
+        return (*(s for s in running if not s.leaving), *waiting), tuple(cancelled)
+
+    def _let_go(self, now: int, decision: Decision) -> tuple[Sequence, ...]:
+        """Let those of an ended step go that were given up meanwhile; one that finished with it has its answer."""
+        leaving = [s for s in (*decision.decodes, *(s for s, _ in decision.prefills)) if s.leaving]
+        self.leaving -= len(leaving)
+        gone = tuple(s for s in leaving if s.generated < s.output_tokens)
+        for sequence in gone:
+            self.cancel(now, sequence)
+        return gone
 
     def _finish(self, now: int, sequence: Sequence) -> None:
         self._release(sequence)

@@ -30,6 +30,10 @@ class Sequence:
     owner : int
     in_flight : bool
         Whether a micro-batch carries it now.
+    admitted : bool
+        Whether it was ever taken up.
+    leaving : bool
+        Whether its client gave it up while a micro-batch carried it, so that it leaves when that step ends.
     preemptions : int
     hands_over : bool
         Whether it goes on at another replica after its last token here, and keeps its blocks until its K/V is there.
@@ -57,6 +61,8 @@ class Sequence:
     blocks: int = 0
     owner: int = 0
     in_flight: bool = False
+    admitted: bool = False
+    leaving: bool = False
     preemptions: int = 0
     arrived_ns: int = 0
     priority: int = 0

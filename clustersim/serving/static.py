@@ -28,8 +28,8 @@ class StaticScheduler(Scheduler):
         """Members of the batch that are still waiting: request → whose pool keeps it."""
 
     def _decide(self, now: int) -> Decision | None:
-        if not self.running and not self.owners:
-            self._make_up()
+        if not self.running and (not self.waiting or self.waiting[0].request not in self.owners):
+            self._make_up()  # anew where one that comes before its members joined the queue after they were chosen
         prefills = self._prefills(now, self.config.max_batch_tokens, [], whole=True)
         decodes = [] if prefills else self._decodes(now, self.config.max_batch_tokens)
         if not prefills and not decodes:
@@ -38,6 +38,7 @@ class StaticScheduler(Scheduler):
         return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady)
 
     def _make_up(self) -> None:
+        self.owners.clear()
         left = list(self.pool.free)
         members = []
         for sequence in self.waiting:
@@ -52,6 +53,11 @@ class StaticScheduler(Scheduler):
             self.waiting.remove(sequence)
             sequence.rank = (BEFORE_ALL, place, sequence.request)
             self.waiting.add(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue, and out of the batch."""
+        self.owners.pop(sequence.request, None)
+        super().withdraw(sequence)
 
     def _admits(self, sequence: Sequence) -> bool:
         return sequence.request in self.owners

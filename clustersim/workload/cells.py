@@ -19,6 +19,7 @@ from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 ParseCells = Callable[[Sequence[str]], Int64Array]
 
 _WHOLE: Final = re.compile(r"[ \t]*[0-9]{1,18}[ \t]*")
+_DIGITS: Final = 9
 _DECIMAL: Final = re.compile(r"[ \t]*\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?[ \t]*")
 _EXACT: Final = Context(prec=1000)  # never rounds a product here; the thread's own context stays out of it
 
@@ -32,6 +33,30 @@ def parse_tokens(cells: Sequence[str]) -> Int64Array:
     if values.size and int(values.max()) > MAX_TOKENS:
         raise ValueError(expected)
     return values
+
+
+def parse_whole(noun: str) -> ParseCells:
+    """Return a parser of whole numbers from 0 to 999,999,999 that mean ``noun``."""
+    expected = f"{noun} as a whole number from 0 to 999,999,999"
+
+    def parse(cells: Sequence[str]) -> Int64Array:
+        if not all(_WHOLE.fullmatch(cell) and len(cell.strip()) <= _DIGITS for cell in cells):
+            raise ValueError(expected)
+        return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
+
+    return parse
+
+
+def parse_or_never(parse: ParseCells) -> ParseCells:
+    """Return a parser that reads an empty cell as −1, which stands for never, and others as ``parse`` does."""
+
+    def read(cells: Sequence[str]) -> Int64Array:
+        told = np.array([bool(cell.strip()) for cell in cells], bool)
+        found = np.full(len(cells), -1, np.int64)
+        found[told] = parse([cell for cell in cells if cell.strip()])
+        return found
+
+    return read
 
 
 def parse_instants(unit: str, ns_per_unit: int) -> ParseCells:

@@ -1,7 +1,8 @@
 """Plain CSV traces: an instant, a prompt length and an output length per line, under usual names.
 
 Instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``, ``_ns``).
-Further columns are allowed and not read.
+``priority`` (lower numbers go first) and ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client
+gives a request up, an empty cell for never) may be there. Further columns are allowed and not read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import InputError
-from clustersim.workload.cells import parse_instants, parse_tokens
+from clustersim.workload.cells import parse_instants, parse_or_never, parse_tokens, parse_whole
 from clustersim.workload.trace_csv import CsvColumn, header_names, missing_column, read_columns
 from clustersim.workload.trace_text import TraceColumns, TraceText
 
@@ -25,6 +26,8 @@ _INSTANTS: Final = {
     for unit in _UNITS
     for stem in ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
 }
+_PRIORITY: Final = "priority"
+_CANCELS: Final = {f"cancel_after_{unit}": parse_or_never(parse_instants(*_UNITS[unit])) for unit in _UNITS}
 NAMES: Final = (
     tuple(_INSTANTS),
     ("prompt_tokens", "input_tokens", "served_prompt_tokens"),
@@ -47,8 +50,22 @@ def read(file: TraceText) -> TraceColumns:
         CsvColumn(name=prompt, parse=parse_tokens),
         CsvColumn(name=output, parse=parse_tokens),
     ]
-    stamps_ns, prompt_tokens, output_tokens = read_columns(file, columns)
-    return TraceColumns(stamps_ns=stamps_ns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    header = header_names(file.first_line)
+    cancels = [name for name in _CANCELS if name in header]
+    if len(cancels) > 1:
+        message = f"columns {' and '.join(cancels)} mean the same; expected one of them"
+        raise InputError(file.problem(message, line=1))
+    optional = [CsvColumn(name=name, parse=_CANCELS[name]) for name in cancels]
+    if _PRIORITY in header:
+        optional.append(CsvColumn(name=_PRIORITY, parse=parse_whole("a priority")))
+    stamps_ns, prompt_tokens, output_tokens, *more = read_columns(file, [*columns, *optional])
+    return TraceColumns(
+        stamps_ns=stamps_ns,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        cancel_after_ns=more[0] if cancels else None,
+        priorities=more[-1] if _PRIORITY in header else None,
+    )
 
 
 def _chosen_names(file: TraceText) -> list[str]:

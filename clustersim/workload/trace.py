@@ -88,6 +88,8 @@ def read_trace(
         output_tokens=columns.output_tokens,
         prefix_hashes=columns.prefix_hashes,
         hash_block_tokens=columns.hash_block_tokens,
+        priorities=columns.priorities,
+        cancel_after_ns=columns.cancel_after_ns,
         source=name,
     )
     if window_ns is not None:

@@ -47,6 +47,8 @@ class TraceColumns:
     output_tokens: Int64Array
     prefix_hashes: tuple[Int64Array, ...] | None = None
     hash_block_tokens: int | None = None
+    priorities: Int64Array | None = None
+    cancel_after_ns: Int64Array | None = None
 
 
 def read_text(path: Path) -> TraceText:

@@ -97,6 +97,57 @@ def prefixes(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
 
 
 @st.composite
+def impatience(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw limits of queues, and clients that give up, as parts of ``serving`` and ``workload``; mostly nothing."""
+    serving: dict[str, Any] = {}
+    workload: dict[str, Any] = {}
+    if draw(st.integers(0, 3)) == 0:
+        serving["queue_limit"] = draw(st.integers(1, 3))
+    if draw(st.integers(0, 3)) == 0:
+        serving["queue_timeout"] = draw(st.sampled_from(("100 us", "2 ms", "20 ms")))
+    if draw(st.integers(0, 3)) == 0:
+        time = draw(st.sampled_from(("0 s", "1 ms", "7 ms", "30 ms")))
+        kinds = ({"fixed": time}, {"uniform": {"low": "0 s", "high": "20 ms"}}, {"exponential": "5 ms"})
+        workload["cancel_after"] = {"share": draw(st.sampled_from((0.3, 1.0))), **draw(st.sampled_from(kinds))}
+    if draw(st.integers(0, 3)) == 0:
+        serving["order"] = {"by": "priority", "patience": draw(st.sampled_from(("1 ms", "unlimited")))}
+        workload["priority"] = {"values": [0, 1], "weights": [1, 2]}
+    return serving, workload
+
+
+@st.composite
+def faults_of(draw: st.DrawFn, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Draw what fails in a document's cluster, one to three times; often something that it runs on."""
+    ranks, ends = _ranks(document["plan"]), scenario_of(document).topology.link_ends
+    instants = ("0 s", "100 us", "1 ms", "3 ms", "3.5 ms", "6 ms", "12 ms")
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(instants) - 2))
+        until = draw(st.none() | st.integers(at + 1, len(instants) - 1))
+        fault: dict[str, Any] = {"device": draw(st.integers(0, ranks - 1)), "at": instants[at]}
+        kind = draw(st.integers(0, 9))
+        if kind == 0:
+            fault = {"node": 0, "at": instants[at]}
+        elif kind in (1, 2, 3):
+            fault["slowdown"] = draw(st.sampled_from((1.5, 7.0)))
+        elif kind in (4, 5):
+            link = list(ends[draw(st.integers(0, len(ends) - 1))])
+            fault = {"link": link, "at": instants[at], "factor": draw(st.sampled_from((0.0, 0.01, 0.5, 0.5)))}
+        if until is not None:
+            fault["until"] = instants[until]
+        if not fault.get("slowdown") and not fault.get("factor") and draw(st.integers(0, 3)) == 0:
+            fault["lose"] = "lose"
+        found.append(fault)
+    return found
+
+
+def _ranks(plan: dict[str, Any]) -> int:
+    sp = plan.get("sp")
+    whole: int = plan["dp"] * plan["pp"] * plan["tp"] * (sp["degree"] if sp else 1)
+    return whole
+
+
+@st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the document of a small legal scenario."""
     config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK))))
@@ -167,7 +218,17 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         },
         "run": {"horizon": draw(st.sampled_from((None, None, None, "5 ms", "20 ms")))},
     }
+    if draw(st.integers(0, 3)) == 0 and serves_alone(found):
+        limits, clients = draw(impatience())
+        return found | {"serving": found["serving"] | limits, "workload": found["workload"] | clients}
     return draw(prefixes(found))
+
+
+def serves_alone(document: dict[str, Any]) -> bool:
+    """Return whether replicas are not in lockstep, and share no cached prefixes: only then may requests go early."""
+    ep = document["plan"].get("ep")
+    shared = document["serving"].get("prefix_caching", False)
+    return not shared and not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
 
 
 @st.composite

@@ -38,7 +38,7 @@ def test_tpot_is_undefined_for_one_token(requests: dict[str, np.ndarray]) -> Non
 
 def test_summary_counts_finished_requests_only(requests: dict[str, np.ndarray]) -> None:
     found = metrics.summarise(requests)
-    assert found["requests"] == {"arrived": 5, "finished": 3, "rejected": 1, "unfinished": 1}
+    assert found["requests"] == {"arrived": 5, "finished": 3, "rejected": 1, "unfinished": 1, "cancelled": 0, "lost": 0}
     assert found["ttft_ms"]["mean"] == pytest.approx(80e-6)
     assert found["ttft_ms"]["max"] == 100e-6
     assert found["itl_ms"] is None

@@ -176,7 +176,8 @@ def test_the_summary_is_json_that_other_programs_read(write, tmp_path):
 
     write(tmp_path / "a")
     summary = json.loads((tmp_path / "a" / "summary.json").read_text(), parse_constant=refuse)
-    assert summary["requests"] == {"arrived": 3, "finished": 3, "rejected": 0, "unfinished": 0}
+    counts = {"rejected": 0, "unfinished": 0, "cancelled": 0, "lost": 0}
+    assert summary["requests"] == {"arrived": 3, "finished": 3, **counts}
 
 
 def test_the_lanes_of_the_dashboard_show_no_more_ranks_than_the_layout_says(result, monkeypatch):

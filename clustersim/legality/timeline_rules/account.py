@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED
+from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 
 
 def none_lost(reading: Reading) -> Finding:
-    """RUN-4: each request arrives once and ends once: finished, rejected with a reason, or cut off by the horizon.
+    """RUN-4: each request arrives once and ends once, or is cut off by the horizon.
+
+    It ends finished, rejected with a reason, given up by its client, or lost when what served it failed.
 
     A rejected request may have a row for its arrival or not. Where no arrival or admission at all was recorded
     elsewhere, nothing follows from the lack of one.
@@ -23,10 +25,11 @@ def none_lost(reading: Reading) -> Finding:
     count = int(facts["request"].max(initial=-1)) + 1
     if requests is not None:
         count = max(count, len(requests["prompt_tokens"]))
-    arrived, rejected, admitted, preempted, finished = (
+    arrived, rejected, admitted, preempted, finished, cancelled, lost = (
         np.bincount(facts["request"][facts["kind"] == kind], minlength=count)
-        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
+        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, CANCELLED, LOST)
     )
+    left = cancelled + lost
     cut = reading.given.horizon_ns is not None
     own = reading.history.folded is not None
     came = arrived + rejected > 0
@@ -45,7 +48,9 @@ def none_lost(reading: Reading) -> Finding:
     findings = [
         say(expected & ((arrived > 1) | ~came), "does not arrive exactly once", once, looked=count),
         say((finished > 1) | (finished * rejected > 0), "ends more than once", once),
+        say((left > 1) | (left * (finished + rejected) > 0), "ends more than once", once),
         say((rejected > 1), "is rejected more than once", once),
+        _given_up(reading),
     ]
     if own or came.any():
         findings.append(say((finished > 0) & (arrived == 0), "finishes, but never arrived", once))
@@ -59,8 +64,8 @@ def none_lost(reading: Reading) -> Finding:
     elif (finished > 0).any():
         findings.append(lacking("whether each request is admitted (no admissions were recorded)"))
     if not cut:
-        lost = (arrived == 1) & (finished + rejected == 0)
-        findings.append(say(lost, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
+        gone = (arrived == 1) & (finished + rejected + left == 0)
+        findings.append(say(gone, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
     findings.append(_reasons(reading, rejected > 0))
     findings.append(_after_arrival(reading, count))
     return merged(*findings, _before_horizon(reading))
@@ -86,6 +91,33 @@ def _before_horizon(reading: Reading) -> Finding:
         lambda i: f"horizon {horizon:,} ns",
         lambda i: f"{kinds[i][0]} is recorded at {latest[i]:,} ns, after the history was cut",
         "record what happened up to the horizon; what is unfinished then stays so",
+    )
+
+
+def _given_up(reading: Reading) -> Finding:
+    """Judge whether requests are given up by clients that do so, and not before."""
+    facts, requests = reading.history.facts, reading.history.requests
+    assert facts is not None
+    rows = reading.facts_of(CANCELLED)
+    if requests is None or "cancels_ns" not in requests:
+        return lacking("when clients give up (no cancels_ns was recorded)") if len(rows) else NOTHING
+    after = requests["cancels_ns"]
+    came = np.zeros(max(len(after), int(facts["request"].max(initial=-1)) + 1), np.int64)
+    arrivals = facts["kind"] == ARRIVED
+    came[facts["request"][arrivals]] = facts["time_ns"][arrivals]
+    request = facts["request"][rows].astype(np.int64)
+    known = request < len(after)
+    patience = np.where(known, after[np.where(known, request, 0)] if len(after) else -1, -1)
+    waited = facts["time_ns"][rows] - came[request]
+    return judged(
+        len(rows),
+        (patience < 0) | (waited < patience),
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"is given up {waited[i]:,} ns after its arrival, and its client "
+            + (f"waits {patience[i]:,} ns" if patience[i] >= 0 else "never gives up")
+        ),
+        "serve a request until it ends or its client gives it up",
     )
 
 

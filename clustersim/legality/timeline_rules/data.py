@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.hand_over import whole_cache
@@ -13,7 +15,7 @@ from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
 
 
 def stays(reading: Reading) -> Finding:
-    """DP-2: all that a request does, and all that is decided for it, is on one replica, or on two after a hand-over."""
+    """DP-2: a request stays on one replica, or on two after a hand-over, until that one fails."""
     pieces, facts = reading.pieces, reading.history.facts
     findings = [whole_cache(reading.hand_overs, pieces)]
     fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
@@ -37,10 +39,14 @@ def stays(reading: Reading) -> Finding:
             replica = np.where(came, reading.hand_overs.source[at], replica)
         requests = Groups(facts["request"].astype(np.int64)[rows])
         lowest, highest = requests.least(replica), requests.most(replica)
+        astray = lowest != highest
+        if reading.given.down:
+            findings.append(_after_failures(reading, fix))
+            astray &= ~np.isin(requests.keys, _moved_by_failures(reading))
         findings.append(
             judged(
                 len(requests),
-                lowest != highest,
+                astray,
                 lambda i: f"request {requests.keys[i]}",
                 lambda i: f"has facts on replica {lowest[i]} and on replica {highest[i]}",
                 fix,
@@ -63,6 +69,42 @@ def stays(reading: Reading) -> Finding:
                 )
             )
     return merged(*findings)
+
+
+def _moved_by_failures(reading: Reading) -> Int64Array:
+    """Return the requests whose facts go from a replica to another one only while the former is out of order."""
+    facts = reading.history.facts
+    assert facts is not None
+    order = np.lexsort((facts["time_ns"], facts["request"]))  # stable: at one instant in the order of the record
+    request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
+    moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
+    legal = reading.failed_between(replica[moves], time[moves], time[moves + 1])
+    found: Int64Array = np.setdiff1d(request[moves[legal]], request[moves[~legal]])
+    return found
+
+
+def _after_failures(reading: Reading, fix: str) -> Finding:
+    """Judge whether what was moved runs where it was admitted last."""
+    facts, pieces = reading.history.facts, reading.pieces
+    if pieces is None or facts is None:
+        return NOTHING
+    rows = reading.facts_of(ADMITTED)
+    rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
+    request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
+    mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))
+    home = np.full(len(mine), -1, np.int64)
+    for at, piece in enumerate(mine.tolist()):
+        low, high = np.searchsorted(request, pieces.request[piece] + np.arange(2)).tolist()
+        last = low + int(np.searchsorted(time[low:high], pieces.begin[piece], side="right")) - 1
+        if last >= low:
+            home[at] = replica[last]
+    return judged(
+        len(mine),
+        (home >= 0) & (home != pieces.replica[mine]),
+        lambda i: f"request {pieces.request[mine[i]]}, step {pieces.first_step[mine[i]]}",
+        lambda i: f"runs on replica {pieces.replica[mine[i]]}, and was admitted on replica {home[i]}",
+        fix,
+    )
 
 
 def apart(sheet: Sheet) -> Finding:

@@ -13,10 +13,12 @@ from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
+from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
 COST = "let an operator run for its cost"
+SURELY_SLOWER = 1.5
 ON_LINKS = tuple(STREAMS.index(name) for name in ("comm", "send", "recv"))
 
 
@@ -43,7 +45,7 @@ def waits(sheet: Sheet) -> Finding:
         early = lacking("whether operators wait for what they need (no after was recorded)")
     if sheet.least is None:
         return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
-    took, least = sheet.end - sheet.start, sheet.least
+    took, least = sheet.end - sheet.start, _on_slow_ranks(sheet, sheet.least)
     short = judged(
         int((least >= 0).sum()),
         took < least,
@@ -59,6 +61,51 @@ def waits(sheet: Sheet) -> Finding:
         COST,
     )
     return merged(early, short, long)
+
+
+def _on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
+    """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
+    if not sheet.given.slow:
+        return least
+    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(starts, sheet.pass_of, sheet.start)
+    begun, kernel = starts[sheet.pass_of], (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
+    times = np.ones(len(sheet))
+    for rank, since, until, slowdown in sheet.given.slow:
+        times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
+    found: Int64Array = np.where(times != 1.0, np.rint(least * times).astype(np.int64), least)
+    return found
+
+
+def _as_slow_as_told(reading: Reading) -> Finding:
+    """Judge whether each pass that starts on a stage with a slow rank was slowed down.
+
+    Only from half as slow again on: a kernel of 1 ns that takes a third longer takes 1 ns.
+    """
+    tables, given = reading.history.folded, reading.given
+    assert tables is not None
+    findings = []
+    passes, table = Passes(tables), tables.passes
+    for rank, since, until, slowdown in given.slow:
+        if slowdown < SURELY_SLOWER:
+            continue
+        replica, stage = divmod(rank // given.stage_ranks, given.pp)
+        mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
+        regular = np.flatnonzero(mine & (table["irregular"] < 0))
+        last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
+        broken = last >= since if len(regular) else np.empty(0, bool)
+        findings.append(
+            judged(
+                int(mine.sum()),
+                broken,
+                lambda i, regular=regular: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                    f"replica {replica}, stage {stage}, step {table['first_step'][regular[i]]}"  # noqa: B023
+                ),
+                lambda i: f"is as fast as if rank {rank} were not slow",  # noqa: B023
+                COST,
+            )
+        )
+    return merged(*findings)
 
 
 def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
@@ -91,7 +138,7 @@ def as_recorded(reading: Reading) -> Finding:
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
         return NOTHING
-    findings = [_shapes(tables), _durations(reading), _losses(tables)]
+    findings = [_shapes(tables), _durations(reading), _losses(tables), _as_slow_as_told(reading)]
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:

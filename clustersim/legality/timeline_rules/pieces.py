@@ -75,6 +75,8 @@ class Pieces:
         first_step = both(chunks["step"], decodes["first_step"])
         runs_of = np.concatenate((at_chunk, first))
         order = _by_request(request, runs_of)
+        if history.given.down:  # a sequence may go on at another replica, and come back
+            order = np.lexsort((runs_of, runs.start[runs_of], request))
         self.request, self.replica, self.first_step = request[order], replica[order], first_step[order]
         self.last_step = both(chunks["step"], decodes["last_step"])[order]
         self.first_run = runs_of[order]
@@ -168,6 +170,16 @@ class Pieces:
 
     def _before(self, values: Int64Array, opens: Int64Array) -> Int64Array:
         return self._since(values, opens) - values
+
+    def ended_before(self, request: Int64Array, time: Int64Array) -> Int64Array:
+        """Return how many pieces of requests had ended at given instants."""
+        found = np.zeros(len(request), np.int64)
+        order = np.lexsort((self.end, self.request))
+        owner, end = self.request[order], self.end[order]
+        low, high = (np.searchsorted(owner, request, side=side).tolist() for side in ("left", "right"))
+        for at, (first, last) in enumerate(zip(low, high, strict=True)):
+            found[at] = np.searchsorted(end[first:last], time[at], side="right")
+        return found
 
     @cached_property
     def closes(self) -> Int64Array:

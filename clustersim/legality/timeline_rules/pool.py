@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, FACTS, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
+from clustersim.legality.history import ADMITTED, CANCELLED, FACTS, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
@@ -50,7 +50,7 @@ def _sized(reading: Reading) -> Finding:
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
         if facts is not None and "used" in facts:
-            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, RECEIVED, REUSED)
+            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, RECEIVED, REUSED)
             rows = rows[(facts["replica"][rows] >= 0) & (facts["replica"][rows] < len(pool))]
             used, there = facts["used"][rows], pool[facts["replica"][rows]]
             findings.append(
@@ -86,6 +86,7 @@ def all_return(reading: Reading) -> Finding:
 def _in_time(reading: Reading) -> Finding:
     pieces = reading.pieces
     assert pieces is not None
+    gone = _steps_of_the_gone(reading)
     request, time = reading.finished
     last = pieces.closes
     at = np.searchsorted(pieces.request[last], request)
@@ -96,13 +97,30 @@ def _in_time(reading: Reading) -> Finding:
     some, piece = some[mine], piece[mine]
     late = pieces.end[piece] < time[some]  # elsewhere a request may end later than its last step: tokens become text
     wrong = (pieces.end[piece] > time[some]) | (late & (reading.history.folded is not None))
-    return judged(
-        len(some),
-        wrong,
-        lambda i: f"replica {pieces.replica[piece[i]]}, request {request[some[i]]}",
-        lambda i: (
-            f"gives its blocks back at {time[some[i]]:,} ns, but its last step ends at {pieces.end[piece[i]]:,} ns"
+    return merged(
+        gone,
+        judged(
+            len(some),
+            wrong,
+            lambda i: f"replica {pieces.replica[piece[i]]}, request {request[some[i]]}",
+            lambda i: (
+                f"gives its blocks back at {time[some[i]]:,} ns, but its last step ends at {pieces.end[piece[i]]:,} ns"
+            ),
+            "free the blocks of a sequence when its last step ends",
         ),
+    )
+
+
+def _steps_of_the_gone(reading: Reading) -> Finding:
+    """No step carries a request after it was given up or lost."""
+    pieces = reading.pieces
+    assert pieces is not None
+    late = reading.count_before(reading.gone, pieces.end, also_at=False) > 0
+    return judged(
+        len(reading.gone[0]),
+        late,
+        lambda i: place(reading, i),
+        lambda i: f"a step carries it until {pieces.end[i]:,} ns, after it had given its blocks back for good",
         "free the blocks of a sequence when its last step ends",
     )
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import FINISHED, PREEMPTED, REUSED, Given, History
+from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, REUSED, Given, History
 from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
 from clustersim.legality.timeline_rules.contents import Contents
 from clustersim.legality.timeline_rules.hand_over import HandOvers
@@ -155,7 +155,15 @@ class Reading:
         """Whether a piece runs on another replica than the one before it of its request."""
         pieces = self.pieces
         assert pieces is not None
-        found: BoolArray = pieces.follows & (pieces.replica != pieces.replica[np.arange(len(pieces)) - 1])
+        before = np.arange(len(pieces)) - 1
+        found: BoolArray = pieces.follows & (pieces.replica != pieces.replica[before])
+        return found & ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
+
+    def failed_between(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> BoolArray:
+        """Return whether something that a replica needs was out of order at some instant in [since, until]."""
+        found = np.zeros(len(replica), bool)
+        for failed, start, end in self.given.down:
+            found |= (replica == failed) & (start <= until) & (end > since)
         return found
 
     @cached_property
@@ -196,16 +204,29 @@ class Reading:
 
     @cached_property
     def preempted(self) -> tuple[Int64Array, Int64Array]:
-        """Request and instant of every preemption, in order of these."""
-        return self._told(PREEMPTED)
+        """Request and instant of every preemption, in order of these; without those that gave no entries back.
+
+        What fails in the first step of a sequence that it carries takes no entries along: none was complete.
+        """
+        request, time = self._told(PREEMPTED)
+        if not self.given.down or self.pieces is None:
+            return request, time
+        some = self.pieces.ended_before(request, time)
+        before = np.where(np.append(False, request[1:] == request[:-1])[: len(request)], np.append(0, some)[:-1], 0)
+        return request[some > before], time[some > before]
 
     @cached_property
     def finished(self) -> tuple[Int64Array, Int64Array]:
         """Request and instant of every end, in order of these."""
         return self._told(FINISHED)
 
-    def _told(self, kind: int) -> tuple[Int64Array, Int64Array]:
-        facts, rows = self.history.facts, self.facts_of(kind)
+    @cached_property
+    def gone(self) -> tuple[Int64Array, Int64Array]:
+        """Request and instant of every end by which a request left without its tokens, in order of these."""
+        return self._told(CANCELLED, LOST)
+
+    def _told(self, *kinds: int) -> tuple[Int64Array, Int64Array]:
+        facts, rows = self.history.facts, self.facts_of(*kinds)
         if facts is None:
             return rows, rows
         request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
@@ -291,7 +312,7 @@ class Reading:
         size = self.given.block_tokens
         if pieces is None or facts is None or reused is None or contents is None or size is None:
             return None
-        rows, turns, _ = returns(facts, pieces, size, self.hand_overs)
+        rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
         rows, turns = rows[turns >= 0], turns[turns >= 0]
         released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
         return sharing_of(pieces, reused, released, contents, size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.history import History
+from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.execution import place_of
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
@@ -43,7 +43,45 @@ def stages_and_links(reading: Reading) -> Finding:
     streams = NOTHING
     if history.folded is None and history.spans is None:
         streams = lacking("streams (no spans were recorded)")
-    return merged(_stages(reading), _sends(reading), _links(reading), streams)
+    return merged(_stages(reading), _sends(reading), _links(reading), _out_of_order(reading), streams)
+
+
+def _out_of_order(reading: Reading) -> Finding:
+    """No step runs, and nothing is admitted, on a replica while something that it needs has failed."""
+    runs, facts = reading.runs, reading.history.facts
+    findings = []
+    fix = "begin no step before what failed is back, and record none that it cut off"
+    for failed, since, until in reading.given.down:
+        if runs is not None:
+            mine = np.flatnonzero(runs.replica == failed)
+            findings.append(
+                judged(
+                    len(mine),
+                    (runs.start[mine] < until) & (runs.end[mine] > since),
+                    lambda i, mine=mine: f"replica {failed}, step {runs.step[mine[i]]}",  # type: ignore[misc]  # noqa: B023
+                    lambda i, mine=mine: (  # type: ignore[misc]
+                        f"runs from {runs.start[mine[i]]:,} to {runs.end[mine[i]]:,} ns, on something that failed at "
+                        f"{since:,} ns"  # noqa: B023  # called before the loop goes on
+                    ),
+                    fix,
+                )
+            )
+        if facts is not None:
+            rows = reading.facts_of(ADMITTED)
+            time = facts["time_ns"][rows]
+            dead = (facts["replica"][rows] == failed) & (since <= time) & (time < until)
+            findings.append(
+                judged(
+                    0,
+                    dead,
+                    lambda i, rows=rows: f"request {facts['request'][rows[i]]}",  # type: ignore[misc]
+                    lambda i, time=time: (  # type: ignore[misc]
+                        f"is admitted at {time[i]:,} ns on replica {failed}, which failed at {since:,} ns"  # noqa: B023
+                    ),
+                    fix,
+                )
+            )
+    return merged(*findings)
 
 
 def _stages(reading: Reading) -> Finding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import FINISHED, HANDED_OVER, PREEMPTED, History
+from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, PREEMPTED, History
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
@@ -36,7 +36,8 @@ class Use:
     most : int64 array of shape (ends,)
         Right after it at most: a preemption is decided together with a step, whose blocks may be taken before or after.
     certain : bool array of shape (ends,)
-        Whether no step that the record lacks, because it was in flight at the horizon, can have taken blocks before.
+        Whether no step that the record lacks, because it was in flight at the horizon or when something failed, can
+        have taken blocks before.
     """
 
     at_run: Int64Array
@@ -63,7 +64,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     first_takes, takes = _takes(pieces, runs, size)
     taken = np.cumsum(takes)
     before = np.concatenate((np.zeros(1, np.int64), taken))
-    rows, _, given_back = returns(facts, pieces, size, hand_overs)
+    rows, _, given_back = returns(history, pieces, size, hand_overs)
     replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
     at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
     first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
@@ -80,11 +81,15 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
         if history.given.horizon_ns is not None and high > low:
             certain[mine] = times <= starts[-1]
+        for failed, since, _ in history.given.down:
+            if failed == number:  # nor a step that a failure cut off
+                earlier = starts[: np.searchsorted(starts, since)]
+                certain[mine] &= (times <= earlier.max(initial=-1)) | (times > since)
     preempted = facts["kind"][rows] == PREEMPTED
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
     last &= preempted & (facts["kind"] <= FINISHED).all()
-    ends = np.flatnonzero((facts["kind"][rows] == FINISHED) | last)
+    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED)) | last)
     return Use(
         at_run=at_run,
         at_last=at_run - first_takes + takes,
@@ -118,7 +123,7 @@ def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Arra
 
 
 def returns(
-    facts: Table, pieces: Pieces, size: int, hand_overs: HandOvers
+    history: History, pieces: Pieces, size: int, hand_overs: HandOvers
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the facts that give blocks back, in order of (replica, record).
 
@@ -129,7 +134,9 @@ def returns(
     rows, turns, blocks : int64 arrays
         Rows of facts, the turn that each ends (``Pieces.turn_of``; −1 where there is none), the blocks that it gives.
     """
-    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, HANDED_OVER)))
+    facts = history.facts
+    assert facts is not None
+    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
     request = facts["request"][rows].astype(np.int64)
     kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
     # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
@@ -143,13 +150,21 @@ def returns(
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)
-    by_request = np.lexsort((kind == FINISHED, time, request))
+    by_request = np.lexsort((kind != PREEMPTED, time, request))
     ordered = request[by_request]
     opens = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)])
     turn = np.empty(len(rows), np.int64)
-    turn[by_request] = within(np.diff(np.append(opens, len(ordered))))
+    sizes = np.diff(np.append(opens, len(ordered)))
+    turn[by_request] = within(sizes)
+    some = np.ones(len(rows), bool)
+    if history.given.down:  # a turn may have ended before its first step had: it gives nothing back
+        ended = pieces.ended_before(ordered, time[by_request])
+        before = np.where(within(sizes) > 0, np.append(0, ended)[:-1], 0)
+        some[by_request] = ended > before
+        gave: Int64Array = np.cumsum(ended > before) - (ended > before)
+        turn[by_request] = gave - np.repeat(gave[opens], sizes)
     at = first + turn
-    known = (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
+    known = some & (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
     amount = np.where(known, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
     reserved = hand_overs.reserved
     turns = np.where(known, at, -1)

@@ -5,10 +5,12 @@ A file starts with a sentence of comment and the plan; then lines in any order, 
     # PH-1: the first decode step starts while the prompt is still in flight.
     plan tp 1 block 4 pool 8                     degrees, tokens per block, blocks; also: sp 2 ring zigzag-free, …
     request 0: prompt 8 output 3 at 0            it arrives at 0; without `at` it never does
+    request 1: prompt 8 output 3 at 0 waits 50   its client gives it up 50 ns later
     step 0 [0, 100] prefills 0:0-8*              tokens 0 … 7 of request 0; * a token is sampled
     step 1 [90, 120] decodes 0 blocks 3          K/V blocks in use when it was decided
     step 2 [120, 150] decodes 0 slot 1           of the second micro-batch; also: replica 1, context 9
     step 3 [150, 160] decode                     its kind, where it does not matter whom it carries
+    down replica 0 [150, 190]                    what it needs has failed meanwhile
     preempted 0 at 150                           also: admitted, rejected, finished; `used 3`, `replica 1`
     op a: rank 0 step 0 layer 2 attention.o_proj [0, 10]
     op b: ranks 0 1 step 0 layer 2 attention.o_proj_all_reduce comm [10, 20] after a
@@ -84,6 +86,7 @@ class _Reader:
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self.requests: dict[int, tuple[int, int, int | None]] = {}
+        self.waits: dict[int, int] = {}
         self.explained: set[int] = set()
         self.steps: list[_Step] = []
         self.facts: list[tuple[int, int, int, int, int, int]] = []
@@ -112,10 +115,18 @@ class _Reader:
                 name, value = WORDS[word]
                 self.given[name] = value
 
-    def _request(self, text: str) -> None:
-        found = re.fullmatch(r"(\d+): prompt (\d+) output (\d+)(?: at (\d+))?", text)
+    def _down(self, text: str) -> None:
+        found = re.fullmatch(r"replica (\d+) \[(\d+), (\d+)\]", text)
         assert found, text
-        number, prompt, output, at = found.groups()
+        replica, since, until = (int(part) for part in found.groups())
+        self.given["down"] = (*self.given.get("down", ()), (replica, since, until))
+
+    def _request(self, text: str) -> None:
+        found = re.fullmatch(r"(\d+): prompt (\d+) output (\d+)(?: at (\d+))?(?: waits (\d+))?", text)
+        assert found, text
+        number, prompt, output, at, waits = found.groups()
+        if waits is not None:
+            self.waits[int(number)] = int(waits)
         self.requests[int(number)] = (int(prompt), int(output), None if at is None else int(at))
 
     def _step(self, text: str) -> None:
@@ -249,6 +260,8 @@ class _Reader:
         for number, (prompt, output, _) in self.requests.items():
             columns["prompt_tokens"][number], columns["output_tokens"][number] = prompt, output
             columns["explained"][number] = number in self.explained
+            if self.waits:
+                columns.setdefault("cancels_ns", np.full(count, -1, np.int64))[number] = self.waits.get(number, -1)
         return columns
 
     def _step_table(self, listed: bool) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""What happens when replicas fail and come back: who is moved, who waits at the front, who is lost.
+
+A replica that fails loses its K/V and its steps in flight. What it served goes through the router again to replicas
+that live, and is computed anew there (or is lost, where the fault says so). Without any it waits at the front until
+one comes back; if none ever does it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clustersim.clock import Int64Array
+from clustersim.replay.outages import Outage
+from clustersim.replay.replica import Replica
+from clustersim.serving.decision import CANCELLED, LOST
+from clustersim.serving.sequence import Sequence as Request
+from clustersim.timeline.record import Recorder
+
+
+class Front:
+    """Replicas as the router sees them, and the sequences that wait for one.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+    outages : sequence of Outage
+        Of each replica none that overlap or touch.
+    recorder : Recorder
+    restart : callable
+        Makes a replica fail and prepares it to come back; returns who is to be moved, and who had been given up.
+    retry : callable
+        Sends a sequence to a replica that lives.
+    on_done : callable
+        Called with (replica, sequences that ended).
+    replica_of : int64 array of shape (requests,)
+        Where each request is, or was last; kept up to date by others.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        outages: Sequence[Outage],
+        recorder: Recorder,
+        restart: Callable[[Replica], tuple[tuple[Request, ...], tuple[Request, ...]]],
+        retry: Callable[[Request], None],
+        on_done: Callable[[int, tuple[Request, ...]], None],
+        replica_of: Int64Array,
+    ) -> None:
+        self.replicas = replicas
+        self.outages = outages
+        self.recorder = recorder
+        self.restart = restart
+        self.retry = retry
+        self.on_done = on_done
+        self.replica_of = replica_of
+        self.waiting: dict[int, Request] = {}
+
+    @property
+    def living(self) -> Sequence[Replica]:
+        """Replicas that can take a request."""
+        return [replica for replica in self.replicas if replica.alive] if self.outages else self.replicas
+
+    def comes_back(self, now: int) -> bool:
+        """Return whether some replica lives, or will."""
+        dead = {one.replica for one in self.outages if one.until_ns is None and one.at_ns <= now}
+        return len(dead) < len(self.replicas)
+
+    def change(self, now: int) -> None:
+        """Carry out the outages that begin or end now."""
+        moved: list[tuple[Request, int, bool]] = []
+        for outage in self.outages:
+            replica = self.replicas[outage.replica]
+            if outage.until_ns == now:
+                replica.alive = True
+            elif outage.at_ns == now:
+                sequences, cancelled = self.restart(replica)
+                if cancelled:
+                    self.on_done(replica.index, cancelled)
+                moved += [(sequence, replica.index, outage.loses) for sequence in sequences]
+        kept, self.waiting = self.waiting, {}
+        moved += [(sequence, int(self.replica_of[request]), False) for request, sequence in kept.items()]
+        for sequence, index, loses in sorted(moved, key=lambda one: one[0].request):
+            if loses or not self.comes_back(now):
+                self.tell(now, LOST, index, sequence)
+                self.on_done(index, (sequence,))
+            elif self.living:
+                self.retry(sequence)
+            else:
+                self.waiting[sequence.request] = sequence
+
+    def cancel(self, now: int, replica: int, sequence: Request) -> None:
+        """Let a sequence go that waits here; ``replica`` is the one that it was at."""
+        del self.waiting[sequence.request]
+        self.tell(now, CANCELLED, replica, sequence)
+
+    def tell(self, now: int, kind: int, replica: int, sequence: Request) -> None:
+        """Record a fact of a sequence without K/V on a replica that is down."""
+        self.recorder.replica_facts(replica, [(now, kind, sequence.request, sequence.generated, 0)])

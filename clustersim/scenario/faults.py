@@ -1,0 +1,87 @@
+"""From the ``faults`` of a scenario to devices and links that fail or get slower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clustersim.clock import to_ns
+from clustersim.cluster.fault import Fault
+from clustersim.cluster.topology import Topology
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.scenario.document import Document, KeyPath
+from clustersim.scenario.schema import FaultPart
+
+
+def build_faults(parts: Sequence[FaultPart], document: Document, topology: Topology) -> tuple[Fault, ...]:
+    """Return the faults; what they name is looked up in the topology.
+
+    Raises
+    ------
+    InputError
+        With every device, node or link that the topology does not have, and every time that ends before it begins.
+    """
+    found: list[Fault] = []
+    problems: list[Problem] = []
+    for number, part in enumerate(parts):
+        path: KeyPath = ("faults", number)
+        at, until = to_ns(part.at), None if part.until is None else to_ns(part.until)
+        if until is not None and until <= at:
+            problems.append(document.problem((*path, "until"), "is not after at"))
+        try:
+            devices, links = _named(part, topology)
+        except InputError as error:
+            key = next(key for key in ("device", "node", "link") if getattr(part, key) is not None)
+            problems += [document.problem((*path, key), problem.message) for problem in error.problems]
+            continue
+        found.append(
+            Fault(
+                at_ns=at,
+                until_ns=until,
+                devices=devices,
+                links=links,
+                slowdown=part.slowdown,
+                share=part.factor or 0.0,
+                loses=part.lose == "lose",
+            )
+        )
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def _named(part: FaultPart, topology: Topology) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if part.device is not None:
+        return (_device(part.device, topology),), ()
+    if part.node is not None:
+        return _devices_of(part.node, topology), ()
+    return (), _links(part.link or [], topology)
+
+
+def _device(name: str | int, topology: Topology) -> int:
+    if isinstance(name, str):
+        return topology.index_of(name)
+    last = len(topology.devices) - 1
+    if not 0 <= name <= last:
+        raise InputError(Problem(message=f"{topology.name} has devices 0 to {last}, not {name}"))
+    return name
+
+
+def _devices_of(node: str | int, topology: Topology) -> tuple[int, ...]:
+    nodes = [f"n{number}" for number in dict.fromkeys(topology.node_of.tolist())]
+    name = f"n{node}" if isinstance(node, int) else node
+    if name not in nodes:
+        raise InputError(Problem(message=f"{topology.name} has no node {node!r}{did_you_mean(name, nodes)}"))
+    return tuple(np.flatnonzero(topology.node_of == int(name[1:])).tolist())
+
+
+def _links(ends: Sequence[str], topology: Topology) -> tuple[int, ...]:
+    """Return the links between two vertices, both directions."""
+    first, second = ends
+    found = tuple(link for link, pair in enumerate(topology.link_ends) if pair in ((first, second), (second, first)))
+    if not found:
+        near = sorted({b if a == first else a for a, b in topology.link_ends if first in (a, b)})
+        hint = f"{first} has links to {', '.join(near[:8])}" if near else f"there is nothing named {first!r}"
+        raise InputError(Problem(message=f"{topology.name} has no link between {first} and {second}; {hint}"))
+    return found

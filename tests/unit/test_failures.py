@@ -1,0 +1,227 @@
+"""Replicas whose devices or links fail and come back: in both replays, on round numbers.
+
+A prompt of 4 tokens takes 6,700 ns alone, a decode step 6,600 ns and 10 ns per token known (``tests.round_numbers``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clustersim.cluster.fault import Fault
+from clustersim.errors import InputError
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.outages import Outage, merged
+from clustersim.replay.replay import replay
+from clustersim.run.simulate import replay_input
+from clustersim.scenario.load import load
+from clustersim.serving.decision import FACT_KINDS
+from tests.round_numbers import crossbar, deployment, lane, step_ends
+
+MODES = pytest.mark.parametrize("mode", ["full", "folded"])
+TWO = ParallelPlan(dp=2)
+
+
+def run(arrivals, faults, **more):
+    """What comes of requests when something fails."""
+    return replay(replace(deployment(arrivals, **more), faults=faults))
+
+
+def told(result, *kinds):
+    """(kind, request, instant, replica, K/V blocks in use) of the facts of some kinds, in order of time."""
+    facts = result.timeline.facts
+    columns = ("kind", "request", "time_ns", "replica", "used")
+    rows = [(FACT_KINDS[row[0]], *row[1:]) for row in zip(*(facts[name].tolist() for name in columns), strict=True)]
+    return sorted((row for row in rows if row[0] in kinds), key=lambda row: row[2])
+
+
+@MODES
+def test_a_sequence_goes_on_elsewhere_with_the_tokens_that_it_has(mode):
+    # Prefill to 6,700 and a decode step to 13,350; the step that fails at 15,000 is lost with the entries.
+    result = run([(0, 4, 4)], (Fault(at_ns=15_000, devices=(0,)),), mode=mode, plan=TWO)
+    assert told(result, "admitted", "preempted", "finished") == [
+        ("admitted", 0, 0, 0, 1), ("preempted", 0, 15_000, 0, 0), ("admitted", 0, 15_000, 1, 2),
+        ("finished", 0, 28_480, 1, 0),
+    ]  # fmt: skip  # the 6 tokens known: 21 pairs, 6,810 ns; the last decode with 7 tokens: 6,670 ns
+    assert step_ends(result.timeline, 0) == [6_700, 13_350]
+    assert step_ends(result.timeline, 1) == [21_810, 28_480]
+    assert result.preemptions.tolist() == [1]
+
+
+@MODES
+def test_a_step_that_ends_as_something_fails_has_ended(mode):
+    result = run([(0, 4, 4)], (Fault(at_ns=13_350, devices=(0,)),), mode=mode, plan=TWO)
+    assert step_ends(result.timeline, 0) == [6_700, 13_350]
+    assert told(result, "admitted")[1] == ("admitted", 0, 13_350, 1, 2)
+
+
+@MODES
+def test_a_lone_replica_begins_anew_when_it_is_back(mode):
+    faults = (Fault(at_ns=10_000, until_ns=50_000, devices=(0,)),)
+    result = run([(0, 4, 2), (20_000, 4, 1)], faults, mode=mode)
+    assert told(result, "preempted", "admitted") == [
+        ("admitted", 0, 0, 0, 1), ("preempted", 0, 10_000, 0, 0),
+        ("admitted", 0, 50_000, 0, 2), ("admitted", 1, 50_000, 0, 3),
+    ]  # fmt: skip
+    assert len(told(result, "finished")) == 2
+
+
+@MODES
+def test_all_that_a_failed_replica_served_is_lost_where_the_fault_says_so(mode):
+    faults = (Fault(at_ns=10_000, until_ns=50_000, devices=(0,), loses=True),)
+    result = run([(0, 4, 2), (0, 4, 1), (0, 4, 9)], faults, mode=mode, max_batch_requests=1)
+    assert told(result, "lost", "finished") == [("lost", request, 10_000, 0, 0) for request in range(3)]
+
+
+@MODES
+def test_without_a_replica_that_comes_back_requests_are_lost_or_rejected(mode):
+    result = run([(0, 4, 9), (20_000, 4, 1)], (Fault(at_ns=10_000, devices=(0,)),), mode=mode)
+    assert told(result, "lost", "rejected") == [("lost", 0, 10_000, 0, 0), ("rejected", 1, 20_000, 0, -1)]
+    assert result.reasons == {1: "every replica has failed, and none comes back"}
+
+
+@MODES
+def test_a_client_gives_up_a_request_that_waits_for_a_replica(mode):
+    faults = (Fault(at_ns=10_000, until_ns=50_000, devices=(0,)),)
+    given = replace(deployment([(0, 4, 9)], mode=mode), faults=faults)
+    given = replace(given, requests=replace(given.requests, cancel_after_ns=np.array([30_000])))
+    assert told(replay(given), "cancelled") == [("cancelled", 0, 30_000, 0, 0)]
+
+
+@MODES
+def test_a_request_that_is_given_up_in_a_step_that_fails_leaves_at_once(mode):
+    faults = (Fault(at_ns=10_000, until_ns=50_000, devices=(0,)),)
+    given = replace(deployment([(0, 4, 9)], mode=mode), faults=faults)
+    given = replace(given, requests=replace(given.requests, cancel_after_ns=np.array([9_000])))
+    assert told(replay(given), "cancelled", "preempted") == [("cancelled", 0, 10_000, 0, 0)]
+
+
+@MODES
+def test_a_request_that_waits_for_a_replica_too_long_is_rejected(mode):
+    faults = (Fault(at_ns=10_000, until_ns=50_000, devices=(0,)),)
+    result = run([(0, 4, 2), (15_000, 4, 1)], faults, mode=mode, queue_timeout_ns=20_000)
+    assert told(result, "rejected") == [("rejected", 1, 35_000, 0, -1)]
+
+
+@MODES
+@pytest.mark.parametrize(("link", "down"), [(0, [0]), (1, [0]), (4, [1])])
+def test_a_failed_link_takes_down_the_replicas_that_use_it(mode, link, down):
+    plan, topology = ParallelPlan(dp=2, tp=2), crossbar(4)
+    faults = (Fault(at_ns=5_000, until_ns=900_000, links=(link,)),)
+    result = run([(0, 4, 3), (0, 4, 3)], faults, mode=mode, plan=plan, topology=topology)
+    assert [row[3] for row in told(result, "preempted")] == down
+
+
+def test_a_replica_with_one_stage_on_one_device_needs_no_link():
+    faults = (Fault(at_ns=5_000, links=(0, 1)),)
+    assert told(run([(0, 4, 3)], faults, mode="full"), "preempted") == []
+
+
+def test_outages_that_overlap_or_touch_are_one():
+    one = [(0, 10, 20, False), (0, 15, 30, True), (0, 30, 40, False), (0, 50, None, False), (1, 10, 20, True)]
+    found = merged([Outage(replica=r, at_ns=a, until_ns=u, loses=lost) for r, a, u, lost in one])
+    assert [(o.replica, o.at_ns, o.until_ns, o.loses) for o in found] == [
+        (0, 10, 40, False), (0, 50, None, False), (1, 10, 20, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("{at: 1 s}", "names nothing that fails; expected exactly one of device, node and link"),
+        ("{device: n0.g0, node: 0, at: 1 s}", "names device and node that fails"),
+        ("{device: n0.g9, at: 1 s}", "no device 'n0.g9'"),
+        ("{device: 99, at: 1 s}", "has devices 0 to 15, not 99"),
+        ("{node: n7, at: 1 s}", "no node 'n7'"),
+        ("{link: [n0.g0, n0.g1], at: 1 s}", "no link between n0.g0 and n0.g1; n0.g0 has links to"),
+        ("{device: 0, at: 2 s, until: 1 s}", "is not after at"),
+        ("{device: 0}", "faults[0].at: is missing"),
+        ("{device: 0, at: 1 s, for: 2 s}", "unknown key 'for'"),
+    ],
+)
+def test_faults_that_cannot_be_are_refused(fault, message):
+    with pytest.raises(InputError) as raised:
+        load("quickstart", (f"faults=[{fault}]",))
+    assert message in str(raised.value)
+
+
+def test_faults_name_devices_nodes_and_links():
+    given = "[{device: n0.g3, at: 1 s}, {node: n0, at: 0 s, until: 2 s}, {link: [n0.g1, n0.nvswitch], at: 1 s}]"
+    scenario = load("quickstart", (f"faults={given}",))
+    device, node, link = scenario.faults
+    assert device == Fault(at_ns=10**9, devices=(3,))
+    assert node == Fault(at_ns=0, until_ns=2 * 10**9, devices=tuple(range(8)))
+    assert {scenario.topology.link_ends[one] for one in link.links} == {
+        ("n0.g1", "n0.nvswitch"), ("n0.nvswitch", "n0.g1"),
+    }  # fmt: skip
+
+
+def kernels(result, rank):
+    """Name and duration of what a rank runs on its compute stream in the first pass."""
+    return {name: end - start for name, start, end in lane(result.timeline, rank, "compute")[:10]}
+
+
+@MODES
+def test_a_slow_device_takes_its_time_and_the_others_wait_for_it(mode):
+    slow = (Fault(at_ns=0, until_ns=1_000, devices=(1,), slowdown=2.0),)
+    healthy = run([(0, 4, 2)], (), mode=mode, plan=ParallelPlan(tp=2))
+    result = run([(0, 4, 2)], slow, mode=mode, plan=ParallelPlan(tp=2))
+    assert kernels(result, 0) == kernels(healthy, 0)
+    assert kernels(result, 1) == {name: 2 * duration for name, duration in kernels(healthy, 1).items()}
+    starts = [{name: start for name, start, _ in lane(result.timeline, rank, "comm")[:2]} for rank in (0, 1)]
+    assert starts[0] == starts[1]
+    # The step that starts at the end of the first one is as fast as ever.
+    first, second = step_ends(result.timeline)
+    as_ever = step_ends(healthy.timeline)
+    assert (first - as_ever[0], second - first) == (5_900, as_ever[1] - as_ever[0])
+
+
+@MODES
+def test_only_passes_that_start_while_a_device_is_slow_are_slow(mode):
+    # Steps of 6,600 ns and 10 per token; of the third, which starts at 13,350, all but 800 ns on the host take twice.
+    slow = (Fault(at_ns=10_000, until_ns=25_000, devices=(0,), slowdown=2.0),)
+    ends = step_ends(run([(0, 4, 4)], slow, mode=mode).timeline)
+    assert ends == [6_700, 13_350, 13_350 + 800 + 2 * 5_860, 25_870 + 6_670]
+
+
+@MODES
+def test_a_weak_link_slows_down_what_uses_it(mode):
+    # An all-reduce of n tokens moves 1,000 n bytes of 1 ns over each link in a ring of two; half the link takes twice.
+    plan = ParallelPlan(tp=2)
+    weak = (Fault(at_ns=0, links=(0,), share=0.5),)
+    healthy, result = (run([(0, 4, 2)], faults, mode=mode, plan=plan) for faults in ((), weak))
+
+    def first(found):
+        return next(end - start for name, start, end in lane(found.timeline, 0) if name == "o_proj_all_reduce")
+
+    assert first(healthy) == 2_000 + 4_000
+    assert first(result) == 2_000 + 8_000
+    away = (Fault(at_ns=0, links=(4,), share=0.5),)
+    apart = run([(0, 4, 2)], away, mode=mode, plan=plan, topology=crossbar(4))
+    assert step_ends(apart.timeline) == step_ends(healthy.timeline)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("{link: [n0.g1, n0.nvswitch], at: 1 s, slowdown: 2}", "a link has no kernels"),
+        ("{device: 0, at: 1 s, factor: 0.5}", "goes with a link"),
+        ("{device: 0, at: 1 s, slowdown: 2, lose: lose}", "what is slow but works loses nothing"),
+        ("{device: 0, at: 1 s, slowdown: 1}", "must be more than 1"),
+    ],
+)
+def test_slowness_that_cannot_be_is_refused(fault, message):
+    with pytest.raises(InputError) as raised:
+        load("quickstart", (f"faults=[{fault}]",))
+    assert message in str(raised.value)
+
+
+def test_faults_beside_two_pools_are_refused():
+    pools = ("serving.scheduler=disaggregated", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "expect={}")
+    scenario = load("quickstart", (*pools, "faults=[{device: 0, at: 1 s}]", "serving.queue_limit=3"))
+    with pytest.raises(InputError) as raised:
+        replay_input(scenario, scenario.requests())
+    assert "faults cannot be simulated yet beside two pools" in str(raised.value)
+    assert "serving.queue_limit: it cannot be simulated yet beside two pools" in str(raised.value)
