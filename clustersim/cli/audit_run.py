@@ -19,6 +19,7 @@ from clustersim.run.comparison import (
 )
 from clustersim.run.legality import check_scenario
 from clustersim.run.simulate import simulate
+from clustersim.run.templates import other_operators
 from clustersim.scenario.load import load
 from clustersim.timeline.timeline import Timeline
 
@@ -57,9 +58,10 @@ def audit_run_directory(path: Path, other: Path | None, again: str | None) -> tu
     verdict = check_history(history)
     files = agreements(recorded, together((check_scenario(recorded.scenario), verdict)))
     verdict = with_agreements(verdict, files)
+    strange = tuple(other_operators(recorded.scenario, recorded.arrivals, recorded.run.timeline.templates))
     differing_runs = [_differs(where, words) for where, same, words in results if not same]
     return (
-        replace(verdict, violations=(*verdict.violations, *differing_runs)),
+        replace(verdict, violations=(*verdict.violations, *strange, *differing_runs)),
         [_files_line(files), *(f"{where}: {words}" for where, _, words in results)],
     )
 

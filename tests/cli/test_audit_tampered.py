@@ -187,6 +187,11 @@ def edited(copy: Path, name: str, change: Callable[[dict[str, Any]], object]) ->
     return called("audit", copy)
 
 
+def reduced(templates: dict[str, Any]) -> list[list[str]]:
+    """Return the symbols of the first template that are sums over ranks."""
+    return [symbol for symbol in templates["templates"][0]["symbols"] if symbol[1] == "all_reduce"]
+
+
 @pytest.mark.parametrize(
     ("name", "change", "status", "message"),
     [
@@ -208,6 +213,10 @@ def edited(copy: Path, name: str, change: Callable[[dict[str, Any]], object]) ->
          "templates[1].after[1]: operator 1 needs operator 1; expected operators that come before it only"),
         ("timeline/templates.json", lambda v: v["templates"][0]["node_symbol"].__setitem__(0, 2.5), 2,
          "templates[0].node_symbol: found 2.5; expected whole numbers from 0 to "),
+        ("timeline/templates.json", lambda v: reduced(v)[0].__setitem__(1, "memory"), 1,
+         "TP-5: templates.json, prefill steps of stage 0: it records embedding_all_reduce (memory) on ranks 0, 1, where "
+         "the plan expands to embedding_all_reduce (all_reduce) on ranks 0, 1;"),
+        ("timeline/templates.json", lambda v: v["templates"][1]["members"].__setitem__(0, [1]), 1, "TP-5: "),
     ],
 )  # fmt: skip
 def test_json_that_was_changed_is_found(
