@@ -118,7 +118,12 @@ class Scheduler:
         ready = decoding if self.stages == 1 else [s for s in decoding if not s.in_flight]
         share = -(-len(decoding) // self.stages)
         size = self.pool.block_tokens
-        for sequence in ready[: min(share, budget)]:
+        limit = min(share, budget)
+        # In order of arrival the first can take from all others; in a ranked queue the next one may have to take from
+        # it, so that who lacks a block leaves its place in the step to those behind it.
+        for sequence in ready[:limit] if self.config.order.by == "arrival" else ready:
+            if len(chosen) == limit:
+                break
             # one that was preempted for a sequence before it has no blocks
             has_room = sequence.computed < sequence.blocks * size
             if has_room or (sequence.blocks and self._grow(now, sequence, sequence.computed + 1, chosen)):
