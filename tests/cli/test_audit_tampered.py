@@ -214,8 +214,8 @@ def reduced(templates: dict[str, Any]) -> list[list[str]]:
         ("timeline/templates.json", lambda v: v["templates"][0]["node_symbol"].__setitem__(0, 2.5), 2,
          "templates[0].node_symbol: found 2.5; expected whole numbers from 0 to "),
         ("timeline/templates.json", lambda v: reduced(v)[0].__setitem__(1, "memory"), 1,
-         "TP-5: templates.json, prefill steps of stage 0: it records embedding_all_reduce (memory) on ranks 0, 1, where "
-         "the plan expands to embedding_all_reduce (all_reduce) on ranks 0, 1;"),
+         "TP-5: templates.json, prefill steps of stage 0: it records embedding_all_reduce (memory) on ranks 0, 1, "
+         "where the plan expands to embedding_all_reduce (all_reduce) on ranks 0, 1;"),
         ("timeline/templates.json", lambda v: v["templates"][1]["members"].__setitem__(0, [1]), 1, "TP-5: "),
     ],
 )  # fmt: skip
