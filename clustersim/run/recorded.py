@@ -113,6 +113,8 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "generated_tokens": times.count[chosen],
         "preemptions": np.bincount(facts["request"][facts["kind"] == PREEMPTED], minlength=count)[chosen],
         "cached_tokens": cached_tokens(facts, count)[chosen],
+        "queueing_ns": _or_nan(np.where(admitted == NEVER, NEVER, admitted - arrived)[chosen]),
+        "prefill_ns": _or_nan(np.where(times.first_ns == NEVER, NEVER, times.first_ns - admitted)[chosen]),
         "outcome": outcome[chosen],
     }
 

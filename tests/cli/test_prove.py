@@ -116,8 +116,14 @@ def test_experts_over_all_replicas_are_refused_where_they_are_written() -> None:
     assert "plan.ep.scope" in result.stderr
 
 
-UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep")
-"""Illegal; experts over all replicas, which are refused (above)."""
+UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "distserve-tp2-tp1", "distserve-tp2-pp2")
+"""Illegal; experts over all replicas (above) and two pools (below), which are refused."""
+
+
+def test_two_pools_are_refused_where_they_are_written() -> None:
+    result = invoke("prove", "distserve-tp2-tp1")
+    assert result.exit_code == 2
+    assert "serving.scheduler: a proof takes one plan; prefill and decode have two" in result.stderr
 
 
 @pytest.mark.parametrize("name", [name for name in names("scenarios") if name not in UNPROVEN])
