@@ -218,9 +218,6 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         },
         "run": {"horizon": draw(st.sampled_from((None, None, None, "5 ms", "20 ms")))},
     }
-    if draw(st.integers(0, 3)) == 0 and serves_alone(found):
-        limits, clients = draw(impatience())
-        return found | {"serving": found["serving"] | limits, "workload": found["workload"] | clients}
     return draw(prefixes(found))
 
 
@@ -229,6 +226,15 @@ def serves_alone(document: dict[str, Any]) -> bool:
     ep = document["plan"].get("ep")
     shared = document["serving"].get("prefix_caching", False)
     return not shared and not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
+
+
+@st.composite
+def troubled(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a scenario whose queues have limits, whose clients give up, or in which something fails or gets slower."""
+    found = draw(documents().filter(serves_alone))
+    limits, clients = draw(impatience())
+    found = found | {"serving": found["serving"] | limits, "workload": found["workload"] | clients}
+    return found | {"faults": draw(faults_of(found)) if draw(st.booleans()) else []}
 
 
 @st.composite
