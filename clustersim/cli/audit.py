@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -27,7 +27,11 @@ from clustersim.run.foreign_history import read_history
     type=click.Path(path_type=Path),
     help="Compare with another run: of the same scenario, or of its requests under another plan.",
 )
-@click.option("--again", type=click.Choice(["full", "folded"]), help="Simulate the run again, and compare.")
+@click.option(
+    "--again",
+    type=click.Choice(["full", "folded"]),
+    help="Simulate the run again, and compare; full may take long.",
+)
 @click.option(
     "--given",
     multiple=True,
@@ -69,18 +73,27 @@ def audit(
     if as_json:
         print_json(verdict.as_json() | ({"compared": compared} if compared else {}))
     else:
-        click.echo("\n".join((*verdict_lines(verdict, " ".join(map(str, recorded))), *compared)))
+        click.echo("\n".join((*verdict_lines(verdict, _name(recorded), many=len(recorded) > 1), *compared)))
     if verdict.verdict != "legal":
         ctx.exit(ILLEGAL)
 
 
-def verdict_lines(verdict: Verdict, name: str) -> Iterator[str]:
-    """Yield the verdict on a history and each violation, as lines of text."""
+def _name(recorded: Sequence[Path]) -> str:
+    """Return what was recorded in a few words: the path, or how many files, and where."""
+    if len(recorded) == 1:
+        return str(recorded[0])
+    folders = {path.parent for path in recorded}
+    where = f" in {next(iter(folders))}" if len(folders) == 1 and folders != {Path()} else ""
+    return f"{len(recorded)} files{where}"
+
+
+def verdict_lines(verdict: Verdict, name: str, *, many: bool = False) -> Iterator[str]:
+    """Yield the verdict on a history and each violation, as lines of text; ``many``: the name is a plural."""
     silent = [rule.id for rule in verdict.rules if not rule.looked_at]
     looked = len(verdict.rules) - len(silent)
     if verdict.violations:
         broken = dict.fromkeys(violation.rule for violation in verdict.violations)
-        yield f"illegal: {name} breaks {counted(len(broken), 'rule')}"
+        yield f"illegal: {name} {'break' if many else 'breaks'} {counted(len(broken), 'rule')}"
     elif looked:
         yield f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
     else:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from clustersim.legality.audit import check_history
+from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.report.agreement import Agreement, agreements, with_agreements
@@ -89,6 +92,7 @@ def _against(
 
 
 def _again(recorded: RecordedRun, replay: str) -> tuple[str, bool, str]:
+    click.echo(f"simulating {counted(recorded.run.timeline.num_spans, 'operator')} again, {replay} …", err=True)
     repeated = simulate(load(recorded.run.path / "scenario.yaml", (f"run.replay={replay}",)))
     return f"simulated again, {replay}", *_compared(recorded, repeated.timeline, repeated.timeline.digest)
 

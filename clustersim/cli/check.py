@@ -12,6 +12,7 @@ from clustersim.cli.graph_check import GRAPH_SUFFIX, TABLE_SUFFIXES, check_graph
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.legality.deployment import counted
+from clustersim.legality.mending import ALONE
 from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
 from clustersim.run.graph_legality import violation_line
@@ -73,11 +74,16 @@ def check(
         written = _written(scenario, overrides, nearest, out)
         lines += _fix_lines(loaded, nearest, written)
         document["fix"] = _fix_json(nearest, written)
-    elif not as_json and len(verdict.violations) > 1:
+    elif not as_json and _needs_several(verdict):
         lines.append(_together(scenario, _nearest(loaded, verdict)))
     print_json(document) if as_json else click.echo("\n".join(lines))
     if verdict.verdict != "legal" and written is None:
         ctx.exit(ILLEGAL)
+
+
+def _needs_several(verdict: Verdict) -> bool:
+    """Whether what mends one place need not mend all."""
+    return len(verdict.violations) > 1 or any(found.fix.startswith(ALONE) for found in verdict.violations)
 
 
 def _nearest(scenario: Scenario, verdict: Verdict) -> Fix:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, either
-from clustersim.legality.repair import Fault, Finding, Repair, changed
+from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_words
 from clustersim.legality.rule import Change, Violation
 
 Findings = Mapping[str, Finding]
@@ -17,31 +17,51 @@ SIZE_RULES: Final = {"DP-1", "KV-6"}
 """A fix for the shape of a plan may leave to these whether it fits the cluster, where nothing nearer does."""
 
 MOST_CANDIDATES: Final = 100
+ALONE: Final = "by this rule alone, "
+"""Begins a fix that no single change can be: what mends the place leaves, or breaks, another rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """A repair that mends its fault and keeps the shape legal.
 
-    ``unfit``: the plan then no longer fits the cluster. ``left``: faults of other rules that stay.
+    ``unfit``: the plan then no longer fits the cluster. ``left``: faults of other rules that stay. ``legal``: no rule
+    finds anything any more.
     """
 
     repair: Repair
     unfit: bool
     left: int
+    legal: bool
 
 
-def mended(
-    deployment: Deployment, rule: str, fault: Fault, before: Findings, examine: Callable[[Deployment], Findings]
-) -> Violation:
-    """Return the fault as a violation: the fix names every repair that holds, the change is the nearest one."""
-    tried = list(_tried(deployment, rule, fault, before, examine))
-    fix = fault.advice
-    change: Change = ()
-    if tried:
-        fix = f"use {either(_texts(tried))}"
-        change = min(tried, key=lambda one: (one.unfit, one.left, one.repair.distance)).repair.change
-    return Violation(rule=rule, level="P", where=fault.where, message=fault.message, fix=fix, change=change)
+def mended(deployment: Deployment, before: Findings, examine: Callable[[Deployment], Findings]) -> Iterator[Violation]:
+    """Yield every fault as a violation: the fix names every repair that makes all legal, the change is the nearest.
+
+    Where no repair that its rule knows does, the fix is what another rule knows for the same place; where there is
+    none either, it says what would mend this place, and that it is by this rule alone.
+    """
+    faults = [(rule, fault) for rule, finding in before.items() for fault in finding.faults]
+    tried = [tuple(_tried(deployment, rule, fault, before, examine)) for rule, fault in faults]
+    for (rule, fault), own in zip(faults, tried, strict=True):
+        change: Change = ()
+        if own:
+            change = min(own, key=lambda one: (not one.legal, one.unfit, one.left, one.repair.distance)).repair.change
+        here = [
+            one for (_, other), found in zip(faults, tried, strict=True) if other.where == fault.where for one in found
+        ]
+        fix = _fix(fault, own, [one for one in here if one.legal], len(faults))
+        yield Violation(rule=rule, level="P", where=fault.where, message=fault.message, fix=fix, change=change)
+
+
+def _fix(fault: Fault, own: Sequence[Tried], legal: Sequence[Tried], faults: int) -> str:
+    if any(one.legal for one in own):
+        return f"use {either(_texts([one for one in own if one.legal]))}"
+    if legal:
+        return f"use {either(list(dict.fromkeys(degree_words(one.repair.change) for one in legal)))}"
+    if own:
+        return f"{ALONE}use {either(_texts(own))}"
+    return f"{ALONE}{fault.advice}" if faults > 1 else fault.advice
 
 
 def _tried(
@@ -61,7 +81,8 @@ def _tried(
         if repair.kind and not broken:
             done.append(repair.kind)
         left = sum(len(finding.faults) for other, finding in after.items() if other not in SIZE_RULES)
-        yield Tried(repair=repair, unfit=bool(broken), left=left)
+        legal = not any(finding.faults for finding in after.values())
+        yield Tried(repair=repair, unfit=bool(broken), left=left, legal=legal)
 
 
 def _candidates(repairs: Iterable[Repair], done: Sequence[str]) -> Iterator[Repair]:
@@ -81,7 +102,7 @@ def _texts(tried: Sequence[Tried]) -> list[str]:
     fitting = any(not one.unfit for one in tried)
     listed: dict[str, str] = {}
     for one in tried:
-        if not one.repair.kind and one.left == fewest:
+        if not one.repair.kind and one.left == fewest and (not one.unfit or not fitting):
             listed.setdefault(one.repair.text, one.repair.text)
         elif one.repair.kind and (not one.unfit or not fitting):
             listed.setdefault(f"{one.repair.kind}:", one.repair.text)

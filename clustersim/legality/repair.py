@@ -131,8 +131,8 @@ def degree_repairs(deployment: Deployment, name: str, values: Iterable[int], now
     """Yield a repair for each value of one degree; the nearest to ``now`` is preferred, the smaller of two."""
     for value in values:
         change = degree_change(deployment, **{name: value})
-        more = [_change_word(path, new) for path, new in change[1:] if path == _DEGREES["ep"]]
-        text = f"{value} (with {more[0]})" if more else str(value)
+        more = [_change_word(path, new) for path, new in change[1:]]
+        text = f"{value} (with {' and '.join(more)})" if more else str(value)
         yield Repair(text=text, change=change, distance=abs(value - now))
 
 

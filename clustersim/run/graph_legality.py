@@ -26,8 +26,10 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
 
+_NO_GRAPHS: Final = "experts over the ranks of several replicas can't be expanded yet"
 NOT_CHECKABLE: Final = Verdict(
-    violations=(), rules=tuple(LookedAt(id=rule, level="G", looked_at=0) for rule in GRAPH_CHECKS)
+    violations=(),
+    rules=tuple(LookedAt(id=rule, level="G", looked_at=0, lacks=(_NO_GRAPHS,)) for rule in GRAPH_CHECKS),
 )
 
 
@@ -136,7 +138,12 @@ def graph_headline(name: str, verdict: Verdict) -> str:
     silent = [rule for rule, looked_at in seen.items() if not looked_at]
     looked = len(seen) - len(silent)
     if not looked:
-        return f"not checkable: {name} has nothing that any rule looks at"
+        reasons = dict.fromkeys(word for rule in verdict.rules for word in rule.lacks)
+        return (
+            f"not checkable: {'; '.join(reasons)}, so nothing says that {name} are legal"
+            if reasons
+            else (f"not checkable: {name} has nothing that any rule looks at")
+        )
     text = f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
     return f"{text}; not checkable: {', '.join(silent)}" if silent else text
 

@@ -5,6 +5,7 @@ What no scheduler may decide is refused with the rule that it breaks; nothing of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
@@ -107,7 +108,9 @@ class CustomScheduler(Scheduler):
         return choice
 
     def _refuse(self, now: int, fault: str) -> NoReturn:
-        raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}")
+        rule, colon, _ = fault.partition(":")
+        explained = f" (clustersim rules {rule} explains)" if colon and re.fullmatch(r"[A-Z]+-\d+", rule) else ""
+        raise IllegalDecisionError(f"{self.user} at {now / 1e6:.6f} ms: {fault}{explained}")
 
     def _faults(self, choice: Choice) -> Iterator[str]:
         """Yield what is illegal in a choice, the rule first."""
@@ -134,8 +137,8 @@ class CustomScheduler(Scheduler):
                 yield f"PH-2: {count} tokens of request {request} are computed in a decode step, which carries one"
             elif count > (left := sequence.to_compute - (0 if request in running else self._to_reuse(sequence))):
                 yield (
-                    f"KV-1: {count} tokens of request {request} are computed, but only {left} are known and not "
-                    f"computed"
+                    f"KV-1: {count} tokens of request {request} are asked for, but only {left} are known and not "
+                    f"computed; ask for at most {left}"
                 )
         total = sum(choice.tokens.values())
         if total > self.config.max_batch_tokens:

@@ -276,3 +276,20 @@ def test_check_takes_a_table_too(tmp_path):
     assert checked.exit_code == audited.exit_code == 1
     assert json.loads(checked.stdout) == json.loads(audited.stdout)
     assert [violation["rule"] for violation in json.loads(checked.stdout)["violations"]] == ["RUN-3"]
+
+
+def test_audit_names_how_many_files_and_where_and_what_a_link_carries_when(tmp_path: Path) -> None:
+    spans = csv_file(tmp_path, "spans", "start_ns,end_ns,rank", "0,10,0")
+    flows = csv_file(tmp_path, "flows", "link,start_ns,end_ns,rate,capacity", "0,0,300,100,200", "0,100,200,101,200")
+    result = called("audit", spans, flows)
+    assert result.stdout.splitlines()[:2] == [
+        f"illegal: 2 files in {tmp_path} break 1 rule",
+        "RUN-3: link 0: carries 201 bytes/s from 100 to 200 ns; its capacity is 200; share the link",
+    ]
+    assert called("audit", flows).stdout.startswith(f"illegal: {flows} breaks 1 rule\n")
+
+
+def test_audit_says_how_much_it_simulates_again(run_dir: Path) -> None:
+    result = called("audit", run_dir, "--again", "full")
+    assert re.match(r"simulating [0-9]+ operators again, full …\n", result.stderr)
+    assert "operators again" not in result.stdout

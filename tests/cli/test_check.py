@@ -69,11 +69,29 @@ def test_check_places_a_violation_and_names_what_would_be_legal() -> None:
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:4] == [
         "illegal: 1 rule broken at 1 place in the plan of small",
-        "s.yaml:6:7: plan.tp: 6 does not divide 64 attention heads (llama-3.1-70b); "
-        "use 1, 2, 4, 8, 16, 32 or 64 [TP-1]",
+        "s.yaml:6:7: plan.tp: 6 does not divide 64 attention heads (llama-3.1-70b); use 2, 4, 8 or 16 [TP-1]",
         "   |   tp: 6",
         "   |       ^",
     ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "fixes"),
+    [
+        ("plan.tp=3", ["use 1, 2, 4 or 8"]),  # 16 and more would be more ranks than the 16 devices
+        ("plan.stages.cuts=[40,60]", ["use balanced stages or cuts: [40]"]),  # pp 3 would be 24 ranks
+        ("plan.pp=100", ["use plan.pp 2", "use plan.pp 2"]),  # 80 stages would be legal by PP-1 alone
+    ],
+)
+def test_every_value_that_is_offered_is_legal_with_all_else_as_it_is(setting: str, fixes: list[str]) -> None:
+    checked = json.loads(invoke("check", "quickstart", "--set", setting, "--json").stdout)
+    assert [found["fix"] for found in checked["violations"]] == fixes
+
+
+def test_fix_that_leaves_another_rule_broken_says_so_and_what_mends_all() -> None:
+    lines = invoke("check", "quickstart", "--set", "plan.tp=3", "--set", "plan.pp=100").stdout
+    assert "; by this rule alone, use " in lines
+    assert "\nTogether: " in lines
 
 
 def test_check_points_at_the_degree_where_it_is_written_out() -> None:
@@ -98,7 +116,7 @@ def test_check_json_is_the_contract() -> None:
             "level": "P",
             "where": "plan.tp",
             "message": "6 does not divide 64 attention heads (llama-3.1-70b)",
-            "fix": "use 1, 2, 4, 8, 16, 32 or 64",
+            "fix": "use 2, 4, 8 or 16",
             "file": "s.yaml",
             "line": 6,
             "column": 7,

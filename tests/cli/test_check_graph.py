@@ -143,7 +143,7 @@ def test_a_broken_graph_names_place_witness_and_fix(documents: Callable[[str, st
     assert result.exit_code == 1
     assert result.stdout.splitlines()[1:] == [
         "decode step 0, stage 0, layer 0, ranks 0, 1, o_proj_all_reduce: o_proj_all_reduce reads a partial sum of "
-        "o_proj as if it were a slice (and so at 1 more places); put an all-reduce behind partial sums, an all-gather "
+        "o_proj as if it were a slice (and so at 1 more place); put an all-reduce behind partial sums, an all-gather "
         "behind slices, and nothing behind what is whole [TP-2]",
         "What a rule says, and why: clustersim rules ID",
     ]

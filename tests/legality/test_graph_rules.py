@@ -84,7 +84,7 @@ def test_a_violation_names_place_witness_and_what_would_be_legal() -> None:
         "rule": "TP-2",
         "level": "G",
         "where": "decode step 2, stage 0, layer 1, rank 0, attention_add",
-        "message": "attention_add reads a partial sum of o_proj as if it were whole (and so at 1 more places)",
+        "message": "attention_add reads a partial sum of o_proj as if it were whole (and so at 1 more place)",
         "fix": "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole",
     }
 

@@ -56,7 +56,11 @@ def test_a_users_scheduler_decides_every_step(tmp_path, mode):
     [  # in the third decision request 0 runs and decodes (4 + 1 tokens known), 1 and 2 wait
         ("Choice(tokens={0: 2})", "PH-2: 2 tokens of request 0 are computed in a decode step, which carries one"),
         ("Choice(tokens={7: 1})", "RUN-4: request 7 is not here"),
-        ("Choice(tokens={1: 5})", "KV-1: 5 tokens of request 1 are computed, but only 4 are known and not computed"),
+        (
+            "Choice(tokens={1: 5})",
+            "KV-1: 5 tokens of request 1 are asked for, but only 4 are known and not computed; ask for at most 4 "
+            "(clustersim rules KV-1 explains)",
+        ),
         ("Choice(tokens={1: 0})", "KV-3: 0 tokens of request 1 are computed; expected a whole number from 1"),
         ("Choice(tokens={0: 1, 1: 4, 2: 4})", "KV-6: 9 tokens in one step, more than max_batch_tokens (8)"),
         ("Choice(preempt=(1,))", "KV-7: request 1 is preempted, but is not running"),

@@ -58,7 +58,8 @@ def judged(
     if not len(bad):
         return GraphFinding(looked_at=int(looked_at))
     first = int(bad[0])
-    others = f" (and so at {len(bad) - 1:,} more places)" if len(bad) > 1 else ""
+    more = len(bad) - 1
+    others = f" (and so at {more:,} more {'place' if more == 1 else 'places'})" if more else ""
     fault = GraphFault(where=place(view, int(node[first])), message=message(first) + others, fix=fix)
     return GraphFinding(looked_at=int(looked_at), faults=(fault,))
 

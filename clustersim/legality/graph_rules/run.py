@@ -10,7 +10,7 @@ from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judge
 from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tensor import joins
-from clustersim.legality.graph_view import GraphView, Step
+from clustersim.legality.graph_view import BoolArray, GraphView, Step
 
 
 def can_run(view: GraphView) -> GraphFinding:
@@ -20,13 +20,33 @@ def can_run(view: GraphView) -> GraphFinding:
 
 def _acyclic(view: GraphView) -> GraphFinding:
     waiting = stuck(len(view), view.source, view.target)
-    edges = np.flatnonzero(waiting[view.source] & waiting[view.target])
-    node = view.target[edges]
-    return judged(
-        view, len(view), np.arange(len(edges)),
-        lambda at: f"it waits for {operator(view, int(view.source[edges[at]]))}, which waits for it: a cycle",
-        "remove one edge of the cycle", node,
-    )  # fmt: skip
+    found = _cycle(waiting, view.source, view.target)
+
+    def message(_: int) -> str:
+        several = [f"node {node} ({operator(view, node)})" for node in (found[-1], found[0])]
+        return f"{' → '.join(several)} closes a cycle of {len(found)}"
+
+    first = np.array(found[:1], np.int64)
+    return judged(view, len(view), np.arange(len(first)), message, "remove one edge of the cycle", first)
+
+
+def _cycle(waiting: BoolArray, source: Int64Array, target: Int64Array) -> list[int]:
+    """Return the nodes of a cycle, each before the next and the last before the first, from its lowest number on.
+
+    Every node that waits has one among those it waits for: going back from any, one comes up again.
+    """
+    edges = np.flatnonzero(waiting[source] & waiting[target])
+    before = dict(zip(target[edges].tolist(), source[edges].tolist(), strict=True))
+    seen: dict[int, int] = {}
+    back: list[int] = []
+    node = int(target[edges[0]]) if len(edges) else -1
+    while node >= 0 and node not in seen:
+        seen[node] = len(back)
+        back.append(node)
+        node = before[node]
+    cycle = back[seen[node] :][::-1] if back else []
+    lowest = cycle.index(min(cycle)) if cycle else 0
+    return cycle[lowest:] + cycle[:lowest]
 
 
 def _in_program_order(view: GraphView) -> GraphFinding:

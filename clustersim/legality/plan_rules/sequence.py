@@ -113,8 +113,8 @@ def prefill_only(deployment: Deployment, layout: Layout) -> Finding:
     choices = {"idle": "idle (rank 0 decodes)", "dp": "dp (whole sequences spread over them)"}
     fault = Fault(
         where="plan.sp.decode",
-        message=f"the plan does not say what its {sp.degree} SP ranks do in decode; that SP can parallelise decode is "
-        "a failure-prone assumption: a decode step has one new token of a sequence, and nothing to split",
+        message=f"the plan does not say what its {sp.degree} SP ranks do in decode: a decode step has one new token of "
+        "a sequence, so SP can't parallelise it",
         advice="use idle or dp",
         repairs=lambda: [Repair(text=text, change=(("plan.sp.decode", name),)) for name, text in choices.items()],
     )
@@ -148,7 +148,7 @@ def full_weights(deployment: Deployment, layout: Layout) -> Finding:
         return Finding(looked_at=len(held))
     message = (
         f"a rank of stage {least} is charged {layout.weight_bytes[least] / GIB:.3g} GiB of weights, but holds "
-        f"{held[least] / GIB:.3g} GiB; that SP is TP is a failure-prone assumption: it splits tokens, and no weights"
+        f"{held[least] / GIB:.3g} GiB; SP is not TP: it splits tokens, and no weights"
     )
     advice = f"charge each of the {sp} SP ranks {held[least] / GIB:.3g} GiB"
     return Finding(looked_at=len(held), faults=(Fault(where="plan.sp", message=message, advice=advice),))

@@ -44,8 +44,9 @@ def top_k(reading: Reading) -> Finding:
         odd,
         where,
         lambda i: (
-            f"is sent to {counts[i]} experts, {distinct[i]} of them different"
-            + ("" if k is None else f", instead of {k}")
+            f"is sent to {distinct[i]} {'expert' if distinct[i] == 1 else 'experts'}"
+            + ("" if distinct[i] == counts[i] else f" ({counts[i]} times in all)")
+            + ("" if k is None else f", instead of {k} once each")
         ),
         "send each token to its top-k experts, once to each",
     )

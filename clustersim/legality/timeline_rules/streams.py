@@ -165,15 +165,22 @@ def _links(reading: Reading) -> Finding:
     order = np.lexsort((change > 0, time, links))
     by_link = Groups(links[order])
     broken = np.zeros(len(by_link), bool)
-    most = np.zeros(len(by_link))
+    most, limit = np.zeros(len(by_link)), np.zeros(len(by_link))
+    since, until = np.zeros(len(by_link), np.int64), np.zeros(len(by_link), np.int64)
     for number, low in enumerate(by_link.firsts.tolist()):
         rows = order[low : low + int(by_link.counts[number])]
-        most[number] = np.cumsum(change[rows]).max()
-        broken[number] = most[number] > capacity[rows[0] % len(link)] * (1 + 1e-9)
+        load = np.cumsum(change[rows])
+        limit[number] = capacity[rows[0] % len(link)]
+        broken[number] = load.max() > limit[number] * (1 + 1e-9)
+        peak = int(np.argmax(load))
+        most[number], since[number] = load[peak], time[rows[peak]]
+        until[number] = time[rows[min(peak + 1, len(rows) - 1)]]
     return judged(
         len(by_link),
         broken,
         lambda i: f"link {by_link.keys[i]}",
-        lambda i: f"carries {most[i]:,.0f} bytes/s, more than its capacity",
+        lambda i: (
+            f"carries {most[i]:,.10g} bytes/s from {since[i]:,} to {until[i]:,} ns; its capacity is {limit[i]:,.10g}"
+        ),
         "share the link",
     )
