@@ -50,7 +50,7 @@ def ends_of(timeline: Timeline) -> set[int]:
     """Return the instants at which a step or a pass of a first stage ends."""
     replicas = int(timeline.steps["replica"].max(initial=-1)) + 1
     ends = {end for replica in range(replicas) for end in step_ends(timeline, replica)}
-    if timeline.stages > 1:
+    if any(pool.stages > 1 for pool in timeline.layout.pools):
         for run in np.flatnonzero(timeline.passes["stage"] == 0).tolist():
             shape = timeline.templates[int(timeline.passes["template"][run])]
             if shape.is_chain:

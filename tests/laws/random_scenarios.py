@@ -266,12 +266,17 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
     names = ("continuous", "chunked_prefill")
     serving = document["serving"] | {"scheduler": "disaggregated"}
     serving.pop("long_prompt_tokens", None)
+    workload = dict(document["workload"])
+    if serving.pop("prefix_caching", False):
+        serving["router"] = "least_outstanding"
+        serving.pop("router_options", None)
+        workload.pop("shared_prefixes")
     for pool in ("prefill", "decode"):
         serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}
     if draw(st.booleans()):  # so few that sequences which were received are preempted
         serving["decode"]["kv_blocks"] = -(-draw(st.sampled_from((80, 100))) // serving["kv_block_tokens"])
     plans = {"prefill": pools[0][1], "decode": pools[1][1]}
-    return document | {"plan": plans, "serving": serving}
+    return document | {"plan": plans, "serving": serving, "workload": workload}
 
 
 def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:

@@ -74,7 +74,7 @@ def exported(result: RunResult, folder: Path) -> list[Path]:
         "spans": {name: getattr(spans, name) for name in ("start_ns", "end_ns", "rank", "layer", "step")}
         | {"name": names, "module": [modules.get(name, "") for name in names]}
         | {"stream": [STREAMS[stream] for stream in spans.stream.tolist()]},
-        "facts": {name: facts[name] for name in ("time_ns", "request", "replica", "used")}
+        "facts": {name: facts[name] for name in ("time_ns", "request", "replica", "used", "value")}
         | {"kind": [FACTS[kind] for kind in facts["kind"].tolist()], "reason": ["too long"] * len(facts["kind"])},
         "chunks": {name: chunks[name] for name in ("replica", "step", "request", "start", "count", "sampled")},
         "requests": {name: requests[name] for name in ("prompt_tokens", "output_tokens")}

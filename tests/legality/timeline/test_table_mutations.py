@@ -12,7 +12,7 @@ import pytest
 
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import History
+from clustersim.legality.history import FACTS, History
 from clustersim.run.audit import against, history_of_run
 from clustersim.run.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
@@ -62,6 +62,13 @@ def folded(name: str, row: int, by: int, column: str = "") -> Change:
         return replace(history, folded=replace(tables, **{name: columns}))
 
     return change
+
+
+def never_came(history: History) -> History:
+    """Leave the first fact away: that a request arrived."""
+    assert history.facts is not None
+    assert FACTS[history.facts["kind"][0]] == "arrived"
+    return replace(history, facts={name: column[1:] for name, column in history.facts.items()})
 
 
 def shape(change_of: Callable[[PassTemplate], PassTemplate]) -> Change:
@@ -174,7 +181,7 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a step lasts longer than its operators", "tensor", table("steps", "end_ns", -1, 7), {"RUN-2", "KV-7"}),
     ("an operator takes less than no time", "tensor", folded("row_values", 0, -(1 << 40)), {"RUN-2"}),
     ("an operator needs a later one", "tensor", shape(looks_ahead), {"RUN-2"}),
-    ("a request never came", "tensor", table("facts", "kind", 0, 9), {"RUN-4"}),
+    ("a request never came", "tensor", never_came, {"RUN-4"}),
     ("segments are not exchanged", "ring", renamed("kv_ring"), {"SP-2"}),
     ("segments are not moved", "ring", renamed("kv_move"), {"SP-8"}),
     ("a prefill is called a decode", "ring", shape(lambda t: replace(t, kind="decode")), {"SP-3"}),
