@@ -9,17 +9,17 @@ import numpy as np
 import simpy
 
 from clustersim.errors import StallError
-from clustersim.replay.departures import CANCELLATION, FAULT, TIMEOUT, Departures, Due
+from clustersim.replay.departures import FAULT, Departures, Due
+from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
-from clustersim.replay.given import UNREACHED, Prepared, PreparedPool, Progress, ReplayResult
+from clustersim.replay.given import UNREACHED, Prepared, Progress, ReplayResult
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
-from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
-from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.patience import Patience
 from clustersim.replay.replica import Replica
+from clustersim.replay.stall import stall_story
 from clustersim.replay.strain import WeakLinks
-from clustersim.replay.wiring import Shapes, StageWiring
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
@@ -51,24 +51,14 @@ class EventReplay:
         self.arrived_ns = np.full(count, UNREACHED, np.int64)
         self.preemptions = np.zeros(count, np.int64)
         self.reasons: dict[int, str] = {}
-        self.pending: dict[int, Sequence] = {}
-        """Requests that have not ended, of those that something may happen to at an instant of their own."""
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
         self.router = make_router(given.serving, given.seed)
         self.recorder = prepared.recorder
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], given.topology.link_capacity)
         self.network = Network(self.env, given.topology.link_capacity, weak if weak.faults else None)
-        self.replicas: list[Replica] = []
-        self.wirings: dict[int, list[StageWiring]] = {}
-        for pool in prepared.pools:
-            shapes: Shapes = {}
-            if pool.given.plan.is_lockstep:
-                self.replicas += self._lockstep(pool, shapes).members
-                continue
-            for index in pool.replicas:
-                self.wirings[index] = self._wirings(index, pool, shapes)
-                self.replicas.append(self._replica(index, pool))
+        self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake)
+        self.replicas = self.fleet.replicas
         self.entry = self.replicas[: given.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
@@ -76,72 +66,13 @@ class EventReplay:
             self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas)
         self.front = Front(
             self.entry, prepared.outages, self.recorder,
-            restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
+            restart=self.fleet.restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
         )  # fmt: skip
-        self.cancel_after = given.requests.cancel_after_ns
         self.departures = Departures(self.env, self.replicas, self._depart)
-
-    def _replica(self, index: int, pool: PreparedPool) -> Replica:
-        replica = Replica(
-            self.env,
-            index,
-            self.prepared.schedulers[index],
-            pool.given.pricer,
-            self.recorder,
-            pool.numbers,
-            jumps=pool.given.plan.pp == 1 and not self.wirings[index][0].as_events,
-            on_done=self._done,
-            wake=self._wake,
-        )
-        replica.attach(self._pipeline(replica))
-        return replica
-
-    def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
-        """Return what the stages of a replica (or of all of them in lockstep) need to know."""
-        contention = self.prepared.contention
-        full = self.given.mode == "full"
-        wirings = []
-        for stage in range(pool.given.plan.pp):
-            here = pool.programs[index, stage]
-            uneven = not all(program.even for program in here.values())
-            wirings.append(
-                StageWiring(
-                    programs=here,
-                    devices=pool.stage_devices(index, stage),
-                    as_events=full or uneven or (index, stage) in contention.stages,
-                    send_as_events=full or (index, stage) in contention.boundaries,
-                    full=full,
-                    watched=None if uneven else contention.watched.get((index, stage)),
-                    shapes=shapes,
-                )
-            )
-        return wirings
-
-    def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
-        """Return all replicas of a pool as one: those that share their experts."""
-        prepared = self.prepared
-        (wiring,) = self._wirings(pool.first_replica, pool, shapes)
-
-        def member(index: int) -> Member:
-            return Member(
-                self.env, index, prepared.schedulers[index], pool.given.pricer, self.recorder, pool.numbers,
-                jumps=False, on_done=self._done, wake=self._wake,
-            )  # fmt: skip
-
-        together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
-        together.attach(
-            Pipeline(
-                self.env, self.network, self.given.comm, pool.first_replica, [wiring],
-                on_free=lambda: self._wake(pool.first_replica), on_step=together.step_ended,
-            )
-        )  # fmt: skip
-        return together
-
-    def _pipeline(self, replica: Replica) -> Pipeline:
-        return Pipeline(
-            self.env, self.network, self.given.comm, replica.index, self.wirings[replica.index],
-            on_free=lambda: self._wake(replica.index), on_step=replica.step_ended,
-            strains=self.prepared.strains(replica.index),
+        self.patience = Patience(
+            self.departures, self.front, given.serving.queue_timeout_ns, given.requests.cancel_after_ns,
+            replica_of=lambda request: self.replicas[self.replica_of[request]],
+            reject=self._reject, on_done=self._done,
         )  # fmt: skip
 
     def run(self) -> ReplayResult:
@@ -170,7 +101,8 @@ class EventReplay:
         except RuntimeError as error:
             if self.env.peek() != simpy.core.Infinity:
                 raise
-            raise StallError(self._story()) from error
+            story = stall_story(now_ns(self.env), self.total - self.ended, self.replicas, self.hand_overs)
+            raise StallError(story) from error
         return self._result()
 
     def _stop(self) -> None:
@@ -226,7 +158,7 @@ class EventReplay:
             replica.add(sequence)
         else:
             self.front.waiting[request] = sequence
-        self._set_deadlines(sequence)
+        self.patience.begin(sequence)
 
     def _route(self, sequence: Sequence) -> int:
         """Let a router choose among the replicas that live; without any a request is put down to the first one."""
@@ -238,12 +170,6 @@ class EventReplay:
     def _retry(self, sequence: Sequence) -> None:
         """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
         self.replicas[self._route(sequence)].add(sequence)
-
-    def _restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Let a replica fail, and give it a scheduler and a pipeline for when it is back."""
-        evicted = replica.fail(self.prepared.new_scheduler())
-        replica.attach(self._pipeline(replica))
-        return evicted
 
     def _crowded(self, replica: Replica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
@@ -259,48 +185,22 @@ class EventReplay:
         index = int(self.replica_of[request])
         self.recorder.arrival(now_ns(self.env), REJECTED, request, index, sequence.prompt_tokens)
         self.reasons[request] = reason
-        self.pending.pop(request, None)
+        self.patience.end(request)
         self._end(1)
-
-    def _set_deadlines(self, sequence: Sequence) -> None:
-        """Let a request that has arrived be rejected when it has waited too long, and given up when its client does."""
-        timeout, cancels, request = self.given.serving.queue_timeout_ns, self.cancel_after, sequence.request
-        if timeout is not None:
-            self.departures.expect(timeout, TIMEOUT, request)
-        if cancels is not None and cancels[request] >= 0:
-            self.departures.expect(int(cancels[request]), CANCELLATION, request)
-        if timeout is not None or cancels is not None:
-            self.pending[request] = sequence
 
     def _depart(self, due: Iterable[Due]) -> None:
         now = now_ns(self.env)
         if any(what == FAULT for what, _ in due):
             self.front.change(now)
         for what, number in due:
-            sequence = self.pending.get(number) if what != FAULT else None
-            if sequence is None:
-                continue
-            replica, at_front = self.replicas[self.replica_of[number]], number in self.front.waiting
-            if what == TIMEOUT and sequence.admitted:
-                continue
-            if what == TIMEOUT:
-                if at_front:
-                    del self.front.waiting[number]
-                else:
-                    replica.withdraw(sequence)
-                waited = (now - sequence.arrived_ns) / 1e9
-                self._reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
-            elif at_front:
-                self.front.cancel(now, replica.index, sequence)
-                self._done(replica.index, (sequence,))
-            elif replica.cancel(sequence):
-                self._done(replica.index, (sequence,))
+            if what != FAULT:
+                self.patience.expire(now, what, number)
 
     def _done(self, replica: int, sequences: tuple[Sequence, ...]) -> None:
         ended = 0
         for sequence in sequences:
             self.preemptions[sequence.request] = sequence.preemptions
-            self.pending.pop(sequence.request, None)
+            self.patience.end(sequence.request)
             if sequence.hands_over and self.hand_overs is not None:
                 self.hand_overs.leave(replica, sequence)
             else:
@@ -326,27 +226,6 @@ class EventReplay:
         awake, self.awake = sorted(self.awake), {}
         for index in awake:
             self.replicas[index].schedule()
-
-    def _story(self) -> str:
-        lines = [f"nothing can happen after {self.env.now} ns, but {self.total - self.ended} requests are unfinished"]
-        for replica in self.replicas:
-            scheduler = replica.scheduler
-            if scheduler.waiting or scheduler.running:
-                lines.append(
-                    f"replica {replica.index}: {len(scheduler.waiting)} waiting, {len(scheduler.running)} running, "
-                    f"{sum(scheduler.pool.free)} of {scheduler.pool.total} K/V blocks free"
-                )
-                if scheduler.waiting:
-                    head = scheduler.waiting[0]
-                    lines.append(
-                        f"request {head.request} waits for {scheduler.pool.needed(head.to_compute)} K/V blocks "
-                        f"and a place in the batch"
-                    )
-            if replica.pipeline is not None:
-                lines.extend(replica.pipeline.story())
-        if self.hand_overs is not None:
-            lines.extend(self.hand_overs.story())
-        return "\n  ".join(lines)
 
     def _result(self) -> ReplayResult:
         for replica in self.replicas:

@@ -1,0 +1,124 @@
+"""The replicas of all pools: each with its scheduler and its pipeline, as it is at the start and after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simpy import Environment
+
+from clustersim.replay.given import Prepared, PreparedPool
+from clustersim.replay.lockstep import Lockstep, Member
+from clustersim.replay.network import Network
+from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.replica import Replica
+from clustersim.replay.wiring import Shapes, StageWiring
+from clustersim.serving.sequence import Sequence
+
+OnDone = Callable[[int, tuple[Sequence, ...]], None]
+"""Called with (replica, sequences that ended)."""
+
+
+class Fleet:
+    """Makes replicas, and lets them fail.
+
+    Parameters
+    ----------
+    env, network : Environment, Network
+    prepared : Prepared
+    on_done : callable
+    wake : callable
+        Asks for a scheduling decision of a replica at this instant.
+
+    Attributes
+    ----------
+    replicas : list of Replica
+        Of all pools, by their numbers.
+    """
+
+    def __init__(
+        self, env: Environment, network: Network, prepared: Prepared, on_done: OnDone, wake: Callable[[int], None]
+    ) -> None:
+        self.env = env
+        self.network = network
+        self.prepared = prepared
+        self.on_done = on_done
+        self.wake = wake
+        self.replicas: list[Replica] = []
+        self.wirings: dict[int, list[StageWiring]] = {}
+        for pool in prepared.pools:
+            shapes: Shapes = {}
+            if pool.given.plan.is_lockstep:
+                self.replicas += self._lockstep(pool, shapes).members
+                continue
+            for index in pool.replicas:
+                self.wirings[index] = self._wirings(index, pool, shapes)
+                self.replicas.append(self._replica(index, pool))
+
+    def restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
+        evicted = replica.fail(self.prepared.new_scheduler())
+        replica.attach(self._pipeline(replica))
+        return evicted
+
+    def _replica(self, index: int, pool: PreparedPool) -> Replica:
+        replica = Replica(
+            self.env,
+            index,
+            self.prepared.schedulers[index],
+            pool.given.pricer,
+            self.prepared.recorder,
+            pool.numbers,
+            jumps=pool.given.plan.pp == 1 and not self.wirings[index][0].as_events,
+            on_done=self.on_done,
+            wake=self.wake,
+        )
+        replica.attach(self._pipeline(replica))
+        return replica
+
+    def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
+        """Return what the stages of a replica (or of all of them in lockstep) need to know."""
+        contention = self.prepared.contention
+        full = self.prepared.given.mode == "full"
+        wirings = []
+        for stage in range(pool.given.plan.pp):
+            here = pool.programs[index, stage]
+            uneven = not all(program.even for program in here.values())
+            wirings.append(
+                StageWiring(
+                    programs=here,
+                    devices=pool.stage_devices(index, stage),
+                    as_events=full or uneven or (index, stage) in contention.stages,
+                    send_as_events=full or (index, stage) in contention.boundaries,
+                    full=full,
+                    watched=None if uneven else contention.watched.get((index, stage)),
+                    shapes=shapes,
+                )
+            )
+        return wirings
+
+    def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
+        """Return all replicas of a pool as one: those that share their experts."""
+        prepared = self.prepared
+        (wiring,) = self._wirings(pool.first_replica, pool, shapes)
+
+        def member(index: int) -> Member:
+            return Member(
+                self.env, index, prepared.schedulers[index], pool.given.pricer, prepared.recorder, pool.numbers,
+                jumps=False, on_done=self.on_done, wake=self.wake,
+            )  # fmt: skip
+
+        together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
+        together.attach(
+            Pipeline(
+                self.env, self.network, prepared.given.comm, pool.first_replica, [wiring],
+                on_free=lambda: self.wake(pool.first_replica), on_step=together.step_ended,
+            )
+        )  # fmt: skip
+        return together
+
+    def _pipeline(self, replica: Replica) -> Pipeline:
+        return Pipeline(
+            self.env, self.network, self.prepared.given.comm, replica.index, self.wirings[replica.index],
+            on_free=lambda: self.wake(replica.index), on_step=replica.step_ended,
+            strains=self.prepared.strains(replica.index),
+        )  # fmt: skip

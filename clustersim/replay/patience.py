@@ -1,0 +1,92 @@
+"""Requests that end by themselves: those that waited too long to be taken up, and those whose clients give them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clustersim.clock import Int64Array
+from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
+from clustersim.replay.front import Front
+from clustersim.replay.replica import Replica
+from clustersim.serving.sequence import Sequence
+
+
+class Patience:
+    """Deadlines of requests.
+
+    Parameters
+    ----------
+    departures : Departures
+        Says when a deadline has come.
+    front : Front
+    timeout_ns : int or None
+        For how long a request waits to be taken up.
+    cancel_after_ns : int64 array or None
+        By request: after how long its client gives it up; −1: never.
+    replica_of : callable
+        Request → the replica where it is.
+    reject : callable
+        Ends a request that waited too long, with the reason.
+    on_done : callable
+        Called with (replica, sequences that ended).
+    """
+
+    def __init__(
+        self,
+        departures: Departures,
+        front: Front,
+        timeout_ns: int | None,
+        cancel_after_ns: Int64Array | None,
+        replica_of: Callable[[int], Replica],
+        reject: Callable[[Sequence, str], None],
+        on_done: Callable[[int, tuple[Sequence, ...]], None],
+    ) -> None:
+        self.departures = departures
+        self.front = front
+        self.timeout_ns = timeout_ns
+        self.cancel_after_ns = cancel_after_ns
+        self.replica_of = replica_of
+        self.reject = reject
+        self.on_done = on_done
+        self.pending: dict[int, Sequence] = {}
+        """Requests that have a deadline and have not ended."""
+
+    def begin(self, sequence: Sequence) -> None:
+        """Set the deadlines of a request that has arrived."""
+        timeout, cancels, request = self.timeout_ns, self.cancel_after_ns, sequence.request
+        if timeout is not None:
+            self.departures.expect(timeout, TIMEOUT, request)
+        if cancels is not None and cancels[request] >= 0:
+            self.departures.expect(int(cancels[request]), CANCELLATION, request)
+        if timeout is not None or cancels is not None:
+            self.pending[request] = sequence
+
+    def end(self, request: int) -> None:
+        """Forget the deadlines of a request that has ended."""
+        self.pending.pop(request, None)
+
+    def expire(self, now: int, what: int, request: int) -> None:
+        """Let a deadline pass, if the request has not ended before."""
+        sequence = self.pending.get(request)
+        if sequence is None:
+            return
+        if what == CANCELLATION:
+            self._cancel(now, sequence)
+        elif not sequence.admitted:
+            self._give_up(now, sequence)
+
+    def _give_up(self, now: int, sequence: Sequence) -> None:
+        if sequence.request in self.front.waiting:
+            del self.front.waiting[sequence.request]
+        else:
+            self.replica_of(sequence.request).withdraw(sequence)
+        waited = (now - sequence.arrived_ns) / 1e9
+        self.reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
+
+    def _cancel(self, now: int, sequence: Sequence) -> None:
+        replica = self.replica_of(sequence.request)
+        if sequence.request in self.front.waiting:
+            self.front.cancel(now, replica.index, sequence)
+        elif not replica.cancel(sequence):
+            return
+        self.on_done(replica.index, (sequence,))
