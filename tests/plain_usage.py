@@ -34,13 +34,13 @@ def plain_usage(timeline: Timeline, replicas: int) -> dict[str, Int64Array]:
         held[replica, stage] += last - first
     return {
         "busy_ns": busy,
-        "exposed_ns": np.array([_exposed(spans, rank) for rank in range(ranks)], np.int64),
+        "exposed_ns": np.array([exposed_ns(spans, rank) for rank in range(ranks)], np.int64),
         "held_ns": held,
         "in_flight_ns": np.array([_in_flight(timeline, replica) for replica in range(replicas)], np.int64),
     }
 
 
-def _exposed(spans: Any, rank: int) -> int:
+def exposed_ns(spans: Any, rank: int) -> int:
     """Walk over the instants at which something starts or ends on the rank."""
     mine = np.flatnonzero(spans.rank == rank)
     quiet = [STREAMS.index(name) for name in _QUIET]

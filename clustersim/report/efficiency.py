@@ -6,7 +6,7 @@ arrival to the end of the last step (the makespan, where every request finishes)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,27 +26,28 @@ to do draw 60 to 120 W of 400 to 1,000 W (general knowledge, not measured here).
 _COMMUNICATION: Final = ("comm", "send", "recv", "kv_out", "kv_in")
 
 
-def mfu(flops: float, peak_flops: float, devices: int, elapsed_ns: int) -> float:
+def mfu(flops: float, peak_flops: float, elapsed_ns: int) -> float:
     """Return model FLOPs utilisation: what the model needs for the computed tokens over what the devices could do.
 
     PaLM's definition [1]_ for inference: ``flops`` as :func:`clustersim.report.model_work.model_flops` counts them
-    (forward pass only, each token once, no recomputation), ``peak_flops`` the dense peak of one device in the format in
-    which weights are multiplied.
+    (forward pass only, each token once, no recomputation), ``peak_flops`` per second the sum over devices of the dense
+    peak in the format in which weights are multiplied.
 
     .. [1] Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B.
     """
-    return flops / (peak_flops * devices * elapsed_ns / NS_PER_S)
+    return flops / (peak_flops * elapsed_ns / NS_PER_S)
 
 
-def mbu(must_read_bytes: float, memory_bytes_per_s: float, devices: int, elapsed_ns: int) -> float:
+def mbu(must_read_bytes: float, memory_bytes_per_s: float, elapsed_ns: int) -> float:
     """Return model bandwidth utilisation: weights and K/V cache that steps must read over what memory could give.
 
     The definition of Databricks [1]_ (parameters and K/V cache per step over its time, by the peak bandwidth), summed
-    over steps, ranks and prefill too. Activations and writes are not counted.
+    over steps, ranks and prefill too; ``memory_bytes_per_s`` is the sum over devices. Activations and writes are not
+    counted.
 
     .. [1] Agarwal et al., "LLM Inference Performance Engineering: Best Practices", Databricks, 2023.
     """
-    return must_read_bytes / (memory_bytes_per_s * devices * elapsed_ns / NS_PER_S)
+    return must_read_bytes / (memory_bytes_per_s * elapsed_ns / NS_PER_S)
 
 
 def weight_reads(
@@ -111,19 +112,20 @@ def _active(program: StageProgram, cls: int, steps: StepFeatures) -> float:
     return float(active @ often)
 
 
-def busy_fractions(usage: Usage, elapsed_ns: int) -> dict[str, float]:
-    """Return the share of the elapsed time that streams are busy, the mean over devices.
+def busy_fractions(usages: Sequence[Usage], elapsed_ns: int) -> dict[str, float]:
+    """Return the share of the elapsed time that streams are busy, the mean over the devices of all pools.
 
     ``compute``, ``communication`` (collectives, sends, receives and moves of K/V; at one instant a device may do
     several, and each counts) and ``host`` (the engine schedules and samples); ``exposed_communication``: the device
     communicates while its compute and host streams are idle, each instant once.
     """
-    mean = usage.busy_ns.mean(axis=0) / elapsed_ns
+    mean = np.concatenate([usage.busy_ns for usage in usages]).mean(axis=0) / elapsed_ns
+    exposed_ns = np.concatenate([usage.exposed_ns for usage in usages])
     communication = sum(mean[STREAMS.index(stream)] for stream in _COMMUNICATION)
     return {
         "compute": float(mean[STREAMS.index("compute")]),
         "communication": float(communication),
-        "exposed_communication": float(usage.exposed_ns.mean() / elapsed_ns),
+        "exposed_communication": float(exposed_ns.mean() / elapsed_ns),
         "host": float(mean[STREAMS.index("host")]),
     }
 

@@ -1,25 +1,24 @@
-"""The metrics of devices, links, energy and cost of a run: gathers what they are functions of, and names them."""
+"""The metrics of devices, links, energy and cost of a run: adds up what its pools did, and names it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.plan.memory import kv_elements_per_rank
+from clustersim.clock import FloatArray
+from clustersim.cluster.device import Device
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import compile_programs
 from clustersim.report import efficiency
-from clustersim.report.model_work import cache_reads, computed_positions, model_flops
-from clustersim.report.step_features import step_features, tells_features
-from clustersim.report.traffic import link_bytes, link_summary
+from clustersim.report.pool_use import PoolUse, pool_uses
+from clustersim.report.traffic import link_summary, move_bytes
 from clustersim.run.simulate import RunResult
 from clustersim.timeline.spans import STREAMS
-from clustersim.timeline.tables import Tables
-from clustersim.timeline.usage import usage_of
+
+POOLS: Final = ("prefill", "decode")
+"""Names of the pools of a run that has two."""
+_COMPUTE: Final = STREAMS.index("compute")
 
 
 def elapsed_ns(result: RunResult) -> int:
@@ -31,91 +30,90 @@ def elapsed_ns(result: RunResult) -> int:
 def measures(result: RunResult) -> dict[str, Any]:
     """Return ``utilisation``, ``links``, ``energy`` and ``cost`` of ``summary.json``.
 
-    None where no step ran, and where pools have plans of their own or replicas share experts: what these do is not
-    added up yet.
+    Of a run with two pools they are those of all devices together, and ``utilisation`` has those of each pool, too.
+    None where no step ran, and where replicas share experts: what these do is not added up yet.
     """
     elapsed, plan = elapsed_ns(result), result.given.plan
     shared = plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1
-    if not elapsed or not result.timeline.num_steps or len(result.given.pools) > 1 or shared:
+    if not elapsed or not result.timeline.num_steps or shared:
         return dict.fromkeys(("utilisation", "links", "energy", "cost"))
-    given, tables = result.given, result.timeline
-    device = given.topology.device
-    devices = plan.world
+    uses = pool_uses(result)
     output_tokens = int(np.asarray(result.requests["generated_tokens"]).sum())
-    mesh = Mesh(plan=plan)
-    programs = compile_programs(mesh, given.blueprints, given.comm)
-    features = step_features(tables, plan.sp) if tells_features(plan.sp) else {}
-    usage = usage_of(tables, plan.dp)
-    flops = _model_flops(result)
-    peak = device.flops.get(result.scenario.precision.multiply_dtype(device.flops))
-    weights = efficiency.weight_reads(
-        programs, features, _steps_by_kind(tables), result.scenario.precision.weight_bytes
-    )
-    read = None if weights is None else weights + _cache_bytes(result)
+    busy_ns = np.concatenate([use.usage.busy_ns[:, _COMPUTE] for use in uses])
+    devices = len(busy_ns)
+    named = list(zip(POOLS if len(uses) > 1 else ("",), uses, strict=True))
     utilisation: dict[str, Any] = {
-        "mfu": None if peak is None else efficiency.mfu(flops, peak, devices, elapsed),
-        "mbu": None if read is None else efficiency.mbu(read, device.memory_bytes_per_s, devices, elapsed),
-        **efficiency.busy_fractions(usage, elapsed),
-        "bubble": float(efficiency.bubbles(usage).mean()),
+        **_utilisation(uses, elapsed),
         **efficiency.efficiency_rates(output_tokens, devices, elapsed),
-        "stages": efficiency.stage_rows(usage, elapsed),
-        "devices": (usage.busy_ns[:, STREAMS.index("compute")] / elapsed).tolist(),
+        "stages": [
+            {"pool": name} | row if name else row
+            for name, use in named
+            for row in efficiency.stage_rows(use.usage, elapsed)
+        ],
+        "devices": (busy_ns / elapsed).tolist(),
     }
-    links = None
-    if tells_features(plan.sp):
-        carried = link_bytes(tables, programs, features, mesh, given.comm)
-        links = link_summary(given.topology, carried, elapsed)
-    energy = efficiency.energy_j(device, usage.busy_ns[:, STREAMS.index("compute")], elapsed)
-    cost = efficiency.cost_usd(device, devices, elapsed)
+    if len(uses) > 1:
+        utilisation["pools"] = {name: {"devices": use.devices, **_utilisation([use], elapsed)} for name, use in named}
+    device = result.given.topology.device
+    carried = _carried(result, uses)
     return {
         "utilisation": utilisation,
-        "links": links,
-        "energy": None
-        if energy is None
-        else {
-            "joules": energy,
-            "joules_per_output_token": efficiency.per_output(energy, output_tokens),
-            "mean_device_w": energy / (devices * elapsed / 1e9),
+        "links": None if carried is None else link_summary(result.given.topology, carried, elapsed),
+        **_bill(device, efficiency.energy_j(device, busy_ns, elapsed), devices, output_tokens, elapsed),
+    }
+
+
+def _utilisation(uses: Sequence[PoolUse], elapsed: int) -> dict[str, float | None]:
+    """Return what pools made of their devices together."""
+    peak, read = _sum(use.peak_flops for use in uses), _sum(use.read_bytes for use in uses)
+    bandwidth = sum(use.memory_bytes_per_s for use in uses)
+    usages = [use.usage for use in uses]
+    return {
+        "mfu": None if peak is None else efficiency.mfu(sum(use.flops for use in uses), peak, elapsed),
+        "mbu": None if read is None else efficiency.mbu(read, bandwidth, elapsed),
+        **efficiency.busy_fractions(usages, elapsed),
+        "bubble": float(np.concatenate([efficiency.bubbles(usage).ravel() for usage in usages]).mean()),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None when one of them is."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _carried(result: RunResult, uses: Sequence[PoolUse]) -> FloatArray | None:
+    """Return the bytes that each link carried; None where that is not known of a pool."""
+    total = move_bytes(result.timeline.moves, _device_of(result), result.given.comm)
+    for use in uses:
+        if use.carried is None:
+            return None
+        total += use.carried
+    return total
+
+
+def _device_of(result: RunResult) -> Callable[[int], int]:
+    """Return which device each global rank is placed on."""
+    placed = [Mesh(plan=pool.plan).device(rank) for pool in result.given.pools for rank in range(pool.plan.world)]
+    return placed.__getitem__
+
+
+def _bill(device: Device, joules: float | None, devices: int, output_tokens: int, elapsed: int) -> dict[str, Any]:
+    """Return what so many devices used and cost."""
+    usd = efficiency.cost_usd(device, devices, elapsed)
+    energy = cost = None
+    if joules is not None:
+        energy = {
+            "joules": joules,
+            "joules_per_output_token": efficiency.per_output(joules, output_tokens),
+            "mean_device_w": joules / (devices * elapsed / 1e9),
             "idle_device_w": efficiency.idle_power_w(device),
             "idle_assumed": device.idle_power_w is None,
-        },
-        "cost": None
-        if cost is None
-        else {"usd": cost, "usd_per_million_output_tokens": efficiency.per_output(cost, output_tokens, 1e6)},
-    }
-
-
-def _by_number(result: RunResult, column: str) -> Int64Array:
-    """Return a column of requests by number of request; 0 for those that did not arrive."""
-    found = np.zeros(len(result.given.requests.prompt_tokens), np.int64)
-    found[result.requests["request"]] = result.requests[column]
-    return found
-
-
-def _model_flops(result: RunResult) -> int:
-    prompts = np.asarray(result.given.requests.prompt_tokens, np.int64)
-    computed = computed_positions(prompts, _by_number(result, "generated_tokens"), result.timeline.chunks)
-    return model_flops(result.scenario.model, computed)
-
-
-def _cache_bytes(result: RunResult) -> float:
-    """Return the bytes of the K/V cache that all ranks read; what TP cannot split, every rank of a group reads."""
-    model, tp = result.scenario.model, result.given.plan.tp
-    prompts = np.asarray(result.given.requests.prompt_tokens, np.int64)
-    reads = cache_reads(model, result.timeline.chunks, prompts, _by_number(result, "generated_tokens"))
-    elements = 0.0
-    for layer, read in zip(model.layers, reads, strict=True):
-        elements += read * tp * kv_elements_per_rank(layer.attention, tp)
-    return elements * result.scenario.precision.kv_bytes
-
-
-def _steps_by_kind(tables: Tables) -> Mapping[tuple[int, str], int]:
-    steps = tables.steps
-    code = steps["replica"].astype(np.int64) * len(STEP_KINDS) + steps["kind"]
-    kinds, of = np.unique(code, return_inverse=True)
-    total = np.zeros(len(kinds), np.int64)
-    np.add.at(total, of, steps["count"])
-    return {
-        (place // len(STEP_KINDS), STEP_KINDS[place % len(STEP_KINDS)]): count
-        for place, count in zip(kinds.tolist(), total.tolist(), strict=True)
-    }
+        }
+    if usd is not None:
+        cost = {"usd": usd, "usd_per_million_output_tokens": efficiency.per_output(usd, output_tokens, 1e6)}
+    return {"energy": energy, "cost": cost}

@@ -14,6 +14,7 @@ def service_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("per user", _users(summary.get("user_tokens_per_s"))),
         ("goodput", _goodput(summary.get("goodput"))),
         ("devices", _devices(summary.get("utilisation"))),
+        *_pools(summary.get("utilisation")),
         ("links", _links(summary.get("links"))),
         ("energy", _energy(summary.get("energy"))),
         ("cost", _cost(summary.get("cost"))),
@@ -50,6 +51,10 @@ def _devices(found: Mapping[str, Any] | None) -> str:
     if found["bubble"] > 0:
         parts.append(f"bubble {share_words(found['bubble'])}")
     return ", ".join(parts)
+
+
+def _pools(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    return [(f"· {name}", _devices(used)) for name, used in (found or {}).get("pools", {}).items()]
 
 
 def _links(found: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ the efficiency of the protocol included, so that a link that is never idle is us
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.comm import CommTable
 from clustersim.report.step_features import StepFeatures
-from clustersim.timeline.tables import HOST, Tables
+from clustersim.timeline.tables import HOST, Table
 
 Programs = Mapping[tuple[int, int], Mapping[StepKind, StageProgram]]
 """(replica, stage) → kind of step → program."""
@@ -29,15 +29,13 @@ BUSIEST = 8
 """Links that a summary names."""
 
 
-def link_bytes(
-    tables: Tables, programs: Programs, features: Mapping[tuple[int, str], StepFeatures], mesh: Mesh, comm: CommTable
+def step_bytes(
+    programs: Programs, features: Mapping[tuple[int, str], StepFeatures], mesh: Mesh, comm: CommTable
 ) -> FloatArray:
-    """Return the bytes of capacity that each link gave in a run, float64 of shape (links,).
+    """Return the bytes of capacity that each link gave to collectives and sends of steps, float64 of shape (links,).
 
     Parameters
     ----------
-    tables : Tables
-        Of a timeline: its moves of K/V entries. (Those to and from host memory use no link of the topology.)
     programs : Programs
     features : mapping
         (replica, kind) → what steps carried.
@@ -48,7 +46,6 @@ def link_bytes(
     for (replica, kind), steps in features.items():
         for stage in range(mesh.plan.pp):
             _add_stage(total, programs[replica, stage][kind], steps, mesh, comm, replica, stage)  # type: ignore[index]
-    _add_moves(total, tables, mesh, comm)
     return total
 
 
@@ -88,15 +85,28 @@ def _add(total: FloatArray, plans: Sequence[CommPlan], payloads: FloatArray, tim
         total[plans[number].links] += plans[number].load_per_byte * float(sizes[mine] @ often[mine])
 
 
-def _add_moves(total: FloatArray, tables: Tables, mesh: Mesh, comm: CommTable) -> None:
-    moves = tables.moves
+def move_bytes(moves: Table, device_of: Callable[[int], int], comm: CommTable) -> FloatArray:
+    """Return the bytes of capacity that each link gave to moves of K/V entries, float64 of shape (links,).
+
+    Those to and from host memory use no link of the topology.
+
+    Parameters
+    ----------
+    moves : Table
+        Of a timeline.
+    device_of : callable
+        Global rank → its device.
+    comm : CommTable
+    """
+    total = np.zeros(len(comm.topology.link_capacity))
     between = np.flatnonzero((moves["from_rank"] != HOST) & (moves["to_rank"] != HOST))
     ends = np.stack([moves["from_rank"][between], moves["to_rank"][between]], axis=1)
     pairs, of = np.unique(ends, axis=0, return_inverse=True)
     for number, (source, target) in enumerate(pairs.tolist()):
         mine = between[of.ravel() == number]
-        plans = comm.plans("send", (mesh.device(source), mesh.device(target)))
+        plans = comm.plans("send", (device_of(source), device_of(target)))
         _add(total, plans, moves["bytes"][mine].astype(np.float64), np.ones(len(mine), np.int64))
+    return total
 
 
 def link_summary(topology: Topology, carried: FloatArray, elapsed_ns: int) -> dict[str, Any]:

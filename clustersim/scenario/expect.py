@@ -29,6 +29,12 @@ _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
         "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",
         "generated_tokens_per_s", "generated_tokens_per_s_per_device",
     ),
+    **{
+        f"utilisation.pools.{pool}": (
+            "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",
+        )
+        for pool in ("prefill", "decode")
+    },
     "energy": ("joules", "joules_per_output_token", "mean_device_w"),
     "cost": ("usd", "usd_per_million_output_tokens"),
 }  # fmt: skip

@@ -1,14 +1,18 @@
-"""The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike."""
+"""The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike.
+
+:func:`of_pool` keeps the numbers of replicas; :func:`as_a_run` numbers replicas and ranks from 0 on.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.timeline.layout import Layout
-from clustersim.timeline.tables import Table, Tables
+from clustersim.timeline.tables import HOST, Table, Tables
 
 
 def rows_of(table: Table, chosen: Int64Array) -> dict[str, Any]:
@@ -54,4 +58,43 @@ def of_pool(tables: Tables, number: int) -> Tables:
         decodes=mine["decodes"],
         facts=mine["facts"],
         moves=rows_of(tables.moves, np.empty(0, np.int64)),
+    )
+
+
+def as_a_run(tables: Tables, number: int) -> Tables:
+    """Return what the replicas of one pool did as if there were no others: replicas and ranks are numbered from 0.
+
+    Moves of K/V entries are those that one of its ranks takes part in; an end in another pool is called ``HOST``.
+
+    Parameters
+    ----------
+    tables : Tables
+    number : int
+        Of the pool in ``tables.layout``.
+    """
+    if len(tables.layout.pools) == 1:
+        return tables
+    shape, mine = tables.layout.pools[number], of_pool(tables, number)
+
+    def renumbered(table: Table) -> Table:
+        return {**table, "replica": table["replica"] - shape.first_replica}
+
+    pool = tables.layout.of_replica
+    moves = dict(tables.moves)
+    inside = {
+        side: (moves[f"{side}_rank"] != HOST) & (pool(moves[f"{side}_replica"]) == number) for side in ("from", "to")
+    }
+    for side, here in inside.items():
+        moves[f"{side}_rank"] = np.where(here, moves[f"{side}_rank"] - shape.first_rank, HOST)
+        moves[f"{side}_replica"] = moves[f"{side}_replica"] - shape.first_replica
+    return replace(
+        mine,
+        passes=renumbered(mine.passes),
+        transfers=renumbered(mine.transfers),
+        steps=renumbered(mine.steps),
+        chunks=renumbered(mine.chunks),
+        decodes=renumbered(mine.decodes),
+        facts=renumbered(mine.facts),
+        layout=Layout(pools=(replace(shape, first_replica=0, first_rank=0),)),
+        moves=rows_of(moves, np.flatnonzero(inside["from"] | inside["to"])),
     )

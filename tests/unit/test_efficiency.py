@@ -20,7 +20,7 @@ from clustersim.replay.replay import replay
 from clustersim.report import efficiency
 from clustersim.report.model_work import cache_reads, causal_pairs, computed_positions, model_flops
 from clustersim.report.step_features import step_features
-from clustersim.report.traffic import link_bytes, link_summary
+from clustersim.report.traffic import link_summary, move_bytes, step_bytes
 from clustersim.timeline.usage import Usage
 from tests.round_numbers import DENSE, SPARSE, deployment, device, model
 
@@ -32,7 +32,7 @@ def carried(given):
     """Bytes of capacity by link, as (tail, head) → bytes."""
     timeline, mesh = replay(given).timeline, Mesh(plan=given.plan)
     programs = compile_programs(mesh, given.blueprints, given.comm)
-    found = link_bytes(timeline, programs, step_features(timeline, given.plan.sp), mesh, given.comm)
+    found = step_bytes(programs, step_features(timeline, given.plan.sp), mesh, given.comm)
     return {ends: value for ends, value in zip(given.topology.link_ends, found.tolist(), strict=True) if value}
 
 
@@ -147,7 +147,7 @@ def test_replays_carry_the_same(plan):
 
 def test_a_hand_over_is_carried_and_a_swap_uses_no_link():
     given = deployment([], plan=ParallelPlan(dp=2, tp=2))
-    found = link_bytes(frozen(HAND_OVER, SWAP), {}, {}, Mesh(plan=given.plan), given.comm)
+    found = move_bytes(frozen(HAND_OVER, SWAP).moves, Mesh(plan=given.plan).device, given.comm)
     assert Counter(found[found > 0].tolist()) == {4_096: 2}
 
 
@@ -162,24 +162,18 @@ def test_links_are_used_by_bytes_over_capacity_and_time():
 
 
 def test_mfu_and_mbu_are_shares_of_what_all_devices_could_do():
-    assert efficiency.mfu(3e12, 1e12, 2, 3_000_000_000) == 0.5
-    assert efficiency.mbu(3e12, 1e12, 2, 3_000_000_000) == 0.5
+    assert efficiency.mfu(3e12, 2e12, 3_000_000_000) == 0.5
+    assert efficiency.mbu(3e12, 2e12, 3_000_000_000) == 0.5
 
 
 def usage(**fields):
     return Usage(**{name: np.array(value, np.int64) for name, value in fields.items()})
 
 
-def test_busy_fractions_are_means_over_devices():
-    found = efficiency.busy_fractions(
-        usage(
-            busy_ns=[[60, 20, 5, 0, 10, 0, 0], [40, 20, 0, 5, 0, 0, 0]],
-            exposed_ns=[10, 30],
-            held_ns=[[90], [60]],
-            in_flight_ns=[90, 60],
-        ),
-        100,
-    )
+def test_busy_fractions_are_means_over_the_devices_of_all_pools():
+    first = usage(busy_ns=[[60, 20, 5, 0, 10, 0, 0]], exposed_ns=[10], held_ns=[[90]], in_flight_ns=[90])
+    second = usage(busy_ns=[[40, 20, 0, 5, 0, 0, 0]], exposed_ns=[30], held_ns=[[60]], in_flight_ns=[60])
+    found = efficiency.busy_fractions([first, second], 100)
     assert found == pytest.approx({"compute": 0.5, "communication": 0.25, "exposed_communication": 0.2, "host": 0.05})
 
 

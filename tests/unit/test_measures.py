@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scenario_text import SMALL
 
+from clustersim.report.pool_use import pool_uses
 from clustersim.report.summary import summary_of
 from clustersim.scenario.expect import SUMMARY_KEYS
 from clustersim.scenario.load import load
+from clustersim.timeline.spans import STREAMS
 from tests.audit import simulated
+from tests.plain_usage import exposed_ns
 
 
 @pytest.fixture
@@ -41,7 +45,8 @@ def test_times_energy_and_cost_agree(summary) -> None:
 
 def test_every_expected_key_is_in_a_summary(summary) -> None:
     found = summary("topology={name: dgx-h100, nodes: 1, price: 3 USD/h}", "targets={ttft: 1 s}")
-    keys = [key for key in SUMMARY_KEYS if not key.startswith(("wall_s", "prefix_cache")) and key != "legal"]
+    elsewhere = ("wall_s", "prefix_cache", "utilisation.pools")
+    keys = [key for key in SUMMARY_KEYS if not key.startswith(elsewhere) and key != "legal"]
     assert [key for key in keys if _value(found, key) is None] == []
 
 
@@ -71,3 +76,49 @@ def test_no_step_has_no_measures(summary) -> None:
     assert {name: found[name] for name in ("utilisation", "links", "energy", "cost", "batch", "kv_occupancy")} == (
         dict.fromkeys(("utilisation", "links", "energy", "cost", "batch", "kv_occupancy"))
     )
+
+
+POOLS = (
+    "plan={prefill: {tp: 4, pp: 2, dp: 1}, decode: {tp: 2, dp: 4}}",
+    "serving.scheduler=disaggregated",
+    "topology={name: dgx-h100, nodes: 2, price: 3 USD/h}",
+)
+
+
+def test_two_pools_do_together_what_one_would(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL, encoding="utf-8")
+    both, (one,) = (
+        pool_uses(simulated(load(str(file), changes))) for changes in (POOLS, ("plan={tp: 4, pp: 2}", POOLS[2]))
+    )
+    assert [use.devices for use in both] == [8, 8]
+    assert sum(use.flops for use in both) == one.flops
+    assert all(use.flops > 0 for use in both)
+    assert sum(use.peak_flops or 0 for use in both) == 2 * (one.peak_flops or 0)
+
+
+def test_what_ranks_of_two_pools_did_is_what_their_spans_say(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL, encoding="utf-8")
+    result = simulated(load(str(file), POOLS))
+    spans, uses = result.timeline.unfold(), pool_uses(result)
+    busy = np.zeros((16, len(STREAMS)), np.int64)
+    np.add.at(busy, (spans.rank, spans.stream), spans.end_ns - spans.start_ns)
+    assert np.array_equal(np.concatenate([use.usage.busy_ns for use in uses]), busy)
+    assert busy[:8, STREAMS.index("kv_out")].sum() == busy[8:, STREAMS.index("kv_in")].sum() > 0
+    exposed = np.array([exposed_ns(spans, rank) for rank in range(16)])
+    assert np.array_equal(np.concatenate([use.usage.exposed_ns for use in uses]), exposed)
+
+
+def test_a_summary_tells_the_pools_apart(summary) -> None:
+    found = summary(*POOLS)
+    used, pools = found["utilisation"], found["utilisation"]["pools"]
+    assert [row["pool"] for row in used["stages"]] == ["prefill", "prefill", "decode"]
+    assert used["mfu"] == pytest.approx((pools["prefill"]["mfu"] + pools["decode"]["mfu"]) / 2)  # as many devices
+    assert used["compute"] == pytest.approx((pools["prefill"]["compute"] + pools["decode"]["compute"]) / 2)
+    assert pools["decode"]["mbu"] > pools["decode"]["mfu"]
+    assert pools["decode"]["bubble"] == 0 < pools["prefill"]["bubble"]
+    assert found["cost"]["usd"] == pytest.approx(3 / 3600 * 16 * found["makespan_s"])
+    assert {tier for tier, use in found["links"]["tiers"].items() if use["used"]} > {"scaleup"}  # K/V leaves its node
+    for key in (key for key in SUMMARY_KEYS if key.startswith("utilisation.pools")):
+        assert _value(found, key) is not None
