@@ -163,15 +163,27 @@ def _fit_linear(
 
 
 def _least_squares(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative least squares by trying every set of positive unknowns (there are at most four)."""
-    best, best_error = np.zeros(columns.shape[1]), float(target @ target)
-    for count in range(1, columns.shape[1] + 1):
-        for chosen in itertools.combinations(range(columns.shape[1]), count):
+    """Non-negative least squares: the set of positive unknowns (of at most four) that meets the KKT conditions.
+
+    These are sufficient, the problem being convex: no unknown is negative, and none that is left out would lower the
+    error. Sets are tried largest first; where rounding lets none meet them, the set of least error is taken.
+    """
+    count = columns.shape[1]
+    best, best_error = np.zeros(count), float(target @ target)
+    lengths = np.sqrt((columns * columns).sum(axis=0) * best_error)
+    for size in range(count, 0, -1):
+        for chosen in itertools.combinations(range(count), size):
             picked = columns[:, chosen]
             found = np.linalg.lstsq(picked, target, rcond=None)[0]
-            residual = picked @ found - target
+            if (found < 0.0).any():
+                continue
+            residual = target - picked @ found
             error = float(residual @ residual)
-            if (found >= 0.0).all() and error < best_error:
-                best, best_error = np.zeros(columns.shape[1]), error
+            if error < best_error:
+                best, best_error = np.zeros(count), error
                 best[list(chosen)] = found
+            left_out = np.ones(count, np.bool_)
+            left_out[list(chosen)] = False
+            if (residual @ columns <= 1e-12 * lengths)[left_out].all():
+                return best
     return best
