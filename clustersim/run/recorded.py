@@ -89,9 +89,8 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
     count = len(requests)
     facts = timeline.facts
     came = np.isin(facts["kind"], (ARRIVED, REJECTED))
-    arrived, replica = _first(facts["request"], facts["time_ns"], came, count), np.full(count, NEVER, np.int64)
-    rows = np.flatnonzero(came)[::-1]
-    replica[facts["request"][rows]] = facts["replica"][rows]
+    arrived = _first(facts["request"], facts["time_ns"], came, count)
+    replica = _last_heard_of(timeline, count)
     admitted, finished, rejected = (
         _first(facts["request"], facts["time_ns"], facts["kind"] == kind, count)
         for kind in (ADMITTED, FINISHED, REJECTED)
@@ -117,6 +116,24 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "prefill_ns": _or_nan(np.where(times.first_ns == NEVER, NEVER, times.first_ns - admitted)[chosen]),
         "outcome": outcome[chosen],
     }
+
+
+def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
+    """Return, by request, the replica of its last fact in the pool in which requests arrive.
+
+    A request that leaves a replica and comes to another one at the same instant has a fact at both: it is where it
+    was admitted, or ended, and not where it had arrived or lost its K/V.
+    """
+    facts = timeline.facts
+    rows = np.flatnonzero(timeline.layout.of_replica(facts["replica"]) == 0)
+    request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
+    leaves = np.isin(kind, (ARRIVED, PREEMPTED))
+    stays_behind = leaves * (1 + (kind == ARRIVED))
+    order = np.lexsort((-stays_behind, time, request))
+    last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
+    found = np.full(count, NEVER, np.int64)
+    found[request[order[last]]] = facts["replica"][rows[order[last]]]
+    return found
 
 
 def _first(request: Any, time: Any, some: Any, count: int) -> Int64Array:

@@ -25,12 +25,12 @@ from clustersim.replay.comm import CommTable
 from clustersim.replay.given import HandOver, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import pool_blocks, scenario_memory
-from clustersim.run.prefixes import Figures, cached_tokens, prefix_figures
+from clustersim.run.prefixes import Figures, prefix_figures
+from clustersim.run.requests import request_columns
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, CANCELLED, FINISHED, LOST
 from clustersim.timeline.timeline import Timeline
-from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.timeline.tokens import token_times
 from clustersim.workload.requests import Requests
 
 
@@ -105,7 +105,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
         ) from None
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
-    columns, serving = _request_columns(requests, replayed, times), scenario.serving
+    columns, serving = request_columns(requests, given, replayed, times), scenario.serving
     cache = prefix_figures(requests, columns, serving.kv_block_tokens) if serving.prefix_caching else None
     return RunResult(
         scenario=scenario,
@@ -282,43 +282,3 @@ def kv_blocks(scenario: Scenario) -> int:
         )
         raise InputError(scenario.problem("plan", message))
     return blocks
-
-
-def _request_columns(requests: Requests, replayed: ReplayResult, times: TokenTimes) -> dict[str, Any]:
-    count = len(requests.prompt_tokens)
-    arrived = replayed.arrived_ns >= 0
-    chosen = np.flatnonzero(arrived)
-    admitted = np.full(count, -1, np.int64)
-    finished = np.full(count, -1, np.int64)
-    facts = replayed.timeline.facts
-    for kind, column in ((ADMITTED, admitted), (FINISHED, finished)):
-        rows = np.flatnonzero(facts["kind"] == kind)[::-1]  # the first of several is the one that stays
-        column[facts["request"][rows]] = facts["time_ns"][rows]
-    rejected = np.zeros(count, bool)
-    rejected[list(replayed.reasons)] = True
-    reasons = np.full(count, None, object)
-    reasons[list(replayed.reasons)] = list(replayed.reasons.values())
-    outcome = np.where(finished >= 0, "finished", np.where(rejected, "rejected", "unfinished")).astype(object)
-    for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
-        outcome[facts["request"][facts["kind"] == kind]] = word
-    return {
-        "request": chosen,
-        "replica": replayed.replica[chosen].astype(np.int32),
-        "arrived_ns": replayed.arrived_ns[chosen],
-        "admitted_ns": _nullable(admitted[chosen]),
-        "first_token_ns": _nullable(times.first_ns[chosen]),
-        "finished_ns": _nullable(finished[chosen]),
-        "queueing_ns": _nullable(np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen]),
-        "prefill_ns": _nullable(np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen]),
-        "prompt_tokens": requests.prompt_tokens[chosen],
-        "output_tokens": requests.output_tokens[chosen],
-        "generated_tokens": times.count[chosen],
-        "preemptions": replayed.preemptions[chosen].astype(np.int32),
-        "cached_tokens": cached_tokens(facts, count)[chosen],
-        "outcome": outcome[chosen],
-        "reason": reasons[chosen],
-    }
-
-
-def _nullable(times: Int64Array) -> np.ma.MaskedArray[Any, Any]:
-    return np.ma.masked_less(times, 0)

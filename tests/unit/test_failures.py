@@ -15,9 +15,11 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
-from clustersim.run.simulate import replay_input
+from clustersim.run.audit import check_run
+from clustersim.run.simulate import replay_input, simulate
 from clustersim.scenario.load import load
 from clustersim.serving.decision import FACT_KINDS
+from tests.laws.accounts import audited_again
 from tests.round_numbers import crossbar, deployment, lane, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
@@ -225,3 +227,37 @@ def test_faults_beside_two_pools_are_refused():
         replay_input(scenario, scenario.requests())
     assert "faults cannot be simulated yet beside two pools" in str(raised.value)
     assert "serving.queue_limit: it cannot be simulated yet beside two pools" in str(raised.value)
+
+
+MOVED = """
+name: moved
+topology: {name: dgx-h100, nodes: 1}
+model: llama-3.1-8b
+plan: {dp: 3, tp: 1}
+serving: {max_batch_requests: 2}
+workload:
+  arrivals: {process: constant, rate: 1000/s}
+  prompt_tokens: {fixed: 200}
+  output_tokens: {fixed: 4}
+  requests: 9
+run: {horizon: HORIZON}
+faults: FAULTS
+"""
+
+
+@pytest.mark.parametrize(
+    ("faults", "horizon"),
+    [
+        ("[{device: 2, at: 5 ms}]", "100 s"),
+        ("[{device: 1, at: 5 ms, until: 60 ms}, {device: 0, at: 20 ms}]", "100 s"),
+        ("[{device: 0, at: 5 ms}, {device: 1, at: 6 ms}, {device: 2, at: 7 ms, until: 9 ms}]", "100 s"),
+        ("[{device: 1, at: 9 ms}, {device: 2, at: 9 ms}]", "12 ms"),  # some still wait where they were moved
+    ],
+)
+def test_what_a_run_wrote_of_requests_that_were_moved_is_audited_as_legal(tmp_path, faults, horizon):
+    file = tmp_path / "moved.yaml"
+    file.write_text(MOVED.replace("FAULTS", faults).replace("HORIZON", horizon))
+    result = simulate(load(file))
+    moved = np.ma.getdata(result.requests["replica"]) != [0, 1, 2] * 3
+    assert moved.any()
+    assert audited_again(result, check_run(result)) == []

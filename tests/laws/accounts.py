@@ -1,0 +1,56 @@
+"""What holds of every run, whatever is in its scenario: checked from the scenario's document to the run directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from clustersim.cli.audit_run import audit_run_directory
+from clustersim.cli.layouts import overview
+from clustersim.legality.rule import Verdict
+from clustersim.report.run_directory import write_run
+from clustersim.report.summary import summary_of
+from clustersim.run.audit import check_run, violation_line
+from clustersim.run.legality import verdict_json
+from clustersim.run.simulate import RunResult, simulate
+from tests.laws.random_scenarios import scenario_of
+
+
+def account_for(document: dict[str, Any]) -> Counter[str]:
+    """Run a scenario in both replays, audit it, write it and audit what was written; return what became of requests.
+
+    Every request is accounted for: it finishes, or is rejected, given up by its client or lost, and then says why;
+    nothing is lost where nothing fails.
+    """
+    folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
+    assert folded.timeline.digest == full.timeline.digest
+    assert folded.timeline.num_spans == full.timeline.num_spans
+    for column in folded.requests:
+        assert np.array_equal(*(np.ma.filled(one.requests[column], -1) for one in (folded, full))), column
+    verdict = check_run(folded)
+    assert [violation_line(one) for one in verdict.violations] == []
+    outcome, reason = (folded.requests[name].tolist() for name in ("outcome", "reason"))
+    counts = Counter(outcome)
+    for word, why in zip(outcome, reason, strict=True):
+        assert (why is not None) == (word == "rejected"), (word, why)
+    if document["run"].get("horizon") is None:
+        assert len(outcome) == len(folded.requests["request"]) == document["workload"]["requests"]
+        assert counts["unfinished"] == 0
+    if not document.get("faults"):
+        assert counts["lost"] == 0
+    assert audited_again(folded, verdict) == []
+    return counts
+
+
+def audited_again(result: RunResult, verdict: Verdict) -> list[str]:
+    """Write a run, and return what an audit finds wrong with its run directory; nothing audits the dashboard."""
+    with TemporaryDirectory() as folder, patch("clustersim.report.run_directory.dashboard_of", lambda *_: ""):
+        path = Path(folder) / "run"
+        write_run(path, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), overview())
+        found, _ = audit_run_directory(path, None, None)
+    return [violation_line(violation) for violation in found.violations]
