@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class Fault:
         What is left of the capacity of the links; 0: they fail.
     loses : bool
         Whether what a failed device served is lost; otherwise it is computed anew elsewhere.
+    name : str
+        What fails, in words: ``device n0.g3``, ``node n0``, ``link a to b``.
     """
 
     at_ns: int
@@ -31,6 +33,7 @@ class Fault:
     slowdown: float | None = None
     share: float = 0.0
     loses: bool = False
+    name: str = field(default="something that it needs", compare=False)
 
     @property
     def fails(self) -> bool:

@@ -16,7 +16,7 @@ from clustersim.replay.given import UNREACHED, Prepared, Progress, ReplayResult
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
-from clustersim.replay.patience import Patience
+from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.replica import Replica
 from clustersim.replay.stall import stall_story
 from clustersim.replay.strain import WeakLinks
@@ -67,6 +67,7 @@ class EventReplay:
         self.front = Front(
             self.entry, prepared.outages, self.recorder,
             restart=self.fleet.restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
+            reasons=self.reasons,
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
         self.patience = Patience(
@@ -201,6 +202,8 @@ class EventReplay:
         for sequence in sequences:
             self.preemptions[sequence.request] = sequence.preemptions
             self.patience.end(sequence.request)
+            if self.patience.was_given_up(sequence):
+                self.reasons[sequence.request] = why_given_up(sequence)
             if sequence.hands_over and self.hand_overs is not None:
                 self.hand_overs.leave(replica, sequence)
             else:

@@ -8,6 +8,8 @@ one comes back; if none ever does it is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.replay.outages import Outage
@@ -15,6 +17,8 @@ from clustersim.replay.replica import Replica
 from clustersim.serving.decision import CANCELLED, LOST
 from clustersim.serving.sequence import Sequence as Request
 from clustersim.timeline.record import Recorder
+
+_BEGINNING: Final = attrgetter("at_ns")
 
 
 class Front:
@@ -34,6 +38,8 @@ class Front:
         Called with (replica, sequences that ended).
     replica_of : int64 array of shape (requests,)
         Where each request is, or was last; kept up to date by others.
+    reasons : dict
+        Request → why it ended without its tokens; added to here.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class Front:
         retry: Callable[[Request], None],
         on_done: Callable[[int, tuple[Request, ...]], None],
         replica_of: Int64Array,
+        reasons: dict[int, str],
     ) -> None:
         self.replicas = replicas
         self.outages = outages
@@ -53,6 +60,7 @@ class Front:
         self.retry = retry
         self.on_done = on_done
         self.replica_of = replica_of
+        self.reasons = reasons
         self.waiting: dict[int, Request] = {}
 
     @property
@@ -82,11 +90,17 @@ class Front:
         for sequence, index, loses in sorted(moved, key=lambda one: one[0].request):
             if loses or not self.comes_back(now):
                 self.tell(now, LOST, index, sequence)
+                self.reasons[sequence.request] = self._why_lost(now, index, loses)
                 self.on_done(index, (sequence,))
             elif self.living:
                 self.retry(sequence)
             else:
                 self.waiting[sequence.request] = sequence
+
+    def _why_lost(self, now: int, replica: int, loses: bool) -> str:
+        """Return why a request is lost that was at a replica when that failed, or waited for it to come back."""
+        last = max((one for one in self.outages if one.replica == replica and one.at_ns <= now), key=_BEGINNING)
+        return f"{last.words}, and {'what it served was lost' if loses else 'nothing took it over'}"
 
     def cancel(self, now: int, replica: int, sequence: Request) -> None:
         """Let a sequence go that waits here; ``replica`` is the one that it was at."""

@@ -140,7 +140,7 @@ class ReplayResult:
     replica : int64 array of shape (requests,)
         Where each request went; −1 for those that did not arrive.
     reasons : dict
-        Request → why it was rejected.
+        Request → why it was rejected, given up or lost.
     arrived_ns : int64 array of shape (requests,)
         −1 for those that did not arrive before the horizon.
     preemptions : int64 array of shape (requests,)

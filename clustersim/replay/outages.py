@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from clustersim.clock import NS_PER_S
 from clustersim.cluster.fault import Fault
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
@@ -16,12 +17,18 @@ from clustersim.replay.comm import CommTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A replica that is down in [at, until); ``until_ns`` None: for good."""
+    """A replica that is down in [at, until), because of what ``cause`` names; ``until_ns`` None: for good."""
 
     replica: int
     at_ns: int
     until_ns: int | None
     loses: bool
+    cause: str = "something that it needs"
+
+    @property
+    def words(self) -> str:
+        """What failed when."""
+        return f"{self.cause} of replica {self.replica} failed at {self.at_ns / NS_PER_S:g} s"
 
 
 def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], frozenset[int]]) -> tuple[Outage, ...]:
@@ -42,7 +49,15 @@ def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], froze
             ranks = {device for stage in range(mesh.plan.pp) for device in mesh.stage_devices(replica, stage)}
             hit = not ranks.isdisjoint(fault.devices) or (fault.links and not links_of(replica).isdisjoint(fault.links))
             if hit:
-                found.append(Outage(replica=replica, at_ns=fault.at_ns, until_ns=fault.until_ns, loses=fault.loses))
+                found.append(
+                    Outage(
+                        replica=replica,
+                        at_ns=fault.at_ns,
+                        until_ns=fault.until_ns,
+                        loses=fault.loses,
+                        cause=fault.name,
+                    )
+                )
     return merged(found)
 
 

@@ -50,6 +50,8 @@ class Patience:
         self.on_done = on_done
         self.pending: dict[int, Sequence] = {}
         """Requests that have a deadline and have not ended."""
+        self.given_up: set[int] = set()
+        """Requests whose clients have given them up."""
 
     def begin(self, sequence: Sequence) -> None:
         """Set the deadlines of a request that has arrived."""
@@ -65,12 +67,17 @@ class Patience:
         """Forget the deadlines of a request that has ended."""
         self.pending.pop(request, None)
 
+    def was_given_up(self, sequence: Sequence) -> bool:
+        """Return whether a sequence that ended left because its client gave it up: before its last token."""
+        return sequence.request in self.given_up and sequence.generated < sequence.output_tokens
+
     def expire(self, now: int, what: int, request: int) -> None:
         """Let a deadline pass, if the request has not ended before."""
         sequence = self.pending.get(request)
         if sequence is None:
             return
         if what == CANCELLATION:
+            self.given_up.add(request)
             self._cancel(now, sequence)
         elif not sequence.admitted:
             self._give_up(now, sequence)
@@ -90,3 +97,12 @@ class Patience:
         elif not replica.cancel(sequence):
             return
         self.on_done(replica.index, (sequence,))
+
+
+def why_given_up(sequence: Sequence) -> str:
+    """Return in words how far a request had come when its client gave it up."""
+    if not sequence.admitted:
+        return "its client gave it up while it waited to be taken up"
+    if sequence.generated == 0:
+        return "its client gave it up before its first token"
+    return "its client gave it up between its first token and its last"

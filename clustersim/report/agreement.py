@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.report.metrics import Columns, summarise
+from clustersim.report.metrics import EXPLAINED, Columns, reasons, summarise
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
 from clustersim.report.summary import devices_of
@@ -126,11 +126,11 @@ def _requests(recorded: RecordedRun) -> Iterator[Compared]:
     said, follows = recorded.run.requests, recorded.requests
     yield from _table(said, follows)
     outcome = np.asarray(follows["outcome"], object)
-    rejected = outcome == "rejected"
-    if len(said["reason"]) == len(rejected):
+    explained = np.isin(outcome, EXPLAINED)
+    if len(said["reason"]) == len(explained):
         has = np.array([reason is not None for reason in said["reason"]], bool)
-        for row in np.flatnonzero(has & ~rejected)[:1].tolist():
-            yield f"reason, row {row + 1}", str(said["reason"][row]), f"that it is {outcome[row]}"
+        for row in np.flatnonzero(has != explained)[:1].tolist():
+            yield f"reason, row {row + 1}", said["reason"][row], f"that it is {outcome[row]}"
 
 
 def _table(said: Columns, follows: Columns) -> Iterator[Compared]:
@@ -182,6 +182,9 @@ def _summary(recorded: RecordedRun) -> Iterator[Compared]:
         "preemptions": int(recorded.requests["preemptions"].sum()),
         **summarise(recorded.requests, recorded.token_gaps),
     }
+    if len(recorded.run.requests["reason"]) == len(recorded.requests["outcome"]):
+        told = {"outcome": recorded.requests["outcome"], "reason": recorded.run.requests["reason"]}
+        follows["reasons"] = reasons(told)
     if scenario.serving.prefix_caching:
         size = scenario.serving.kv_block_tokens
         follows["prefix_cache"] = prefix_figures(recorded.arrivals, recorded.requests, size)

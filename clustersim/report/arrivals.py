@@ -12,7 +12,7 @@ from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.report.bins import time_edges
 from clustersim.report.metrics import Columns, ttft_ns
 from clustersim.report.series import TIME_TITLE
-from clustersim.report.style import BLUE, GREEN, ORANGE, PINK, TARGET, YELLOW, faded, held, stacked
+from clustersim.report.style import BLUE, GREEN, INK, MUTED, ORANGE, PINK, TARGET, YELLOW, faded, held, stacked
 
 PER_BIN: Final = 20
 """Requests in a bin of a rate, on average: fewer would show chance rather than change."""
@@ -45,9 +45,10 @@ def requests_figure(
     edges = time_edges(0, last, min(bins, max(10, len(arrived) // PER_BIN)))
     _add_rate(figure, "arrived", arrived, edges, YELLOW)
     _add_rate(figure, "finished", _present(requests["finished_ns"]), edges, PINK)
-    rejected = arrived[np.asarray(requests["outcome"]) == "rejected"]
-    if len(rejected):
-        _add_rate(figure, "rejected (by arrival)", rejected, edges, TARGET)
+    for outcome, colour in (("rejected", TARGET), ("cancelled", MUTED), ("lost", INK)):
+        some = arrived[np.asarray(requests["outcome"]) == outcome]
+        if len(some):
+            _add_rate(figure, f"{outcome} (by arrival)", some, edges, colour)
     return figure
 
 

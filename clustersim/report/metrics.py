@@ -10,6 +10,7 @@ goodput.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -183,6 +184,28 @@ def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str
         "throughput": throughput(requests),
         "makespan_s": None if span is None else span / NS_PER_S,
     }
+
+
+EXPLAINED: Final = ("rejected", "cancelled", "lost")
+"""Outcomes that have a reason."""
+_MOST_REASONS: Final = 20
+
+
+def reasons(requests: Columns) -> dict[str, dict[str, int]]:
+    """Return ``reasons`` of ``summary.json``: by outcome, how many requests ended so for which reason.
+
+    Most frequent first; what is beyond the first twenty is counted together.
+    """
+    found: dict[str, dict[str, int]] = {}
+    outcome, reason = np.asarray(requests["outcome"]), np.asarray(requests["reason"], object)
+    for word in EXPLAINED:
+        counts = Counter(str(why) for why in reason[outcome == word])
+        if counts:
+            ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+            found[word] = dict(ranked[:_MOST_REASONS])
+            if others := sum(count for _, count in ranked[_MOST_REASONS:]):
+                found[word]["other reasons"] = others
+    return found
 
 
 def targets_ns(targets: Mapping[str, Any] | None) -> dict[str, float]:

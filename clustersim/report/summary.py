@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.measures import measures
-from clustersim.report.metrics import Columns, kv_peak, summarise, targets_ns
+from clustersim.report.metrics import Columns, kv_peak, reasons, summarise, targets_ns
 from clustersim.report.service import service_summary
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
@@ -74,6 +74,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "digest": scenario.digest,
         "seed": scenario.seed,
         "requests": found["requests"],
+        "reasons": reasons(requests),
         "ttft_ms": found["ttft_ms"],
         "tpot_ms": found["tpot_ms"],
         "itl_ms": found["itl_ms"],

@@ -14,6 +14,7 @@ from clustersim.report.metrics import LATENCIES, Columns, target_met, targets_ns
 from clustersim.units import format_seconds
 
 _FEW: Final = 100
+_SHOWN_REASONS: Final = 3
 _JUDGED: Final = {"P": "plan", "G": "graph", "T": "timeline"}
 """Level of legality rules → what it looks at of a run."""
 
@@ -146,11 +147,14 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "
             "latencies and throughput cover finished requests only; latencies look better than they are."
         )
-    if counts["rejected"]:
-        found.append(f"{counts['rejected']:,} of {arrived} requests were rejected and have no latency.")
-    for key, what in (("cancelled", "given up by their clients"), ("lost", "lost when what served them failed")):
+    for key, what in (
+        ("rejected", "rejected"),
+        ("cancelled", "given up by their clients"),
+        ("lost", "lost when what served them failed"),
+    ):
         if counts.get(key):
-            found.append(f"{counts[key]:,} of {arrived} requests were {what} and have no latency.")
+            why = _why(summary.get("reasons", {}).get(key, {}))
+            found.append(f"{counts[key]:,} of {arrived} requests were {what} and have no latency{why}.")
     if requests is not None and steps is not None and queue_grows(requests, steps):
         found.append(
             "The queue grew for as long as requests arrived: the load is more than this deployment serves, "
@@ -162,6 +166,13 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
     return found
+
+
+def _why(counts: Mapping[str, int]) -> str:
+    """Return the most frequent reasons, and how many requests had each."""
+    shown = [f"{count:,} × {reason}" for reason, count in list(counts.items())[:_SHOWN_REASONS]]
+    others = sum(list(counts.values())[_SHOWN_REASONS:])
+    return f" ({'; '.join([*shown, *([f'{others:,} for others'] if others else [])])})" if shown else ""
 
 
 def queue_grows(requests: Columns, steps: Columns) -> bool:

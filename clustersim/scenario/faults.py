@@ -44,11 +44,20 @@ def build_faults(parts: Sequence[FaultPart], document: Document, topology: Topol
                 slowdown=part.slowdown,
                 share=part.factor or 0.0,
                 loses=part.lose == "lose",
+                name=_words(part, topology),
             )
         )
     if problems:
         raise InputError(problems)
     return tuple(found)
+
+
+def _words(part: FaultPart, topology: Topology) -> str:
+    if part.device is not None:
+        return f"device {topology.devices[_device(part.device, topology)]}"
+    if part.node is not None:
+        return f"node {part.node}" if isinstance(part.node, str) else f"node n{part.node}"
+    return f"link {' to '.join(part.link or [])}"
 
 
 def _named(part: FaultPart, topology: Topology) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,6 +15,8 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
+from clustersim.report.summary import summary_of
+from clustersim.report.words import remarks
 from clustersim.run.audit import check_run
 from clustersim.run.simulate import replay_input, simulate
 from clustersim.scenario.load import load
@@ -81,7 +83,10 @@ def test_all_that_a_failed_replica_served_is_lost_where_the_fault_says_so(mode):
 def test_without_a_replica_that_comes_back_requests_are_lost_or_rejected(mode):
     result = run([(0, 4, 9), (20_000, 4, 1)], (Fault(at_ns=10_000, devices=(0,)),), mode=mode)
     assert told(result, "lost", "rejected") == [("lost", 0, 10_000, 0, 0), ("rejected", 1, 20_000, 0, -1)]
-    assert result.reasons == {1: "every replica has failed, and none comes back"}
+    assert result.reasons == {
+        0: "something that it needs of replica 0 failed at 1e-05 s, and nothing took it over",
+        1: "every replica has failed, and none comes back",
+    }
 
 
 @MODES
@@ -260,4 +265,27 @@ def test_what_a_run_wrote_of_requests_that_were_moved_is_audited_as_legal(tmp_pa
     result = simulate(load(file))
     moved = np.ma.getdata(result.requests["replica"]) != [0, 1, 2] * 3
     assert moved.any()
+    assert audited_again(result, check_run(result)) == []
+
+
+def test_who_ends_without_all_its_tokens_has_a_reason_that_is_counted(tmp_path):
+    file = tmp_path / "moved.yaml"
+    faults = "[{device: 1, at: 5 ms, lose: lose}, {node: 0, at: 9 ms}]"
+    text = MOVED.replace("FAULTS", faults).replace("HORIZON", "100 s")
+    file.write_text(text.replace("requests: 9", "requests: 12\n  cancel_after: 7.5 ms"))
+    result = simulate(load(file))
+    summary = summary_of(result)
+    assert summary["reasons"] == {
+        "rejected": {"every replica has failed, and none comes back": 2},
+        "cancelled": {"its client gave it up before its first token": 1},
+        "lost": {
+            "device n0.g1 of replica 1 failed at 0.005 s, and what it served was lost": 2,
+            "node n0 of replica 0 failed at 0.009 s, and nothing took it over": 3,
+            "node n0 of replica 2 failed at 0.009 s, and nothing took it over": 4,
+        },
+    }
+    why = dict(zip(result.requests["request"].tolist(), result.requests["reason"].tolist(), strict=True))
+    assert why[1] == "device n0.g1 of replica 1 failed at 0.005 s, and what it served was lost"
+    words = "9 of 12 requests were lost when what served them failed and have no latency (4 × node n0 of replica 2"
+    assert [one[: len(words)] for one in remarks(summary) if "were lost" in one] == [words]
     assert audited_again(result, check_run(result)) == []

@@ -66,7 +66,8 @@ def none_lost(reading: Reading) -> Finding:
     if not cut:
         gone = (arrived == 1) & (finished + rejected + left == 0)
         findings.append(say(gone, "arrives and never ends: it is lost", "finish it, or reject it with a reason"))
-    findings.append(_reasons(reading, rejected > 0))
+    findings.append(_reasons(reading, rejected > 0, "rejected"))
+    findings.append(_reasons(reading, lost > 0, "lost"))
     findings.append(_after_arrival(reading, count))
     return merged(*findings, _before_horizon(reading))
 
@@ -121,22 +122,24 @@ def _given_up(reading: Reading) -> Finding:
     )
 
 
-def _reasons(reading: Reading, rejected: BoolArray) -> Finding:
+def _reasons(reading: Reading, ended: BoolArray, word: str) -> Finding:
+    """Judge whether each request that ended in a way has a reason for it."""
     facts, requests = reading.history.facts, reading.history.requests
     assert facts is not None
-    explained = np.zeros(len(rejected), bool)
+    explained = np.zeros(len(ended), bool)
     if "explained" in facts:
-        explained[facts["request"][(facts["kind"] == REJECTED) & (facts["explained"] > 0)]] = True
+        explained[facts["request"][np.isin(facts["kind"], (REJECTED, LOST)) & (facts["explained"] > 0)]] = True
     elif requests is not None and "explained" in requests:
         explained[: len(requests["explained"])] = requests["explained"] > 0
-    elif rejected.any():
-        return lacking("whether rejections have a reason (none was recorded)")
+    elif ended.any():
+        told = {"rejected": "rejections have", "lost": "losses have"}[word]
+        return lacking(f"whether {told} a reason (none was recorded)")
     return judged(
         0,
-        rejected & ~explained,
+        ended & ~explained,
         lambda i: f"request {i}",
-        lambda i: "is rejected without a reason",
-        "say why it was rejected",
+        lambda i: f"is {word} without a reason",
+        f"say why it was {word}",
     )
 
 
