@@ -86,6 +86,15 @@ class PassTemplate:
         return tuple((self.symbols[symbol][1], members) for symbol, members in distinct if len(members) > 1)
 
     @cached_property
+    def prompt_layers(self) -> tuple[tuple[int, Int64Array], ...]:
+        """Each layer whose prompts are attended here, with the nodes that do so: when all have ended it is passed."""
+        attends = np.array([op == "attention_prefill" for _, op, _ in self.symbols], bool)
+        nodes = np.flatnonzero(attends[self.node_symbol])
+        return tuple(
+            (layer, nodes[self.node_layer[nodes] == layer]) for layer in np.unique(self.node_layer[nodes]).tolist()
+        )
+
+    @cached_property
     def counts(self) -> Int64Array:
         """Instances per cost class, int64 of shape (classes,)."""
         return np.bincount(self.instance_class, minlength=self.num_classes).astype(np.int64)

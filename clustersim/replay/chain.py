@@ -17,7 +17,7 @@ and not of other passes, so a pass that may meet another pass only ever steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +88,13 @@ class ChainPass:
     communicate : callable
         Starts a collective: (segment, class, local ranks, duration, done, started at).
     on_end : callable
+    marks : sequence of (int, callable), optional
+        Instances in order, and what is to be called when each has ended; collectives are not among them.
     """
 
     __slots__ = (
-        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "network", "on_end", "over", "segment",
-        "shape", "start", "stretched", "version", "watched",
+        "by_instance", "communicate", "ends", "env", "foreign", "lengths", "marked", "marks", "network", "on_end",
+        "over", "segment", "shape", "start", "stretched", "version", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +106,7 @@ class ChainPass:
         watched: tuple[int, ...] | None,
         communicate: Communicate,
         on_end: Callable[[], None],
+        marks: Sequence[tuple[int, Callable[[], None]]] = (),
     ) -> None:
         self.env = env
         self.network = network
@@ -120,6 +123,8 @@ class ChainPass:
         self.stretched = False
         self.over = False
         self.start = 0
+        self.marks = marks
+        self.marked = 0
 
     def begin(self) -> None:
         """Start the pass now."""
@@ -156,6 +161,26 @@ class ChainPass:
             self.segment = -1
             self.version += 1
             at(self.env, int(self.ends[-1]) - now_ns(self.env), COMPLETION, self._closed, self.version)
+            self._arm_mark()
+
+    def _arm_mark(self) -> None:
+        """Wait for the end of the next marked instance, where it is known: of all while closed, else of what began."""
+        if self.marked == len(self.marks):
+            return
+        instance = self.marks[self.marked][0]
+        first = self.shape.first
+        segment = int(np.searchsorted(first, instance, side="right")) - 1
+        if self.segment >= 0 and segment > self.segment:
+            return
+        following = int(first[segment + 1]) if segment + 1 < len(first) else len(self.by_instance)
+        end = int(self.ends[segment]) - int(self.by_instance[instance + 1 : following].sum())
+        at(self.env, end - now_ns(self.env), COMPLETION, self._mark, self.version)
+
+    def _mark(self, version: int) -> None:
+        if version == self.version and not self.over:
+            self.marked += 1
+            self.marks[self.marked - 1][1]()
+            self._arm_mark()
 
     def _closed(self, version: int) -> None:
         if version == self.version:
@@ -181,6 +206,7 @@ class ChainPass:
         self.segment = segment
         self.version += 1
         members = self.shape.members[segment]
+        self._arm_mark()
         if members is None:
             at(self.env, int(self.ends[segment]) - now_ns(self.env), COMPLETION, self._stepped, segment)
         else:

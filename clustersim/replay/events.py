@@ -7,9 +7,9 @@ times as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from simpy import Environment, Event
@@ -151,6 +151,9 @@ Communicate = Callable[[int, int, tuple[int, ...], int, Callable[[Any], None]], 
 """(operator, cost class, local ranks, duration in ns, done) starts a communication; it calls ``done(operator)``."""
 
 
+_NO_MARKS: Final[Mapping[int, Callable[[], None]]] = {}
+
+
 class EventPass:
     """One execution of an :class:`EventProgram`.
 
@@ -166,9 +169,13 @@ class EventPass:
         Called with the local ranks whose output has left the stage.
     on_end : callable
         Called when every operator has ended.
+    marks : mapping, optional
+        Operator → what is to be called when it has ended.
     """
 
-    __slots__ = ("communicate", "durations", "ends", "env", "on_end", "on_exit", "pending", "program", "starts")
+    __slots__ = (
+        "communicate", "durations", "ends", "env", "marks", "on_end", "on_exit", "pending", "program", "starts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -178,9 +185,11 @@ class EventPass:
         communicate: Communicate,
         on_exit: Callable[[tuple[int, ...]], None],
         on_end: Callable[[], None],
+        marks: Mapping[int, Callable[[], None]] = _NO_MARKS,
     ) -> None:
         self.env = env
         self.program = program
+        self.marks = marks
         self.durations = [durations[cls] for cls in program.cls]
         self.communicate = communicate
         self.on_exit = on_exit
@@ -198,7 +207,7 @@ class EventPass:
         env, program, communicate = self.env, self.program, self.communicate
         starts, ends, pending, durations = self.starts, self.ends, self.pending, self.durations
         successors, members, exits, classes = program.successors, program.members, program.exits, program.cls
-        schedule, on_exit, on_end = env.schedule, self.on_exit, self.on_end
+        schedule, on_exit, on_end, marks = env.schedule, self.on_exit, self.on_end, self.marks
         left = len(pending)
 
         def start(operator: int, event: Event | None, now: int) -> Event | None:
@@ -233,6 +242,8 @@ class EventPass:
             left -= 1
             if operator in exits:
                 on_exit(exits[operator])
+            if operator in marks:
+                marks[operator]()
             if not left:
                 on_end()
 

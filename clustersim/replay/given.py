@@ -68,10 +68,14 @@ class HandOver:
         The replicas that decode; those of the replay's own plan prefill.
     shards : tuple of Shard
         What goes from which rank of a replica of one to which of the other.
+    layerwise : bool
+        Whether the K/V of a layer leaves when the last step of its prompt has passed that layer; else all of it when
+        that step has ended.
     """
 
     pool: PoolInput
     shards: tuple[Shard, ...]
+    layerwise: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,10 +1,22 @@
 """Requests that change replicas: from the prefill pool, where their first token was sampled, to the decode pool.
 
-::
+``transfer: whole``::
 
     prefill replica   ──prompt──┤first token          blocks kept              ├ handed over: blocks back
     router                      └─► decode replica                             │
     decode replica                  arriving ───► blocks set aside ─transfers──┤ received ─► decodes
+
+``transfer: layerwise``, as Splitwise (Patel et al., ISCA 2024, section 4.3) does::
+
+    prefill replica   ─chunk──last chunk──────────┤first token    ├ handed over: blocks back
+    router                    └─► decode replica                  │
+    decode replica                arriving ─► blocks set aside    │
+                                              ─chunk─layer─layer──┤ received ─► decodes
+
+A decode replica is chosen, and sets blocks aside, when the step with the last chunk of a prompt starts. Not before:
+that step has all blocks that it needs, so whatever decode blocks are set aside for will arrive, and no two prompts can
+wait for blocks that the other one holds in the other pool. What earlier chunks computed leaves at once, each layer of
+the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
 
 What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``).
 """
@@ -12,15 +24,17 @@ What happens at one instant is settled in the order of requests, after all that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simpy import Environment
 
+from clustersim.plan.reshard import Shard
 from clustersim.replay.given import Prepared
 from clustersim.replay.instant import HAND_OVER, at, now_ns
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.network import Network
 from clustersim.replay.replica import Replica
+from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
@@ -29,12 +43,19 @@ from clustersim.timeline.tables import ALL_LAYERS
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Passage:
-    """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet."""
+    """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet.
+
+    ``start`` is the first token of what leaves layer by layer, ``passed`` has the layers that can leave.
+    """
 
     left: Sequence
     sequence: Sequence
     source: int
     target: int = -1
+    start: int = 0
+    passed: list[int] = field(default_factory=list)
+    reserved: bool = False
+    sampled: bool = False
     missing: int = 0
 
 
@@ -56,6 +77,7 @@ class HandOvers:
         self.env = env
         self.prepared = prepared
         self.shards = given.hand_over.shards
+        self.layerwise = given.hand_over.layerwise
         self.replicas = replicas
         self.prefill, self.decode = prepared.pools
         self.decoders = [replicas[index] for index in self.decode.replicas]
@@ -64,10 +86,14 @@ class HandOvers:
         self.outputs = given.requests.output_tokens
         self.passages: dict[int, _Passage] = {}
         self.leaving: dict[int, None] = {}
+        self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
         self.armed = False
         for replica in self.decoders:
             _decoder(replica).on_reserve = self._sender(replica.index)
+        if self.layerwise:
+            for index in self.prefill.replicas:
+                replicas[index].on_launch = self._launched
 
     def _sender(self, index: int) -> Callable[[Sequence], None]:
         return lambda sequence: self._send(sequence, index)
@@ -83,21 +109,44 @@ class HandOvers:
             sequence.output_tokens, sequence.hands_over = 1, True
         return sequence
 
-    def leave(self, replica: int, left: Sequence) -> None:
-        """Take a sequence whose prompt is computed and whose first token is sampled."""
+    def _launched(self, replica: int, micro: MicroBatch) -> None:
+        """Let prompts leave, layer by layer, that a step is about to compute to their end."""
+        last = [s for s, count in micro.decision.prefills if s.hands_over and count == s.to_compute]
+        if not last:
+            return
+        for sequence in last:
+            self._open(replica, sequence, sequence.computed)
+        requests = [sequence.request for sequence in last]
+
+        def passed(layer: int) -> None:
+            self.passed |= dict.fromkeys((request, layer) for request in requests)
+            self._arm()
+
+        micro.on_layer = passed
+
+    def _open(self, replica: int, left: Sequence, start: int) -> None:
+        """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
         sequence = Sequence(
             request=left.request,
             prompt_tokens=left.prompt_tokens,
             output_tokens=int(self.outputs[left.request]),
-            computed=left.computed,
-            generated=left.generated,
+            computed=left.prompt_tokens,
+            generated=1,
             preemptions=left.preemptions,
             arrived_ns=left.arrived_ns,
             priority=left.priority,
         )
-        self.passages[left.request] = _Passage(left=left, sequence=sequence, source=replica)
+        self.passages[left.request] = _Passage(left=left, sequence=sequence, source=replica, start=start)
         self.leaving[left.request] = None
         self._arm()
+
+    def leave(self, replica: int, left: Sequence) -> None:
+        """Take a sequence whose prompt is computed and whose first token is sampled."""
+        if not self.layerwise:
+            self._open(replica, left, left.computed)
+        passage = self.passages[left.request]
+        passage.sampled = True
+        self._check(passage)
 
     def _arm(self) -> None:
         if not self.armed:
@@ -116,25 +165,48 @@ class HandOvers:
             passage = self.passages[request]
             passage.target = self.router.route(now, passage.sequence, self.decoders)
             self.replicas[passage.target].take_over(passage.sequence)
+        passed, self.passed = sorted(self.passed), {}
+        for request, layer in passed:
+            passage = self.passages[request]
+            passage.passed.append(layer)
+            if passage.reserved:
+                self._ask_layer(passage, layer)
         self.moves.start()
 
     def _send(self, sequence: Sequence, target: int) -> None:
-        """Ask for all transfers of a sequence that was given blocks."""
+        """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
         passage = self.passages[sequence.request]
-        passage.missing = len(self.shards)
-        for shard in self.shards:
-            self.moves.ask(
-                Move(
-                    request=sequence.request,
-                    layer=ALL_LAYERS,
-                    first=0,
-                    tokens=sequence.computed,
-                    source=self._end(passage.source, *shard.source, passage.left.owner),
-                    target=self._end(target, *shard.target, sequence.owner),
-                    payload_bytes=shard.token_bytes * sequence.computed,
-                )
-            )
+        passage.target, passage.reserved = target, True
+        whole = passage.start > 0
+        layers = sum(len(shard.layers) for shard in self.shards) if self.layerwise else 0
+        passage.missing = whole * len(self.shards) + layers
+        if whole:
+            for shard in self.shards:
+                self._ask(passage, shard, ALL_LAYERS, 0, passage.start, shard.token_bytes)
+        for layer in passage.passed:
+            self._ask_layer(passage, layer)
         self._arm()
+
+    def _ask_layer(self, passage: _Passage, layer: int) -> None:
+        """Ask for the transfers of what the last chunk adds to a layer."""
+        tokens = passage.sequence.prompt_tokens - passage.start
+        for shard in self.shards:
+            if layer in shard.layers:
+                each = shard.layer_bytes[shard.layers.index(layer)]
+                self._ask(passage, shard, layer, passage.start, tokens, each)
+
+    def _ask(self, passage: _Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
+        self.moves.ask(
+            Move(
+                request=passage.sequence.request,
+                layer=layer,
+                first=first,
+                tokens=tokens,
+                source=self._end(passage.source, *shard.source, passage.left.owner),
+                target=self._end(passage.target, *shard.target, passage.sequence.owner),
+                payload_bytes=token_bytes * tokens,
+            )
+        )
 
     def _end(self, replica: int, stage: int, t: int, owner: int) -> tuple[int, int, int]:
         """Return replica, global rank and device of a TP rank of the SP coordinate that keeps a sequence."""
@@ -146,9 +218,14 @@ class HandOvers:
     def _moved(self, move: Move) -> None:
         passage = self.passages[move.request]
         passage.missing -= 1
-        if passage.missing == 0:
-            self.landed[move.request] = None
+        self._check(passage)
         self._arm()
+
+    def _check(self, passage: _Passage) -> None:
+        """Let a sequence arrive of which nothing is missing."""
+        if passage.reserved and passage.sampled and passage.missing == 0:
+            self.landed[passage.sequence.request] = None
+            self._arm()
 
     def _land(self, now: int, passage: _Passage) -> None:
         source = self.replicas[passage.source]

@@ -23,6 +23,7 @@ from clustersim.replay.chain import ChainPass, ChainShape
 from clustersim.replay.comm import CommTable
 from clustersim.replay.events import EventPass
 from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay.layer_marks import chain_marks, event_marks
 from clustersim.replay.network import Network
 from clustersim.replay.strain import Strain, Strains
 from clustersim.replay.wiring import MicroBatch, StageWiring
@@ -116,8 +117,13 @@ class Pipeline:
             return
         if not wiring.as_events:
             micro.passes.append(None)
-            total, exits = wiring.programs[micro.kind].template.pass_times(durations)
+            template = wiring.programs[micro.kind].template
+            total, exits = template.pass_times(durations)
             at(env, total, COMPLETION, self._pass_ended, (stage, micro))
+            if micro.on_layer is not None:
+                ends = template.ends(durations[template.instance_class])[template.node_instance]
+                for layer, nodes in template.prompt_layers:
+                    at(env, int(ends[nodes].max()), COMPLETION, micro.on_layer, layer)
             if stage + 1 < len(self.stages):
                 tp = len(wiring.devices) // len(exits)
                 self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
@@ -134,6 +140,7 @@ class Pipeline:
                 wiring.watched,
                 communicate,
                 lambda: self._chain_ended(stage, micro),
+                chain_marks(wiring.programs[micro.kind].template, micro.on_layer),
             )
         else:
             run = EventPass(
@@ -143,6 +150,7 @@ class Pipeline:
                 communicate,
                 lambda ranks: self._left(stage, micro, ranks),
                 lambda: self._free(stage, micro),
+                event_marks(wiring.programs[micro.kind].template, shape, micro.on_layer),
             )
         micro.passes.append(run)
         run.begin()

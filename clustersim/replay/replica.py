@@ -91,6 +91,8 @@ class Replica:
         self.alive = True
         self.run: Run | None = None
         self.rows: deque[tuple[int, ...]] = deque()
+        self.on_launch: Callable[[int, MicroBatch], None] | None = None
+        """Called with (replica, micro-batch) before it starts."""
 
     @property
     def waiting(self) -> int:
@@ -273,6 +275,8 @@ class Replica:
         self.account(decision, batch)
         self.steps += 1
         self.in_flight += 1
+        if self.on_launch is not None:
+            self.on_launch(self.index, micro)
         self._pipeline.launch(micro)
 
     def account(self, decision: Decision, batch: StepBatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clustersim.clock import Int64Array
@@ -36,6 +37,8 @@ class MicroBatch:
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     strains: dict[int, Strain] = field(default_factory=dict)
+    on_layer: Callable[[int], None] | None = None
+    """Called with each layer whose attention over prompts has ended; None where nobody waits for single layers."""
 
 
 Shapes = dict[tuple[int, int, str, bool], ChainShape | EventProgram]

@@ -183,7 +183,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     if others:
         (decode,) = others
         shards = kv_shards(scenario.model, first.plan, decode.plan, scenario.precision.kv_bytes)
-        hand_over = HandOver(pool=decode, shards=shards)
+        hand_over = HandOver(pool=decode, shards=shards, layerwise=first.serving.transfer == "layerwise")
     return ReplayInput(
         topology=scenario.topology,
         plan=first.plan,

@@ -87,10 +87,12 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
                 yield ("serving", key), "goes with scheduler: disaggregated"
         return
     transfer = serving.get("transfer")
-    if transfer == "layerwise":
-        yield ("serving", "transfer"), "K/V can't be handed over layer by layer yet; use whole"
-    elif isinstance(transfer, str) and transfer != "whole":
-        yield ("serving", "transfer"), f"no transfer {transfer!r}{did_you_mean(transfer, ['whole'])}; use whole"
+    prefill = plan.get("prefill")
+    split = prefill.get("sp") if isinstance(prefill, dict) else None
+    split = split.get("degree") if isinstance(split, dict) else split
+    if transfer == "layerwise" and isinstance(split, int) and split > 1:
+        message = "the K/V of prompts that SP ranks share is brought together behind the last layer; use whole"
+        yield ("serving", "transfer"), message
     for pool in POOLS:
         if pool not in given:
             yield ("plan", pool), f"is missing; scheduler: disaggregated needs it, such as '{pool}: {{dp: 1, tp: 2}}'"

@@ -204,7 +204,7 @@ class ServingPart(Part):
     )
     prefill: PoolServingPart | None = None
     decode: PoolServingPart | None = None
-    transfer: str | None = Field(default=None, examples=["whole"])
+    transfer: Literal["whole", "layerwise"] | None = Field(default=None, examples=["whole"])
 
 
 class RunPart(Part):

@@ -43,7 +43,10 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     plain = part.model_dump(exclude=elsewhere)
     timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
     routing = PrefixRouting(**ways)
-    return ServingConfig(**chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout, **plain)
+    return ServingConfig(
+        **chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout,
+        transfer=part.transfer or "whole", **plain,
+    )  # fmt: skip
 
 
 def build_pool_serving(part: ServingPart, pool: PoolServingPart | None, document: Document) -> ServingConfig:

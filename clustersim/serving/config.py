@@ -10,6 +10,7 @@ from clustersim.serving.user_class import UserClass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
 RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware"]
+TransferName = Literal["whole", "layerwise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,9 @@ class ServingConfig:
         A request that finds so many waiting at its replica is rejected.
     queue_timeout_ns : int or None
         A request that has not been admitted for so long is rejected.
+    transfer : str
+        How a prefill pool hands K/V over: ``whole``, when a prompt is computed, or ``layerwise``, each layer as the
+        last step of the prompt has passed it.
     """
 
     scheduler: SchedulerName | UserClass = "chunked_prefill"
@@ -83,6 +87,7 @@ class ServingConfig:
     prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
     queue_limit: int | None = None
     queue_timeout_ns: int | None = None
+    transfer: TransferName = "whole"
 
     @property
     def lanes_lack(self) -> str:

@@ -275,6 +275,8 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
         serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}
     if draw(st.booleans()):  # so few that sequences which were received are preempted
         serving["decode"]["kv_blocks"] = -(-draw(st.sampled_from((80, 100))) // serving["kv_block_tokens"])
+    if "sp" not in pools[0][1] and draw(st.booleans()):
+        serving["transfer"] = "layerwise"
     plans = {"prefill": pools[0][1], "decode": pools[1][1]}
     return document | {"plan": plans, "serving": serving, "workload": workload}
 

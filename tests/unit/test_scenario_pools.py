@@ -75,8 +75,11 @@ def test_packed_ranks_are_on_devices_that_the_other_pool_leaves_free(plan, expec
         (document(prefill={"scheduler": "static"}), "a pool has the scheduler continuous or chunked_prefill"),
         (document(decode={"router": "round_robbin"}), "no router 'round_robbin'; did you mean 'round_robin'?"),
         (document(decode={"kv_block_tokens": 8}), "serving.decode.kv_block_tokens: unknown key"),
-        (document(transfer="layerwise"), "serving.transfer: K/V can't be handed over layer by layer yet; use whole"),
-        (document(transfer="wohle"), "serving.transfer: no transfer 'wohle'; did you mean 'whole'?"),
+        (
+            document({"prefill": {"sp": 2}, "decode": {}}, transfer="layerwise"),
+            "serving.transfer: the K/V of prompts that SP ranks share is brought together behind the last layer",
+        ),
+        (document(transfer="wohle"), "serving.transfer: expected one of whole, layerwise"),
         (document(decode={"order": {"patience": "1 s"}}), "serving.decode.order.patience: in order of arrival"),
         (
             document(long_prompt_tokens=64, prefill={"scheduler": "continuous"}),

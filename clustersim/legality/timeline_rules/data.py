@@ -10,6 +10,7 @@ from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged,
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.hand_over import whole_cache
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.resharded import resharded
 from clustersim.legality.timeline_rules.sheet import Sheet
 from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
 
@@ -17,7 +18,7 @@ from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
 def stays(reading: Reading) -> Finding:
     """DP-2: a request stays on one replica, or on two after a hand-over, until that one fails."""
     pieces, facts = reading.pieces, reading.history.facts
-    findings = [whole_cache(reading.hand_overs, pieces)]
+    findings = [whole_cache(reading.hand_overs, pieces), resharded(reading.hand_overs)]
     fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
     if pieces is not None:
         findings.append(

@@ -1,8 +1,7 @@
 """Declared hand-overs (rule DP-2): a sequence leaves one replica and goes on at another, with its whole cache.
 
 A hand-over is declared by two facts, ``handed_over`` on the replica that is left and ``received`` on the other one,
-and by the rows of ``moves`` between them. That the cache is whole is worked out anew from both plans: each rank that
-is reached gets as many bytes as it is to hold of that many tokens, and from no other rank more than both have.
+and by the rows of ``moves`` between them. That each rank gets what it is to hold is judged in ``resharded``.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, ARRIVED, HANDED_OVER, RECEIVED, Given, History
+from clustersim.legality.history import ADMITTED, ARRIVED, HANDED_OVER, RECEIVED, History
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
+from clustersim.legality.timeline_rules.written import written_at
 from clustersim.timeline.tables import HOST, Table
 
 NONE = -1
-TOLERANCE = 1.0
-"""Bytes by which a transfer may differ from what follows: each is rounded to whole ones."""
 
 
 class HandOvers:
@@ -66,6 +63,18 @@ class HandOvers:
             found &= (pieces.replica[before] == self.source[at]) & (pieces.replica == self.target[at])
         return found
 
+    def last_piece(self, pieces: Pieces) -> Int64Array:
+        """Return what each hand-over's sequence did last where it left, as a position in ``pieces``; −1: nothing."""
+        found = np.full(len(self), NONE, np.int64)
+        if len(self) and len(pieces):
+            last = np.append(self.declares(pieces)[1:], False)
+            last[pieces.closes] = True  # it has done nothing yet where it came
+            last = np.flatnonzero(last)
+            at = self.of(pieces.request[last])
+            mine = (at >= 0) & (pieces.replica[last] == self.source[at])
+            found[at[mine]] = last[mine]
+        return found
+
     @cached_property
     def reserved(self) -> Int64Array:
         """Facts that admit a request for the first time on another replica than it arrived at: blocks to receive it."""
@@ -101,8 +110,8 @@ def _told(facts: Table | None, kind: int) -> dict[str, Int64Array]:
 
 
 def whole_cache(found: HandOvers, pieces: Pieces | None) -> Finding:
-    """DP-2: a hand-over is told on both sides, and moves all entries, each to the ranks that are to hold it."""
-    return merged(_told_on_both(found), _complete(found, pieces), _resharded(found))
+    """DP-2: a hand-over is told on both sides, and moves all entries, none before it was computed."""
+    return merged(_told_on_both(found), _complete(found, pieces))
 
 
 def _told_on_both(found: HandOvers) -> Finding:
@@ -155,8 +164,9 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
         )
     ]
     if pieces is not None and len(pieces):
-        last = np.flatnonzero(np.append(found.declares(pieces)[1:], False))
-        at = found.of(pieces.request[last])
+        last = found.last_piece(pieces)
+        at = np.flatnonzero(last >= 0)
+        last = last[at]
         had = (pieces.computed + pieces.count)[last]
         findings.append(
             judged(
@@ -170,120 +180,58 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
                 "hand over a sequence with all that was computed of it, when it is",
             )
         )
-        findings.append(_started(found, pieces, last))
+        findings.append(_started(found, pieces))
     return merged(*findings)
 
 
-def _started(found: HandOvers, pieces: Pieces, last: Int64Array) -> Finding:
-    """Judge whether entries leave after they were computed: those of all layers when the step has ended."""
+def _started(found: HandOvers, pieces: Pieces) -> Finding:
+    """Judge whether entries leave after they were computed.
+
+    Those of one layer may leave when they were written on the rank that they leave, those of all layers when the step
+    that computed the last of them has ended; those taken over from a prefix cache are there from the start.
+    """
     moves = found.moves
     if moves is None:
         return NOTHING
-    ended = np.full(int(max(pieces.request.max(initial=0), moves["request"].max(initial=0))) + 1, NONE, np.int64)
-    ended[pieces.request[last]] = pieces.end[last]
-    early = (moves["layer"] < 0) & (moves["start_ns"] < ended[moves["request"]])
+    piece_of = found.last_piece(pieces)
+    at = found.of(moves["request"])
+    some = np.flatnonzero((at >= 0) & (piece_of[at] >= 0))
+    mine = {name: values[some] for name, values in moves.items()}
+    end = piece_of[at[some]]
+    turn, scale = pieces.turn_of, int(pieces.computed.max()) + 2
+    token = np.clip(mine["first"] + mine["tokens"] - 1, 0, scale - 1)
+    piece = np.searchsorted(turn * scale + pieces.computed, turn[end] * scale + token, side="right") - 1
+    opens = np.searchsorted(turn, turn[end])
+    cached = piece < opens
+    piece = np.where(cached, opens, np.minimum(piece, end))
+    ready = np.where(cached, pieces.begin[piece], pieces.end[piece])
+    single = np.flatnonzero((mine["layer"] >= 0) & ~cached)
+    if len(single):
+        ready[single] = _written(found, pieces, piece[single], {name: values[single] for name, values in mine.items()})
     return judged(
-        len(early),
-        early,
-        lambda i: f"request {moves['request'][i]}, rank {moves['from_rank'][i]}",
+        len(some),
+        mine["start_ns"] < ready,
+        lambda i: f"request {mine['request'][i]}, rank {mine['from_rank'][i]}",
         lambda i: (
-            f"its entries leave at {moves['start_ns'][i]:,} ns, but are computed at {ended[moves['request'][i]]:,} ns"
+            f"its entries{_of_layer(int(mine['layer'][i]))} leave at {mine['start_ns'][i]:,} ns, but are computed at "
+            f"{ready[i]:,} ns"
         ),
         "move entries that have been computed",
     )
 
 
-def _resharded(found: HandOvers) -> Finding:
-    """Judge whether each rank of the target gets its share of every entry, from ranks that have it (KV-4)."""
-    moves, pools = found.moves, found.history.pools
-    if moves is None or len(pools) != 2 or not len(found):
-        return NOTHING
-    source, target = pools
-    sizes = _shared(source, target)
-    at = found.of(moves["request"])
-    some = np.flatnonzero(at >= 0)
-    mine = {name: values[some] for name, values in moves.items()}
-    at = at[some]
-    places = [
-        (mine[f"{side}_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
-        for side, given in (("from", source), ("to", target))
-    ]
-    (stage, t), (to_stage, to_t) = (
-        (place // given.stage_ranks, place % given.tp) for place, given in zip(places, pools, strict=True)
-    )
-    least = sizes[stage * source.tp + t, to_stage * target.tp + to_t] * mine["tokens"]
-    right = (mine["from_replica"] == found.source[at]) & (mine["to_replica"] == found.target[at])
-    for side, given in (("from", source), ("to", target)):
-        number = (mine[f"{side}_rank"] - given.first_rank) // (given.pp * given.stage_ranks)
-        right &= number + given.first_replica == mine[f"{side}_replica"]
-    fix = "send each rank the heads and layers that it is to hold, from one that has them"
-    findings = [
-        judged(
-            len(some),
-            ~right | (mine["bytes"] > least + TOLERANCE),
-            lambda i: f"request {mine['request'][i]}, rank {mine['from_rank'][i]} to {mine['to_rank'][i]}",
-            lambda i: (
-                f"moves {mine['bytes'][i]:,} bytes of {mine['tokens'][i]:,} tokens, where both ranks have "
-                f"{least[i]:,.0f} in common"
-            ),
-            fix,
-        )
-    ]
-    # Of every hand-over, what each TP rank of each stage of the target has got.
-    ranks = target.pp * target.tp
-    got = np.zeros((len(found), ranks))
-    np.add.at(got, (at, to_stage * target.tp + to_t), mine["bytes"])
-    pieces = np.zeros((len(found), ranks))
-    np.add.at(pieces, (at, to_stage * target.tp + to_t), 1)
-    due = found.entries[:, None] * _held(target)[None, :]
-    wrong = np.abs(got - due) > TOLERANCE * np.maximum(pieces, 1)
-    worst = wrong.argmax(axis=1)
-    findings.append(
-        judged(
-            got.size,
-            wrong.any(axis=1),
-            lambda i: f"request {found.request[i]}",
-            lambda i: (
-                f"stage {worst[i] // target.tp}, TP rank {worst[i] % target.tp} of replica {found.target[i]} gets "
-                f"{got[i, worst[i]]:,.0f} bytes of {found.entries[i]:,} entries, and is to hold "
-                f"{due[i, worst[i]]:,.0f}"
-            ),
-            fix,
-        )
-    )
-    groups = Groups(at * (1 << 32) + mine["to_rank"])
-    owners = Groups(at * (1 << 32) + (places[1] % target.stage_ranks) // target.tp)
-    per_request = np.bincount(at[owners.some], minlength=len(found))
-    findings.append(
-        judged(
-            len(groups),
-            per_request > 1,
-            lambda i: f"request {found.request[i]}",
-            lambda i: "its entries reach several SP ranks of one replica",
-            "keep a sequence with one SP rank",
-        )
-    )
-    return merged(*findings)
+def _of_layer(layer: int) -> str:
+    return f" of layer {layer}" if layer >= 0 else ""
 
 
-def _shared(source: Given, target: Given) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return the bytes of a token that a rank of one plan and one of the other both hold."""
-    sizes = np.zeros((len(source.kv_held), len(target.kv_held)))
-    for row, mine in enumerate(source.kv_held):
-        for column, theirs in enumerate(target.kv_held):
-            sizes[row, column] = sum(
-                len(heads & theirs[layer]) * source.kv_head_bytes[layer]
-                for layer, heads in mine.items()
-                if layer in theirs
-            )
-    return sizes
-
-
-def _held(given: Given) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the bytes of a token that each rank holds."""
-    return np.array(
-        [sum(len(heads) * given.kv_head_bytes[layer] for layer, heads in held.items()) for held in given.kv_held]
-    )
+def _written(found: HandOvers, pieces: Pieces, piece: Int64Array, moves: Table) -> Int64Array:
+    """Return when the entries of moves of one layer were written by a piece; −1 where the record does not tell."""
+    tables, given = found.history.folded, found.history.given
+    if tables is None:
+        return np.full(len(piece), NONE)
+    place = (moves["from_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
+    stage, rank = np.divmod(place, given.stage_ranks)
+    return written_at(tables, pieces.replica[piece], stage, pieces.first_step[piece], moves["layer"], rank)
 
 
 def reads_moved(found: HandOvers, pieces: Pieces | None) -> Finding:
@@ -311,8 +259,12 @@ def reads_moved(found: HandOvers, pieces: Pieces | None) -> Finding:
     )
 
 
-def freed_when_moved(found: HandOvers) -> Finding:
-    """KV-7: blocks of a sequence that is handed over come back when its last byte has left, and are taken before."""
+def freed_when_moved(found: HandOvers, pieces: Pieces) -> Finding:
+    """KV-7: blocks of a sequence that is handed over come back when its last byte has left, and are taken before.
+
+    Where layers leave while the prompt is computed the last byte may have left before the step has ended, which
+    samples the first token: then they come back with that.
+    """
     moves, facts = found.moves, found.history.facts
     if moves is None or facts is None or not len(found):
         return NOTHING
@@ -320,6 +272,8 @@ def freed_when_moved(found: HandOvers) -> Finding:
     at = found.of(moves["request"])
     np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
     np.minimum.at(first, at[at >= 0], moves["start_ns"][at >= 0])
+    last = found.last_piece(pieces)
+    until[last >= 0] = np.maximum(until, pieces.end[last] if len(pieces) else 0)[last >= 0]
     reserved = np.full(len(found), np.iinfo(np.int64).max)
     rows = np.flatnonzero(facts["kind"] == ADMITTED)
     of = found.of(facts["request"][rows].astype(np.int64))
@@ -332,7 +286,7 @@ def freed_when_moved(found: HandOvers) -> Finding:
             lambda i: f"request {found.request[i]}",
             lambda i: (
                 f"is handed over at {found.left_ns[i]:,} ns and received at {found.came_ns[i]:,} ns, but its last "
-                f"entry moves until {until[i]:,} ns"
+                f"entry moves, or its prompt is computed, until {until[i]:,} ns"
             ),
             "free the blocks of a sequence that moves when its last entry has arrived",
         ),

@@ -79,7 +79,7 @@ def all_return(reading: Reading) -> Finding:
     by_record = merged(given_back(reading), kept(reading), none_left(reading))
     if pieces is None or runs is None or facts is None:
         return by_record
-    moved = freed_when_moved(reading.hand_overs)
+    moved = freed_when_moved(reading.hand_overs, pieces)
     return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, by_record)
 
 

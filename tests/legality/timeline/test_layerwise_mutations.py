@@ -1,0 +1,196 @@
+"""Hand-overs layer by layer: legal as they are, and with one mistake in them, in the record or in the code, noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import HANDED_OVER, RECEIVED, History
+from clustersim.replay.hand_overs import HandOvers
+from clustersim.replay.wiring import MicroBatch
+from clustersim.run.audit import audit_run, history_of_run
+from clustersim.run.simulate import RunResult, simulate
+from clustersim.timeline.tables import ALL_LAYERS
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
+from tests.legality.timeline.test_hand_over_mutations import broken, changed, of_facts, of_moves, without
+
+DOCUMENT: dict[str, Any] = WHOLE | {"serving": WHOLE["serving"] | {"transfer": "layerwise"}}
+
+
+@pytest.fixture(scope="module")
+def result() -> RunResult:
+    return simulate(scenario_of(DOCUMENT))
+
+
+@pytest.fixture
+def history(result: RunResult) -> History:
+    return history_of_run(result)
+
+
+def of_layer(moves: Any, layer: int) -> int:
+    return int(np.flatnonzero(moves["layer"] == layer)[0])
+
+
+def test_layers_leave_while_later_ones_are_computed(result, history):
+    assert check_history(history).violations == ()
+    moves, facts = result.timeline.moves, result.timeline.facts
+    whole = moves["layer"] == ALL_LAYERS
+    assert set(moves["layer"][~whole].tolist()) == {0, 1, 2, 3}
+    assert (moves["first"][whole] == 0).all()  # what earlier chunks computed
+    sampled = {
+        int(request): int(time)
+        for request, time in zip(result.requests["request"], result.requests["first_token_ns"], strict=True)
+    }
+    early = [end < sampled[request] for request, end in zip(moves["request"], moves["end_ns"], strict=True)]
+    assert np.array(early)[moves["layer"] == 0].any()
+    assert (facts["kind"] == HANDED_OVER).sum() == len(np.unique(moves["request"]))
+
+
+def test_decode_begins_sooner_than_after_whole_transfers(result):
+    def second_token_gaps(found: RunResult) -> int:
+        facts = found.timeline.facts
+        rows = np.flatnonzero(facts["kind"] == RECEIVED)
+        came = dict(zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True))
+        first = dict(zip(found.requests["request"].tolist(), found.requests["first_token_ns"].tolist(), strict=True))
+        return sum(came[request] - first[request] for request in came)
+
+    assert second_token_gaps(result) < second_token_gaps(simulate(scenario_of(WHOLE)))
+
+
+RECORDS: dict[str, tuple[Callable[[History], History], set[str]]] = {
+    "a layer leaves before it is written": (
+        of_moves(lambda moves: changed(moves, "start_ns", of_layer(moves, 3), -10_000_000)), {"DP-2"},
+    ),
+    "a layer is missing": (of_moves(lambda moves: without(moves, of_layer(moves, 2))), {"DP-2"}),
+    "a layer is told as another one": (
+        of_moves(lambda moves: changed(moves, "layer", of_layer(moves, 0), 1)), {"DP-2"},
+    ),
+    "a layer that the model does not have": (
+        of_moves(lambda moves: changed(moves, "layer", of_layer(moves, 0), 50)), {"DP-2"},
+    ),
+    "what an earlier chunk computed is missing": (
+        of_moves(lambda moves: without(moves, of_layer(moves, ALL_LAYERS))), {"DP-2"},
+    ),
+    "what an earlier chunk computed moves with a layer again": (
+        of_moves(lambda moves: changed(moves, "first", _follows(moves), -1)), {"DP-2"},
+    ),
+    "half of the bytes of a layer": (
+        of_moves(lambda moves: changed(moves, "bytes", of_layer(moves, 1), -500)), {"DP-2"},
+    ),
+    "decode reads before the last layer has arrived": (
+        of_moves(lambda moves: changed(moves, "end_ns", of_layer(moves, 3), 10**9)), {"KV-2", "KV-7"},
+    ),
+    "blocks are freed before the last layer has left": (
+        of_facts(HANDED_OVER, lambda facts, row: changed(facts, "time_ns", row, -1)), {"KV-7"},
+    ),
+}  # fmt: skip
+
+
+def _follows(moves: Any) -> int:
+    """Return a move of a layer behind a chunk that moved before."""
+    return int(np.flatnonzero((moves["layer"] >= 0) & (moves["first"] > 0))[0])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_audit_catches_a_changed_record(history, name):
+    change, rules = RECORDS[name]
+    assert rules <= broken(change(history))
+
+
+def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Every layer leaves when the step starts."""
+    launched = HandOvers._launched
+
+    def hasty(self: HandOvers, replica: int, micro: MicroBatch) -> None:
+        launched(self, replica, micro)
+        if micro.on_layer is not None:
+            for layer in range(4):
+                micro.on_layer(layer)
+            micro.on_layer = None
+
+    patch.setattr(HandOvers, "_launched", hasty)
+
+
+def one_layer_early(patch: pytest.MonkeyPatch) -> None:
+    """A layer leaves when the one before it has been passed."""
+    launched = HandOvers._launched
+
+    def early(self: HandOvers, replica: int, micro: MicroBatch) -> None:
+        launched(self, replica, micro)
+        passed = micro.on_layer
+        if passed is not None:
+            micro.on_layer = lambda layer: passed((layer + 1) % 4)
+
+    patch.setattr(HandOvers, "_launched", early)
+
+
+def forgets_earlier_chunks(patch: pytest.MonkeyPatch) -> None:
+    """Only what the last chunk computed moves."""
+    ask = HandOvers._ask
+
+    def some(self: HandOvers, passage: Any, shard: Any, layer: int, *more: Any) -> None:
+        if layer == ALL_LAYERS:
+            passage.missing -= 1
+        else:
+            ask(self, passage, shard, layer, *more)
+
+    patch.setattr(HandOvers, "_ask", some)
+
+
+def skips_a_layer(patch: pytest.MonkeyPatch) -> None:
+    """Layer 1 is sent in place of layer 2."""
+    ask = HandOvers._ask_layer
+    patch.setattr(HandOvers, "_ask_layer", lambda self, passage, layer: ask(self, passage, 1 if layer == 0 else layer))
+
+
+def does_not_wait_for_the_last(patch: pytest.MonkeyPatch) -> None:
+    """A sequence whose first token is sampled decodes when it has blocks, whatever of its K/V is on its way."""
+    send, land = HandOvers._send, HandOvers._land
+    hasty: set[int] = set()
+
+    def sent(self: HandOvers, sequence: Any, target: int) -> None:
+        send(self, sequence, target)
+        if self.passages[sequence.request].sampled:
+            hasty.add(sequence.request)
+            self.replicas[target].receive(sequence)
+
+    def landed(self: HandOvers, now: int, passage: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            if passage.sequence.request in hasty:
+                inner.setattr(self.replicas[passage.target], "receive", lambda _: None)
+            land(self, now, passage)
+
+    patch.setattr(HandOvers, "_send", sent)
+    patch.setattr(HandOvers, "_land", landed)
+
+
+CODE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
+    "all layers at once": (all_layers_at_once, {"DP-2"}),
+    "one layer early": (one_layer_early, {"DP-2"}),
+    "earlier chunks are forgotten": (forgets_earlier_chunks, {"DP-2"}),
+    "one layer twice, another one never": (skips_a_layer, {"DP-2"}),
+    "decode does not wait for the last layer": (does_not_wait_for_the_last, {"KV-2"}),
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+@pytest.mark.parametrize("replay", ["folded", "full"])
+def test_audit_catches_mutated_code(name, replay, monkeypatch):
+    mutate, rules = CODE[name]
+    mutate(monkeypatch)
+    found = {found.rule for found in audit_run(simulate(scenario_of(DOCUMENT, replay=replay))).violations}
+    assert rules <= found
+
+
+def test_a_hand_over_cut_at_the_horizon_is_legal_and_the_same_in_both_replays(result):
+    moves = result.timeline.moves
+    for row in (of_layer(moves, 0), of_layer(moves, 3)):
+        middle = int(moves["start_ns"][row] + moves["end_ns"][row]) // 2
+        cut, full = (simulate(scenario_of(DOCUMENT, horizon=f"{middle} ns", replay=one)) for one in ("folded", "full"))
+        assert audit_run(cut).violations == ()
+        assert cut.timeline.digest == full.timeline.digest
