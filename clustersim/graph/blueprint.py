@@ -56,6 +56,10 @@ class Node:
         Name within its body (``qkv_proj``), operator kind (one of :data:`OPS`), module (``attention``, …).
     amount : Terms
         GEMM rows, expert rows, bytes moved, or payload bytes, as a linear form of the batch's features.
+    least : Terms
+        Another linear form: the amount is the larger of both.
+    loads : tuple of float
+        Where EP ranks are visited unevenly, the amount of each over their mean (``amount``); empty where they are not.
     n, k : int
         Matrix dimensions on one rank.
     heads, kv_heads, qk_dim, v_dim : int
@@ -86,6 +90,8 @@ class Node:
     op: str
     module: str
     amount: Terms = ()
+    least: Terms = ()
+    loads: tuple[float, ...] = ()
     n: int = 0
     k: int = 0
     heads: int = 0

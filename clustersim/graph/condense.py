@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from clustersim.graph.blueprint import Blueprint, Unit
+from clustersim.graph.blueprint import Blueprint, Body, Unit
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ParallelPlan
 from clustersim.plan.stages import stage_layers
@@ -46,11 +46,22 @@ class Condensed:
         return replace(whole, stages=stages)
 
     def shows_all(self, whole: Blueprint, num_layers: int) -> bool:
-        """Whether every body of a blueprint is among those of the kept units, and every layer of the model in it."""
+        """Whether every body of a blueprint is among those of the kept units, and every layer of the model in it.
+
+        Bodies that differ in how often experts are visited are alike.
+        """
         if {unit.layer for stage in whole.stages for unit in stage} != set(range(-1, num_layers)):
             return False
-        kept = {unit.body for stage in self.blueprint(whole).stages for unit in stage}
-        return all(unit.body in kept for stage in whole.stages for unit in stage)
+        kept = {_shape(unit.body) for stage in self.blueprint(whole).stages for unit in stage}
+        return all(_shape(unit.body) in kept for stage in whole.stages for unit in stage)
+
+
+def _shape(body: Body) -> Body:
+    """Return a body without what its layer's visits of experts make of its amounts."""
+    if not any(node.loads for node in body.nodes):
+        return body
+    plain = (replace(node, loads=(), least=()) for node in body.nodes)
+    return replace(body, nodes=tuple(replace(n, amount=()) if n.op == "all_to_all" else n for n in plain))
 
 
 def whole(model: ModelSpec, plan: ParallelPlan) -> Condensed:

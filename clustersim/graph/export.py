@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 
 _PLAIN: Final = tuple(
-    field.name for field in fields(Node) if field.name not in ("name", "op", "module", "amount", "stream")
+    field.name
+    for field in fields(Node)
+    if field.name not in ("name", "op", "module", "amount", "least", "loads", "stream")
 )
 _DEFAULTS: Final = {field.name: field.default for field in fields(Node)}
 _EDGE_STYLE: Final = {
@@ -50,7 +52,8 @@ def nodes_of(priced: PricedGraph) -> Iterator[dict[str, Any]]:
     """Yield every node as plain data, in program order.
 
     ``layer`` and ``stream`` are None where there is none. Of ``amount``, ``of`` says what it counts, ``value`` how
-    many in this step, and ``terms`` the linear form of the batch's features that gives the value.
+    many in this step, and ``terms`` the linear form of the batch's features that gives the value; where there is
+    another one, ``least``, the value is the larger of both.
     """
     graph = priced.graph
     plain = [node_facts(node) for node in graph.symbols]
@@ -70,6 +73,8 @@ def nodes_of(priced: PricedGraph) -> Iterator[dict[str, Any]]:
         }
         if node.amount:
             found["amount"] = {"of": AMOUNT_OF[node.op], "value": value, "terms": dict(node.amount)}
+            if node.least:
+                found["amount"]["least"] = dict(node.least)
         if flops:
             found["flops"] = flops
         if moved:

@@ -54,7 +54,8 @@ _TOP: Final = (
 )
 _COLUMNS: Final = {"layer": int | None, "stage": int, "unit": int}
 _HINTS: Final = get_type_hints(Node)
-_PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in ("name", "op", "amount", "stream"))
+_OWN: Final = ("name", "op", "amount", "least", "loads", "stream")
+_PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in _OWN)
 _NODE_KEYS: Final = (
     "id", "name", "op", "ranks", "stream", "amount", *_PLAIN, *_COLUMNS, "flops", "bytes", "duration_ns",
 )  # fmt: skip
@@ -213,22 +214,27 @@ class _Reading(DeclarationReader):
             self.unexpected(f"{path}.stream", f"null, since {op} takes no time", stream)
         elif op not in STRUCTURAL_OPS and stream not in STREAMS:
             self.unexpected(f"{path}.stream", " or ".join(map(repr, STREAMS)), stream)
-        amount = self.terms(known.get("amount"), f"{path}.amount")
+        amount, least = self.amount(known.get("amount"), f"{path}.amount")
         plain.setdefault("module", "")
-        return self.fields(plain, Node, path, amount=amount, stream="compute" if stream is None else stream)
+        given = {"amount": amount, "least": least, "loads": (), "stream": "compute" if stream is None else stream}
+        return self.fields(plain, Node, path, **given)
 
-    def terms(self, amount: Any, path: str) -> Terms:
+    def amount(self, amount: Any, path: str) -> tuple[Terms, Terms]:
         if amount is None:
-            return ()
-        known = self.mapping(amount, ("of", "value", "terms"), path)
+            return (), ()
+        known = self.mapping(amount, ("of", "value", "terms", "least"), path)
+        least = self.terms(known["least"], f"{path}.least") if known.get("least") is not None else ()
         if known and "terms" not in known and known.get("value") is not None:
-            return ()
+            return (), least
+        return self.terms(known.get("terms"), f"{path}.terms"), least
+
+    def terms(self, terms: Any, path: str) -> Terms:
         found = []
-        for feature, coefficient in self.mapping(known.get("terms"), _FEATURES, f"{path}.terms").items():
+        for feature, coefficient in self.mapping(terms, _FEATURES, path).items():
             if _is_number(coefficient):
                 found.append((feature, float(coefficient)))
             else:
-                self.unexpected(f"{path}.terms.{feature}", "a number", coefficient)
+                self.unexpected(f"{path}.{feature}", "a number", coefficient)
         return tuple(found)
 
     def said_figures(self, known: Mapping[str, Any], path: str) -> list[float]:

@@ -46,7 +46,7 @@ class PriceGroup:
 
     def amounts(self, features: Features) -> list[float]:
         """Return the amount of each class for a batch."""
-        return [amount(cls.node.amount, features, cls.s) for cls in self.classes]
+        return [node_amount(cls.node, features, cls.s) for cls in self.classes]
 
     def feature(self, name: str, features: Features) -> FloatArray:
         """Return an attention feature of each class for a batch."""
@@ -79,6 +79,12 @@ def amount(terms: Terms, features: Features, s: int) -> float:
     for feature, coefficient in terms:
         total += coefficient * features[feature][s]
     return total
+
+
+def node_amount(node: Node, features: Features, s: int) -> float:
+    """Return a node's amount at SP coordinate ``s``."""
+    found = amount(node.amount, features, s)
+    return max(found, amount(node.least, features, s)) if node.least else found
 
 
 def attention_shape(node: Node) -> dict[str, float]:

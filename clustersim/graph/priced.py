@@ -15,7 +15,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STREAMS
-from clustersim.graph.price_table import amount
+from clustersim.graph.price_table import node_amount
 from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import CostClass, class_node, depends_on_s
 from clustersim.graph.stepgraph import StepGraph
@@ -83,7 +83,7 @@ def price_graph(
         node, ranks = graph.symbols[symbol], graph.groups[group]
         s = ranks[0] % plan.stage_ranks // plan.tp
         moved = bytes_moved(node, features, s, precision)
-        rows.append((amount(node.amount, features, s), flops(node, features, s), moved))
+        rows.append((node_amount(node, features, s), flops(node, features, s), moved))
         if node.is_structural or node.op == "recv":
             at.append(NO_DURATION)
             continue

@@ -14,7 +14,7 @@ from clustersim.cost.protocol import CostModel
 from clustersim.errors import InputError, Problem
 from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
-from clustersim.graph.price_table import PriceGroup, amount, attention_shape, price_groups
+from clustersim.graph.price_table import PriceGroup, attention_shape, node_amount, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
 
@@ -227,7 +227,7 @@ class Pricer:
 def payload_bytes(program: StageProgram, features: Features, cls: int) -> float:
     """Return the payload of a communication class in bytes."""
     chosen = program.classes[cls]
-    return amount(chosen.node.amount, features, chosen.s)
+    return node_amount(chosen.node, features, chosen.s)
 
 
 def decode_keys(batch: StepBatch) -> dict[tuple[int, int | None], int]:

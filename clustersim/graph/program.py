@@ -148,6 +148,20 @@ class _Block:
     even: bool
 
 
+def _evened(body: Body, placed: list[Placed]) -> list[Placed]:
+    """Give the ranks of a TP group the work of the one whose experts are visited most: none leaves before it."""
+    loaded = {position for position, node in enumerate(body.nodes) if node.loads}
+    if not loaded:
+        return placed
+    heaviest: dict[tuple[int, tuple[int, ...]], Node] = {}
+    for item in placed:
+        if item.position in loaded:
+            known = heaviest.setdefault((item.position, item.s), item.node)
+            if item.node.amount[0][1] > known.amount[0][1]:
+                heaviest[item.position, item.s] = item.node
+    return [replace(p, node=heaviest[p.position, p.s]) if p.position in loaded else p for p in placed]
+
+
 class _Compiler:
     def __init__(self, plan: ParallelPlan, comm_key: CommKey) -> None:
         self.plan = plan
@@ -168,7 +182,7 @@ class _Compiler:
 
     def _tile(self, body: Body) -> list[tuple[Placed, int, int]]:
         """Return the body's nodes on every rank with their symbol and cost class (−1: none)."""
-        return [self._classified(placed) for placed in place(body, self.plan)]
+        return [self._classified(placed) for placed in _evened(body, place(body, self.plan))]
 
     def _classified(self, placed: Placed) -> tuple[Placed, int, int]:
         node = placed.node

@@ -7,7 +7,7 @@ write, or a phase boundary. Nodes are in program order: each stream of each rank
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -56,8 +56,15 @@ def place(body: Body, plan: ParallelPlan) -> list[Placed]:
             groups = [(rank,) for rank in range(tp if node.where == "s0" else sp * tp)]
         for members in groups:
             s = tuple(sorted({member // tp for member in members}))
-            found.append(Placed(node=node, position=position, s=s, members=members))
+            own = _visited(node, members[0] // plan.expert_tp) if node.loads else node
+            found.append(Placed(node=own, position=position, s=s, members=members))
     return found
+
+
+def _visited(node: Node, ep_rank: int) -> Node:
+    """Return an operator of experts as an EP rank runs it, with the rows that its visits bring."""
+    load = node.loads[ep_rank]
+    return replace(node, amount=tuple((feature, value * load) for feature, value in node.amount), loads=())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Features
 from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
-from clustersim.graph.price_table import amount
+from clustersim.graph.price_table import amount, node_amount
 from clustersim.graph.pricing import active_experts
 
 AMOUNT_OF: Final = {
@@ -58,7 +58,7 @@ def bytes_moved(node: Node, features: Features, s: int, precision: Precision) ->
         Number formats.
     """
     act = precision.activation_bytes
-    count = amount(node.amount, features, s)
+    count = node_amount(node, features, s)
     match node.op:
         case "gemm":
             return node.n * node.k * precision.weight_bytes + count * (node.n + node.k) * act

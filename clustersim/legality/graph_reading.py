@@ -13,7 +13,7 @@ from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS, Node
 from clustersim.graph.condense import Condensed
 from clustersim.graph.foreign import ForeignGraph
-from clustersim.graph.price_table import amount
+from clustersim.graph.price_table import node_amount
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.steps import StepChain
 from clustersim.legality.graph_view import GraphView, Step
@@ -182,10 +182,10 @@ def _figures(
 
 
 def _figure(node: Node, features: Features, s: int) -> tuple[float, float]:
-    known = all(feature in features for feature, _ in node.amount)
+    known = all(feature in features for feature, _ in (*node.amount, *node.least))
     prefix = {"attention_prefill": "pairs", "attention_decode": "decode_keys"}.get(node.op)
     seen = features.get(f"{prefix}{node.variant}") if prefix is not None else None
     return (
-        amount(node.amount, features, s) if node.amount and known else np.nan,
+        node_amount(node, features, s) if node.amount and known else np.nan,
         seen[s] if seen is not None else np.nan,
     )

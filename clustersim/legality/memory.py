@@ -101,6 +101,8 @@ def _moe(deployment: Deployment, moe: Moe) -> float:
     maps = 2 if moe.gated else 1
     owners = expert_map(moe.num_experts, plan)
     most = max((owners.count(rank) for rank in dict.fromkeys(owners)), default=moe.num_experts)
+    if plan.ep.redundant:  # every rank holds as many, wherever they are
+        most = _shard(moe.num_experts + plan.ep.redundant, plan.ep.degree)
     inner = _shard(moe.expert_intermediate, deployment.expert_tp)
     if moe.num_experts % plan.ep.degree or deployment.expert_ranks % plan.ep.degree:
         most, inner = moe.num_experts, _shard(moe.expert_intermediate, deployment.expert_ranks)

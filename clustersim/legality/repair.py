@@ -86,6 +86,7 @@ def changed(deployment: Deployment, change: Change) -> Deployment:
             plan = replace(plan, split=replace(plan.split, **{name: value}))
         elif f"{head}." in _PARTS:
             part = head.removeprefix("plan.")
+            value = None if path == "plan.ep.routing" else value  # the only one that a rule proposes: balanced
             plan = replace(plan, **{part: replace(getattr(plan, part), **{name: value})})
         elif head == "serving":
             deployment = replace(deployment, limits=replace(deployment.limits, **{name: value}))
@@ -122,6 +123,10 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
         change.append(("plan.stages", "balanced"))
     if "ep" in degrees and isinstance(plan.ep.placement, tuple):
         change.append(("plan.ep.placement", "contiguous"))
+    if degrees.get("ep") == 1 and plan.ep.routing is not None:
+        change.append(("plan.ep.routing", "balanced"))
+    if plan.ep.redundant and (degrees.get("ep") == 1 or plan.ep.redundant % degrees.get("ep", 1)):
+        change.append(("plan.ep.redundant", 0))
     if plan.placement is not None and set(degrees) - {"ep"}:
         change.append(("plan.placement", "packed"))
     return tuple(change)

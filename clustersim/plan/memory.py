@@ -126,7 +126,8 @@ def _up_and_down(linears: tuple[Linear, ...], share: int) -> float:
 
 
 def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> float:
-    experts = moe.num_experts / plan.ep.degree * _up_and_down(weights.expert_linears(model, moe), plan.expert_tp)
+    held = (moe.num_experts + plan.ep.redundant) / plan.ep.degree
+    experts = held * _up_and_down(weights.expert_linears(model, moe), plan.expert_tp)
     shared = weights.shared_expert_linears(model, moe)
     gate = model.hidden if moe.shared_gate else 0
     return weights.router_parameters(model, moe) + experts + (_up_and_down(shared, plan.tp) + gate if shared else 0)

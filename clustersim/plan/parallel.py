@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from clustersim.plan.routing import Routing
+
 EmbeddingSplit = Literal["vocab", "hidden"]
 LinearSplit = Literal["columns", "rows"]
 SequenceScheme = Literal["all_gather", "ring", "all_to_all"]
@@ -61,15 +63,18 @@ class SequencePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlan:
-    """On which EP rank each expert lives.
+    """On which EP rank each expert lives, and how often it is visited.
 
     ``placement`` is ``contiguous`` (experts 0…E/ep−1 on EP rank 0, and so on), ``strided`` (expert e on rank e mod
-    ep), or the EP rank of each expert.
+    ep), or the EP rank of each expert. ``routing`` says how often experts are visited; None: all alike. With
+    ``redundant`` further copies, experts are placed by their visits (``clustersim.plan.experts``).
     """
 
     degree: int = 1
     scope: ExpertScope = "replica"
     placement: Literal["contiguous", "strided"] | tuple[int, ...] = "contiguous"
+    routing: Routing | None = None
+    redundant: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.model.architecture import Moe
+from clustersim.plan.experts import Hosts, expert_hosts
 from clustersim.proof.dense import activated
 from clustersim.proof.place import Place, part_of
 from clustersim.proof.values import ALL, Arrival, Columns, Routed, routed
 
 
-def expert_ranks(num_experts: int, plan: ParallelPlan) -> Int64Array:
-    """Return the EP rank of each expert: in runs, in turn, or as the plan lists them."""
-    experts = np.arange(num_experts)
-    if plan.ep.placement == "contiguous":
-        return experts * plan.ep.degree // num_experts
-    if plan.ep.placement == "strided":
-        return experts % plan.ep.degree
-    return np.array(plan.ep.placement)
+def homes(at: Place, token: Int64Array, expert: Int64Array) -> Int64Array:
+    """Return the EP rank to which pairs of token and expert go: tokens take turns with the copies of an expert."""
+    hosts = _hosts(at)
+    many = np.array([len(ranks) for ranks in hosts])
+    table = np.array([[*ranks, *[-1] * (int(many.max()) - len(ranks))] for ranks in hosts])
+    found: Int64Array = table[expert, token % many[expert]]
+    return found
+
+
+def _hosts(at: Place) -> Hosts:
+    moe, model = at.moe, at.setting.model
+    moe_layer = sum(isinstance(layer.ffn, Moe) for layer in model.layers[: at.layer])
+    return expert_hosts(moe.num_experts, moe.top_k, at.setting.plan.ep, moe_layer)
 
 
 def chosen_pairs(at: Place, arrived: list[Arrival], rows: Int64Array) -> Routed:
@@ -51,16 +57,16 @@ def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
     sent = [chosen_pairs(at, inputs, at.tokens.share(at.s, at.t)) for at, inputs in zip(ats, arrived, strict=True)]
     everything = routed(sent, width)
     ats[0].memory.counts["dispatched"] += len(everything.token)
-    home = expert_ranks(ats[0].moe.num_experts, ats[0].setting.plan)
-    return [everything.chosen(home[everything.expert] == at.expert_group[0]) for at in ats]
+    home = homes(ats[0], everything.token, everything.expert)
+    return [everything.chosen(home == at.expert_group[0]) for at in ats]
 
 
 def expert_linear(at: Place, arrived: list[Arrival]) -> Routed:
     """Multiply each pair with its expert's matrix, if the rank has that expert."""
-    shard, plan = at.shard(), at.setting.plan
+    shard = at.shard()
     pairs = _pairs(arrived, shard.whole[0])
     data = np.full((len(pairs.token), shard.whole[1]), np.nan)
-    mine = expert_ranks(at.moe.num_experts, plan) == at.expert_group[0]
+    mine = [at.expert_group[0] in ranks for ranks in _hosts(at)]
     for expert in np.unique(pairs.expert).tolist():
         if not mine[expert]:
             continue

@@ -47,7 +47,10 @@ def shrunk(model: ModelSpec, plan: ParallelPlan, *, positions: int = 256) -> tup
         positions=positions,
         sliding_window=_WINDOW,
     )
-    return _shared_width(small, plan.tp), replace(plan, dp=1, stages=cuts if plan.pp > 1 else None, placement=None)
+    # how often experts are visited is what the random router makes of it, and one copy for each EP rank shows them all
+    experts = replace(plan.ep, routing=None, redundant=plan.ep.degree if plan.ep.redundant else 0)
+    few_stages = cuts if plan.pp > 1 else None
+    return _shared_width(small, plan.tp), replace(plan, dp=1, ep=experts, stages=few_stages, placement=None)
 
 
 def kept_layers(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:

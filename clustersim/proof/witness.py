@@ -18,7 +18,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
 from clustersim.proof.attention import variant_of
 from clustersim.proof.cause import Cause, Suspect, as_violation, cause_of
-from clustersim.proof.experts import expert_ranks
+from clustersim.proof.experts import homes
 from clustersim.proof.place import Place
 from clustersim.proof.reference import Trace
 from clustersim.proof.tokens import BoolArray, StepTokens
@@ -186,14 +186,15 @@ class Witness:
 
     def _pairs(self, at: Place, arrived: list[Arrival], value: Routed) -> Suspect | None:
         choices, spread = self._choices(at.layer, at.tokens), self.plan.ep.degree > 1
-        home = expert_ranks(at.moe.num_experts, self.plan)
         rows: list[int] = at.rows.tolist()
         if spread:
             back = at.node.name == "combine"
             rows = at.tokens.share(at.s, at.t).tolist() if back else np.flatnonzero(at.tokens.s >= 0).tolist()
         wanted = [(row, expert) for row in rows for expert in choices[row].tolist()]
         if spread and at.node.name != "combine":
-            wanted = [pair for pair in wanted if home[pair[1]] == at.expert_group[0]]
+            token, expert = np.array(wanted, np.int64).reshape(-1, 2).T
+            here = (homes(at, token, expert) == at.expert_group[0]).tolist()
+            wanted = [pair for pair, mine in zip(wanted, here, strict=True) if mine]
         found = list(zip(value.token.tolist(), value.expert.tolist(), strict=True))
         if sorted(found) != sorted(wanted):
             lost = sorted(set(wanted) - set(found))

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any, Final
 
 from clustersim.clock import NS_PER_MS
+from clustersim.report.experts import balance_words
 from clustersim.report.metrics import (
     LATENCIES,
     Columns,
@@ -78,6 +79,12 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
         tiles.append(("MFU", share_or_dash(used["mfu"]), rest))
         exposed = share_words(used["exposed_communication"])
         tiles.append(("exposed communication", exposed, f"of the time; bubble {share_words(used['bubble'])}"))
+    uneven = summary.get("experts")
+    if uneven and balance_words(uneven):
+        most = uneven["imbalance"]
+        tiles.append(
+            ("most visited EP rank", f"{most['mean']:.2f} ×", f"the mean; at most {most['max']:.2f} × in a layer")
+        )
     makespan = summary.get("makespan_s")
     lasted = "–" if makespan is None else format_seconds(makespan)
     tiles.append(("makespan", lasted, "first arrival to last token"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clustersim.report.experts import balance_words
 from clustersim.report.words import number, share_words
 
 
@@ -15,6 +16,7 @@ def service_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("goodput", _goodput(summary.get("goodput"))),
         ("devices", _devices(summary.get("utilisation"))),
         *_pools(summary.get("utilisation")),
+        ("experts", balance_words(summary.get("experts"))),
         ("links", _links(summary.get("links"))),
         ("energy", _energy(summary.get("energy"))),
         ("cost", _cost(summary.get("cost"))),

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
+from clustersim.report.experts import expert_balance
 from clustersim.report.measures import measures
 from clustersim.report.metrics import Columns, kv_peak, reasons, summarise, targets_ns
 from clustersim.report.service import service_summary
@@ -51,7 +52,14 @@ def _pools(result: RunResult) -> dict[str, Any]:
         peak = kv_peak({name: steps[name][mine] for name in ("kv_blocks_used", "kv_blocks_total")})
         total = int(steps["kv_blocks_total"][mine].max(initial=0))
         found.append(
-            {"name": pool.name, "replicas": pool.plan.dp, "ranks": pool.plan.world, "kv_blocks": total, "kv_peak": peak}
+            {
+                "name": pool.name,
+                "replicas": pool.plan.dp,
+                "ranks": pool.plan.world,
+                "kv_blocks": total,
+                "kv_peak": peak,
+                "experts": expert_balance(scenario.model, pool.plan),
+            }
         )
     return {"pools": found} if found else {}
 
@@ -90,6 +98,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "preemptions": int(result.requests["preemptions"].sum()),
         "kv_blocks": result.kv_blocks,
         "prefix_cache": result.prefix_cache,
+        "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),
         "scenario": dict(scenario.document),
         "devices": devices_of(scenario),

@@ -70,7 +70,8 @@ def _add_stage(
 
 def _payload(program: StageProgram, steps: StepFeatures, cls: int) -> FloatArray:
     chosen = program.classes[cls]
-    return steps.amount(chosen.node.amount, chosen.s)
+    found = steps.amount(chosen.node.amount, chosen.s)
+    return np.maximum(found, steps.amount(chosen.node.least, chosen.s)) if chosen.node.least else found
 
 
 def _add(total: FloatArray, plans: Sequence[CommPlan], payloads: FloatArray, times: Int64Array) -> None:

@@ -53,6 +53,7 @@ def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
     if isinstance(serving, dict):
         findings += _serving(serving)
     findings += _pools(data.get("plan"), serving)
+    findings += _experts(data.get("plan"))
     faults = data.get("faults")
     if isinstance(faults, list):
         findings += _faults(faults)
@@ -115,6 +116,32 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
     for key in plan:
         if key not in POOLS and given:
             yield ("plan", key), f"say it of each pool, in plan.{POOLS[0]} and plan.{POOLS[1]}"
+
+
+def _experts(plan: object) -> Iterator[Finding]:
+    """Judge what is said of experts: visits and copies need ranks to differ in, and copies are placed by visits."""
+    plan = plan if isinstance(plan, dict) else {}
+    for path in (("plan",), *(("plan", pool) for pool in POOLS)):
+        holder = plan if len(path) == 1 else plan.get(path[1])
+        ep = holder.get("ep") if isinstance(holder, dict) else None
+        if not isinstance(ep, dict):
+            continue
+        routing, copies = ep.get("routing"), ep.get("redundant")
+        uneven = isinstance(routing, dict) and [key for key in ("zipf", "file") if routing.get(key) is not None]
+        if uneven and len(uneven) > 1:
+            yield (*path, "ep", "routing"), "has zipf and file; expected one of them"
+        if ep.get("degree", 1) == 1:
+            for key, given in (("routing", uneven), ("redundant", copies)):
+                if given:
+                    yield (
+                        (*path, "ep", key),
+                        "goes with a degree above 1: without EP every rank has (a part of) all experts",
+                    )
+        elif copies and ep.get("placement", "contiguous") != "contiguous":
+            yield (
+                (*path, "ep", "placement"),
+                "experts with redundant copies are placed by how often they are visited; remove it",
+            )
 
 
 def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:

@@ -48,6 +48,8 @@ NUMBER_KEYS: Final = (
     *(f"throughput.{part}" for part in _THROUGHPUT),
     *(f"prefix_cache.{part}" for part in _PREFIX_CACHE),
     *(f"{name}.{part}" for name, parts in _MEASURES.items() for part in parts),
+    "experts.redundant",
+    *(f"experts.imbalance.{part}" for part in ("mean", "max")),
     "makespan_s",
     "steps",
     "spans",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,16 +19,17 @@ from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import build_plan, build_pool_plans
+from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits
 from clustersim.scenario.references import build_engine, build_model
 from clustersim.scenario.resolve import digest, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario
-from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart
 from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
@@ -86,6 +88,9 @@ def build_scenario(document: Document) -> Scenario:
     else:
         pools = attempt(lambda: _pools(part, document, topology))
         plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
+    if model is not None:
+        for one in _plans(part, plan, pools):
+            attempt(partial(check_visits, *one, model[0], document))
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
     cost_table = attempt(lambda: _cost_table(part, document))
@@ -143,6 +148,16 @@ def _pools(part: ScenarioPart, document: Document, topology: Topology | None) ->
         Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, getattr(part.serving, name), document))
         for name, plan in zip(POOLS, plans, strict=True)
     )
+
+
+def _plans(
+    part: ScenarioPart, plan: ParallelPlan | None, pools: tuple[Pool, ...] | None
+) -> list[tuple[ParallelPlan, PoolPlanPart, KeyPath]]:
+    """Return every plan that could be built, with its part and where it is written."""
+    if pools:
+        parts = (part.plan.prefill, part.plan.decode)
+        return [(pool.plan, of, ("plan", pool.name)) for pool, of in zip(pools, parts, strict=True) if of is not None]
+    return [] if plan is None else [(plan, part.plan, ("plan",))]
 
 
 def _parts_problems(document: Document, known: Sequence[Problem]) -> list[Problem]:
@@ -241,6 +256,7 @@ def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, s
         ("workload", "prompt_tokens", "empirical", "trace"),
         ("workload", "output_tokens", "empirical", "trace"),
         ("cost", "table"),
+        *((*plan, "ep", "routing", "file") for plan in (("plan",), *(("plan", pool) for pool in POOLS))),
     ]
     found = {}
     for place in places:

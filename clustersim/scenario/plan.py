@@ -7,9 +7,12 @@ from typing import Any
 
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
+from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
+from clustersim.plan.routing import Routing
 from clustersim.scenario.document import Document, KeyPath
-from clustersim.scenario.schema import PlanPart, PoolPlanPart
+from clustersim.scenario.frequencies import check_frequencies, frequency_file, read_frequencies
+from clustersim.scenario.schema import PlanPart, PoolPlanPart, RoutingPart
 
 
 def build_pool_plans(part: PlanPart, document: Document, topology: Topology | None) -> tuple[ParallelPlan, ...]:
@@ -61,11 +64,32 @@ def build_plan(
             degree=part.ep.degree,
             scope=part.ep.scope,
             placement=tuple(experts) if isinstance(experts, list) else experts,
+            routing=_routing(part.ep.routing, document, (*path, "ep", "routing")),
+            redundant=part.ep.redundant,
         ),
         stages=None if cuts is None else tuple(cuts),
         placement=_placement(part.placement, document, topology, path),
         decode_overlap=part.decode_overlap,
     )
+
+
+def _routing(part: RoutingPart, document: Document, path: KeyPath) -> Routing | None:
+    if part.file is not None:
+        return Routing(frequencies=read_frequencies(frequency_file(document, (*path, "file"), part.file)))
+    return Routing(zipf=part.zipf) if part.zipf else None
+
+
+def check_visits(plan: ParallelPlan, part: PoolPlanPart, path: KeyPath, model: ModelSpec, document: Document) -> None:
+    """Refuse frequencies that are not those of the model's experts.
+
+    Raises
+    ------
+    InputError
+    """
+    routing = plan.ep.routing
+    if routing is not None and routing.frequencies is not None:
+        file = frequency_file(document, (*path, "ep", "routing", "file"), part.ep.routing.file or "")
+        check_frequencies(routing.frequencies, model, file)
 
 
 def _placement(placement: Any, document: Document, topology: Topology | None, plan: KeyPath) -> tuple[int, ...] | None:

@@ -28,6 +28,7 @@ SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
         for plan in (("plan",), *(("plan", pool) for pool in POOLS))
         for key, short in (("tp", "degree"), ("sp", "degree"), ("ep", "degree"), ("stages", None))
     },
+    **{(*plan, "ep", "routing"): None for plan in (("plan",), *(("plan", pool) for pool in POOLS))},
     ("serving", "engine"): "name",
     **{(*serving, "order"): "by" for serving in (("serving",), *(("serving", pool) for pool in POOLS))},
     ("workload", "trace"): "path",
@@ -55,6 +56,14 @@ def _stages(value: object) -> object:
         return {}
     if not isinstance(value, dict):
         raise refuse("'balanced' or {cuts: [40]}", value)
+    return value
+
+
+def _routing(value: object) -> object:
+    if value == "balanced":
+        return {}
+    if not isinstance(value, dict):
+        raise refuse("'balanced', {zipf: 1.0} or {file: frequencies.csv}", value)
     return value
 
 
@@ -117,12 +126,21 @@ class SequencePart(Part):
     decode: Literal["idle", "dp"] | None = None
 
 
+class RoutingPart(Part):
+    """How often experts are visited: by Zipf's law, or as a file says; without either, all alike."""
+
+    zipf: Annotated[float, Field(ge=0, le=10)] | None = None
+    file: str | None = Field(default=None, examples=["expert-frequencies.csv"])
+
+
 class ExpertPart(Part):
     """Expert parallelism of the MoE modules."""
 
     degree: Count = 1
     scope: Literal["replica", "global"] = "replica"
     placement: Annotated[Any, BeforeValidator(_expert_placement, json_schema_input_type=str | list[int])] = "contiguous"
+    routing: Annotated[RoutingPart, BeforeValidator(_routing, json_schema_input_type=str | RoutingPart)] = RoutingPart()
+    redundant: Index = 0
 
 
 class StagesPart(Part):

@@ -84,6 +84,17 @@ def wide_degrees(tp: int, dp: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
+def visited(draw: st.DrawFn, ep: int | dict[str, Any]) -> int | dict[str, Any]:
+    """Let the experts of some plans be visited unevenly, and some have redundant copies."""
+    found = {"degree": ep} if isinstance(ep, int) else ep
+    if found["degree"] == 1 or draw(st.booleans()):
+        return ep
+    found = found | {"routing": {"zipf": draw(st.sampled_from((0.0, 0.5, 1.0, 2.0)))}}
+    redundant = found["degree"] * draw(st.sampled_from((0, 0, 1, 2)))
+    return found | ({"redundant": redundant} if redundant <= 8 * (found["degree"] - 1) else {})
+
+
+@st.composite
 def prefixes(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
     """Let some scenarios cache prefixes that prompts share, and some of these route by them."""
     if draw(st.integers(0, 2)):
@@ -176,6 +187,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         plan["ep"] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if tp * sp % e == 0]))
         if sp == 1 and pp == 1 and dp > 1 and draw(st.booleans()):
             plan["ep"] = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
+        plan["ep"] = draw(visited(plan["ep"]))
     if pp > 1 and draw(st.booleans()):
         plan["decode_overlap"] = "none"
     if draw(st.integers(0, 3)) == 0:

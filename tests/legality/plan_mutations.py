@@ -114,6 +114,12 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
         "EP-1", "plan.ep.placement",
         planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0, 0))),
     ),
+    "copies of experts that don't spread evenly": (
+        "EP-1", "plan.ep.redundant", planned(SPREAD, ep=ExpertPlan(degree=2, redundant=3)),
+    ),
+    "more copies than there are places": (
+        "EP-1", "plan.ep.redundant", planned(SPREAD, ep=ExpertPlan(degree=2, redundant=10)),
+    ),
     # sp 3 × tp 2 = 6 ranks, ep 2: ranks 0 1 2 | 3 4 5 share experts, and cut the TP group 2 3.
     "an expert that cuts across TP groups": (
         "EP-6", "plan.ep",

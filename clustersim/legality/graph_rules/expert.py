@@ -33,13 +33,14 @@ def routes_all(view: GraphView) -> GraphFinding:
     else:
         expected = (tokens[step].sum(axis=1) * k / plan.ep.degree).astype(np.float64)
     found: FloatArray = view.amount[nodes]
-    if not view.evenly_routed:
+    even = view.evenly_routed and plan.ep.routing is None and not plan.ep.redundant
+    if not even:
         replica = view.replica_of(view.rank[nodes])
         cell = np.stack([step, view.layer[nodes], view.name[nodes], replica])
         which = np.unique(cell, axis=1, return_inverse=True)[1].ravel()
         found = np.bincount(which, weights=found)[which].astype(np.float64)
         expected = np.bincount(which, weights=expected)[which].astype(np.float64)
-    told = view.evenly_routed | (_tellers(view)[nodes] == _tellers(view, among=nodes)[nodes])
+    told = even | (_tellers(view)[nodes] == _tellers(view, among=nodes)[nodes])
     wrong = np.flatnonzero(told & (np.abs(found - expected) > 1e-6 * np.maximum(expected, 1)))
 
     def message(at: int) -> str:
@@ -75,7 +76,8 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     """Dispatch and combine carry what the experts take, in bytes.
 
     A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; without EP a
-    permutation in memory reads and writes them.
+    permutation in memory reads and writes them. Where the experts of some rank get more than any rank sends, their rows
+    count: all of them arrive there, and each of the ranks that share an expert sends its part of the results.
     """
     model, precision = view.model, view.precision
     if model is None or precision is None:
@@ -89,6 +91,10 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     else:
         share = np.where(view.named("dispatch")[nodes], plan.expert_tp, 1) / plan.tp
         expected = tokens[step].max(axis=1) * moved * share
+        if plan.ep.routing is not None or plan.ep.redundant:
+            part = np.where(view.named("dispatch")[nodes], 1, plan.expert_tp)
+            each = model.hidden * precision.activation_bytes
+            expected = np.maximum(expected, _most_rows(view, nodes) * each / part)
     wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
@@ -100,6 +106,17 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     return judged(view, len(nodes), wrong, message, fix, nodes)
 
 
+def _most_rows(view: GraphView, nodes: Int64Array) -> FloatArray:
+    """Return the most rows that experts of one rank take, in the layer, step and replica of some nodes."""
+    cell = np.stack([view.step, view.layer, view.replica_of(view.rank)])
+    which = np.unique(cell, axis=1, return_inverse=True)[1].ravel()
+    most = np.zeros(which.max(initial=0) + 1)
+    experts = np.flatnonzero(view.named("expert_up") & ~np.isnan(view.amount))
+    np.maximum.at(most, which[experts], view.amount[experts])
+    found: FloatArray = most[which[nodes]]
+    return found
+
+
 def one_map(view: GraphView) -> GraphFinding:
     """EP-6: all ranks hold the experts that the one map gives them, and TP inside an expert stays in its group."""
     plan, model = view.plan, view.model
@@ -107,7 +124,7 @@ def one_map(view: GraphView) -> GraphFinding:
         return NOTHING
     nodes = np.flatnonzero(view.mask(lambda node: node.op == "grouped_gemm") & (view.layer >= 0))
     total = np.array([layer.ffn.num_experts if isinstance(layer.ffn, Moe) else 0 for layer in model.layers], np.int64)
-    expected = total[view.layer[nodes]] // plan.ep.degree
+    expected = (total[view.layer[nodes]] + plan.ep.redundant) // plan.ep.degree
     found = view.column("experts")[nodes]
     wrong = np.flatnonzero((found != expected) & view.says("experts")[nodes])
 

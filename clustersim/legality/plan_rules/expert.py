@@ -10,9 +10,9 @@ from clustersim.legality.repair import Fault, Finding, Repair, degree_change, de
 
 
 def covers(deployment: Deployment, layout: Layout) -> Finding:
-    """EP-1: EP touches MoE modules only, experts divide by ep, and each lives on one EP rank."""
+    """EP-1: EP touches MoE modules only, experts divide by ep, and each lives on one EP rank (or more, as declared)."""
     ep, moes = deployment.plan.ep, deployment.moes
-    if ep.degree == 1 and not isinstance(ep.placement, tuple):
+    if ep.degree == 1 and not isinstance(ep.placement, tuple) and not ep.redundant:
         return Finding(looked_at=0)
     if not moes:
         fault = Fault(
@@ -26,6 +26,7 @@ def covers(deployment: Deployment, layout: Layout) -> Finding:
     if not faults:
         for moe in moes:
             faults += list(_placement_faults(deployment, moe.num_experts))
+            faults += list(_copy_faults(deployment, moe.num_experts))
     return Finding(looked_at=sum(moe.num_experts for moe in moes), faults=tuple(faults))
 
 
@@ -83,6 +84,33 @@ def _placement_faults(deployment: Deployment, num_experts: int) -> Iterator[Faul
         yield fault(
             f"EP rank {most} has {max(counts)} experts and EP rank {least} has {min(counts)}; each must have "
             f"{num_experts // ep}"
+        )
+
+
+def _copy_faults(deployment: Deployment, num_experts: int) -> Iterator[Fault]:
+    """Redundant copies: as many on every EP rank, and never two of one expert on the same."""
+    copies, ep = deployment.plan.ep.redundant, deployment.plan.ep.degree
+    if not copies:
+        return
+    most = num_experts * (ep - 1)
+    near = {0, *(around for around in (copies // ep * ep, copies // ep * ep + ep) if around <= most)}
+
+    def fault(message: str) -> Fault:
+        return Fault(
+            where="plan.ep.redundant",
+            message=message,
+            advice="use 0",
+            repairs=lambda: [
+                Repair(text=str(value), change=(("plan.ep.redundant", value),), distance=abs(value - copies))
+                for value in sorted(near)
+            ],
+        )
+
+    if copies % ep:
+        yield fault(f"{copies} copies of experts do not spread evenly over {ep} EP ranks")
+    elif copies > most:
+        yield fault(
+            f"{copies} copies are more than {most}: with those every one of {num_experts} experts is on each rank"
         )
 
 
