@@ -210,8 +210,6 @@ def _refuse_early_ends(scenario: Scenario, requests: Requests) -> None:
     """
     each = scenario.each_pool()
     reason = ""
-    if any(one.serving.prefix_caching for one in each):
-        reason = "beside serving.prefix_caching"
     if any(one.plan.is_lockstep for one in each):
         reason = "of replicas in lockstep (plan.ep.scope: global)"
     if scenario.pools:

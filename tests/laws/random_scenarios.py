@@ -234,10 +234,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def serves_alone(document: dict[str, Any]) -> bool:
-    """Return whether replicas are not in lockstep, and share no cached prefixes: only then may requests go early."""
+    """Return whether replicas are not in lockstep: only then may requests go early."""
     ep = document["plan"].get("ep")
-    shared = document["serving"].get("prefix_caching", False)
-    return not shared and not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
+    return not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
 
 
 @st.composite

@@ -315,7 +315,7 @@ class Reading:
         rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
         rows, turns = rows[turns >= 0], turns[turns >= 0]
         released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
-        return sharing_of(pieces, reused, released, contents, size)
+        return sharing_of(pieces, reused, released, contents, size, self.given.down)
 
     @cached_property
     def sound(self) -> BoolArray:

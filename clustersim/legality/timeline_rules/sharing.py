@@ -15,6 +15,7 @@ holds it has been kept since somebody did: it has filled its place in the pool m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,6 +132,7 @@ def sharing_of(
     released: tuple[Int64Array, Int64Array, Int64Array],
     contents: Contents,
     size: int,
+    down: Sequence[tuple[int, int, int]] = (),
 ) -> Sharing:
     """Follow every block that has a declared content.
 
@@ -141,6 +143,8 @@ def sharing_of(
         When which turn of a request (``Pieces.turn_of``) gave its blocks back, and the row that says so.
     size : int
         Tokens per block.
+    down : sequence of (int, int, int)
+        Replica and the instants between which it was down: what it had cached before is gone.
     """
     turns = int(pieces.turn_of.max(initial=-1)) + 1
     never = np.iinfo(np.int64).max
@@ -158,8 +162,8 @@ def sharing_of(
 
     piece = np.concatenate((chunk[made.of], reused.piece[fact]))
     block = np.concatenate((made.block, taken.block))
-    place = _place(pieces, contents, piece, block)
     time = np.concatenate((pieces.end[chunk[made.of]], reused.time[fact]))
+    place = _place(pieces, contents, piece, block, _failures(pieces.replica[piece], time, down))
     row = np.concatenate((np.full(len(made.of), _BEFORE_FACTS), reused.row[fact]))
     turn = pieces.turn_of[piece]
     ends = np.flatnonzero(freed_at[turn] < never)
@@ -188,10 +192,21 @@ def _blocks(pieces: Pieces, which: Int64Array, first: Int64Array, past: Int64Arr
     return _Blocks(np.repeat(np.arange(len(which)), many), np.repeat(first, many) + within(many))
 
 
-def _place(pieces: Pieces, contents: Contents, piece: Int64Array, block: Int64Array) -> Int64Array:
-    """Return a number for (replica, content) of each block."""
+def _failures(replica: Int64Array, time: Int64Array, down: Sequence[tuple[int, int, int]]) -> Int64Array:
+    """Return how often a replica had failed before an instant; a step that ends as it fails has ended."""
+    found = np.zeros(len(replica), np.int64)
+    for failed, since, _ in down:
+        found += (replica == failed) & (time > since)
+    return found
+
+
+def _place(
+    pieces: Pieces, contents: Contents, piece: Int64Array, block: Int64Array, failures: Int64Array
+) -> Int64Array:
+    """Return a number for (replica, how often it had failed, content) of each block."""
     content = contents.of(pieces.request[piece], block)
-    return pieces.replica[piece] * (int(content.max(initial=-1)) + 1) + content
+    life = pieces.replica[piece] * (int(failures.max(initial=0)) + 1) + failures
+    return life * (int(content.max(initial=-1)) + 1) + content
 
 
 def _followed(
