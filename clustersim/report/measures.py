@@ -31,11 +31,10 @@ def measures(result: RunResult) -> dict[str, Any]:
     """Return ``utilisation``, ``links``, ``energy`` and ``cost`` of ``summary.json``.
 
     Of a run with two pools they are those of all devices together, and ``utilisation`` has those of each pool, too.
-    None where no step ran, and where replicas share experts: what these do is not added up yet.
+    Replicas that share experts are one: a stage with the ranks of all. None where no step ran.
     """
-    elapsed, plan = elapsed_ns(result), result.given.plan
-    shared = plan.ep.scope == "global" and plan.ep.degree > 1 and plan.dp > 1
-    if not elapsed or not result.timeline.num_steps or shared:
+    elapsed = elapsed_ns(result)
+    if not elapsed or not result.timeline.num_steps:
         return dict.fromkeys(("utilisation", "links", "energy", "cost"))
     uses = pool_uses(result)
     output_tokens = int(np.asarray(result.requests["generated_tokens"]).sum())

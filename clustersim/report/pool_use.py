@@ -20,10 +20,10 @@ from clustersim.replay.compile import compile_programs
 from clustersim.replay.given import PoolInput
 from clustersim.report import efficiency
 from clustersim.report.model_work import Computed, cache_reads, computed_positions, model_flops
-from clustersim.report.step_features import step_features, tells_features
+from clustersim.report.step_features import lockstep_features, step_features, tells_features
 from clustersim.report.traffic import step_bytes
 from clustersim.run.simulate import RunResult
-from clustersim.timeline.parts import as_a_run
+from clustersim.timeline.parts import as_a_run, as_one_replica
 from clustersim.timeline.tables import Table, Tables
 from clustersim.timeline.usage import Usage, usage_of
 
@@ -104,11 +104,15 @@ def _shares(result: RunResult) -> list[_Share]:
 
 
 def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> PoolUse:
-    plan, device, precision = pool.plan, result.given.topology.device, result.scenario.precision
+    device, precision = result.given.topology.device, result.scenario.precision
+    plan = pool.plan.lockstep  # replicas that share experts are counted as one that has the ranks of all
     mesh = Mesh(plan=plan)
     programs = compile_programs(mesh, pool.blueprints, result.given.comm)
-    known = tells_features(plan.sp)
-    features = step_features(tables, plan.sp) if known else {}
+    known = plan.sp.whole or tells_features(plan.sp)
+    if plan.sp.whole:
+        features, tables = lockstep_features(tables), as_one_replica(tables)
+    else:
+        features = step_features(tables, plan.sp) if known else {}
     weights = efficiency.weight_reads(programs, features, _steps_by_kind(tables), precision.weight_bytes)
     peak = device.flops.get(precision.multiply_dtype(device.flops))
     return PoolUse(

@@ -71,6 +71,28 @@ def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], Ste
     return found
 
 
+def lockstep_features(tables: Tables) -> dict[tuple[int, str], StepFeatures]:
+    """Return what steps of replicas in lockstep carried, by (0, kind): a value per replica and row.
+
+    Each replica has a row for every step, or run of steps, of the group. One without a request brought a dummy batch of
+    one token: of a prompt where all others prefill, else one that decodes.
+    """
+    steps, members = tables.steps, tables.lockstep
+    order = np.lexsort((steps["step"], steps["replica"])).reshape(members, -1)
+    found = {}
+    for kind in np.unique(steps["kind"]).tolist():
+        rows = order[:, steps["kind"][order[0]] == kind].T
+        new, decodes, sequences = (steps[name][rows].astype(np.float64) for name in _COLUMNS)
+        idle = sequences == 0
+        new[idle], decodes[idle], sequences[idle] = (1, 0, 1) if STEP_KINDS[kind] == "prefill" else (0, 1, 1)
+        features = _whole({"prefill_tokens": new, "decode_tokens": decodes, "batch_requests": sequences})
+        features["stage_tokens"] = np.repeat(features["tokens"].sum(axis=1, keepdims=True), members, axis=1)
+        features["peak_tokens"] = np.repeat(features["tokens"].max(axis=1, keepdims=True), members, axis=1)
+        counts = steps["count"][rows[:, 0]].astype(np.int64)
+        found[0, STEP_KINDS[kind]] = StepFeatures(counts=counts, features=features)
+    return found
+
+
 _COLUMNS = ("prefill_tokens", "decode_tokens", "batch_requests")
 
 

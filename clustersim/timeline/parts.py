@@ -1,6 +1,7 @@
 """The part of some tables that one pool of replicas has: tables of their own, in which all replicas are alike.
 
-:func:`of_pool` keeps the numbers of replicas; :func:`as_a_run` numbers replicas and ranks from 0 on.
+:func:`of_pool` keeps the numbers of replicas; :func:`as_a_run` numbers replicas and ranks from 0 on;
+:func:`as_one_replica` takes replicas in lockstep for one.
 """
 
 from __future__ import annotations
@@ -59,6 +60,17 @@ def of_pool(tables: Tables, number: int) -> Tables:
         facts=mine["facts"],
         moves=rows_of(tables.moves, np.empty(0, np.int64)),
     )
+
+
+def as_one_replica(tables: Tables) -> Tables:
+    """Return what replicas in lockstep did as if they were one, whose ranks are those of all.
+
+    Its steps are those of the group: each replica has a row for every one of them, the first speaks for all.
+    """
+    shape = tables.layout.only
+    steps = rows_of(tables.steps, np.flatnonzero(tables.steps["replica"] == 0))
+    one = replace(shape, sp=shape.sp * shape.lockstep, lockstep=1)
+    return replace(tables, layout=Layout(pools=(one,)), steps=steps)
 
 
 def as_a_run(tables: Tables, number: int) -> Tables:

@@ -59,6 +59,8 @@ class RankNodes:
         template = self.template
         if template.is_chain:
             return np.cumsum(by_instance, axis=1)
+        if template.levels is not None:
+            return np.ascontiguousarray(template.levels.ends(np.ascontiguousarray(by_instance.T)).T)
         ends = np.zeros_like(by_instance)
         free: dict[tuple[int, int], int] = {}
         for i, (s_set, stream, after) in enumerate(

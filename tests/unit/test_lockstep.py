@@ -8,19 +8,26 @@ import numpy as np
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.graph.batch import Chunk, StepBatch, features_of
+from clustersim.graph.batch import Chunk, Features, StepBatch, features_of
+from clustersim.graph.pricing import Pricer
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import Given, History
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.given import Prepared
 from clustersim.replay.lockstep import together
-from clustersim.replay.replay import replay
+from clustersim.replay.replay import Mode, replay
+from clustersim.report.step_features import lockstep_features
+from clustersim.report.summary import summary_of
 from clustersim.run.simulate import simulate
+from clustersim.timeline.parts import as_one_replica
+from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
+from clustersim.timeline.usage import usage_of
 from tests.laws.agreement import agree
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
+from tests.plain_usage import exposed_ns
 from tests.round_numbers import SPARSE, Arrival, deployment, lane
 
 
@@ -194,3 +201,66 @@ def test_stages_and_segments_of_replicas_that_share_experts_are_refused(degrees:
     }
     with pytest.raises(InputError, match="at pp 1 and sp 1"):
         simulate(scenario_of(document))
+
+
+# --- what it measures -----------------------------------------------------------------------------------------------
+
+MIXED = [(0, 9, 7), (0, 30, 3), (40_000, 12, 9), (300_000, 3, 5), (900_000, 4, 4)]
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+@pytest.mark.parametrize(("dp", "tp", "ep"), [(2, 1, 2), (3, 1, 3), (2, 2, 4), (16, 1, 16)])
+def test_busy_and_exposed_times_are_those_of_the_spans(mode: Mode, dp: int, tp: int, ep: int) -> None:
+    experts = replace(SPARSE, ffn=replace(SPARSE.ffn, num_experts=ep * 2))
+    timeline = replay(deployment(MIXED, plan=wide(dp, tp=tp, ep=ep), layers=2, layer=experts, mode=mode)).timeline
+    usage, spans = usage_of(as_one_replica(timeline), 1), timeline.unfold()
+    busy = np.zeros((dp * tp, len(STREAMS)), np.int64)
+    np.add.at(busy, (spans.rank, spans.stream), spans.end_ns - spans.start_ns)
+    assert np.array_equal(usage.busy_ns, busy)
+    assert usage.exposed_ns.tolist() == [exposed_ns(spans, rank) for rank in range(dp * tp)]
+    first = timeline.steps["replica"] == 0
+    steps = (timeline.steps["end_ns"] - timeline.steps["start_ns"])[first]
+    assert usage.held_ns.tolist() == [[steps.sum()]]
+    assert usage.in_flight_ns.tolist() == [steps.sum()]
+
+
+def test_features_of_steps_are_those_that_they_were_priced_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: dict[str, list[Features]] = {"prefill": [], "decode": [], "mixed": []}
+    whole = Pricer.features
+
+    def noted(pricer: Pricer, batch: StepBatch) -> Features:
+        found = whole(pricer, batch)
+        if batch.num_decodes == 0 or max(batch.decode_keys) > 0:  # a row of decodes is priced without its keys
+            priced[batch.kind].append(found)
+        return found
+
+    monkeypatch.setattr(Pricer, "features", noted)
+    timeline = replay(deployment(MIXED, plan=wide(3), layer=SPARSE, mode="full", max_batch_tokens=16)).timeline
+    recorded = lockstep_features(timeline)
+    assert {kind for _, kind in recorded} == set(priced)
+    for (_, kind), steps in recorded.items():
+        assert set(steps.counts.tolist()) == {1}
+        for name, values in steps.features.items():
+            if name not in ("segment_tokens", "all_prefill_tokens"):
+                assert values.tolist() == [list(features[name]) for features in priced[kind]], (kind, name)
+
+
+def test_a_deployment_in_lockstep_is_measured() -> None:
+    document = {
+        "name": "measured",
+        "topology": {"name": "dgx-h100", "nodes": 1, "price": "2 USD/h"},
+        "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+        "plan": {"dp": 4, "ep": {"degree": 4, "scope": "global"}},
+        "workload": {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 500, "output_tokens": 9, "requests": 8},
+        "run": {},
+    }
+    found = summary_of(simulate(scenario_of(document)))
+    alone = summary_of(simulate(scenario_of(document | {"plan": {"dp": 4}})))
+    assert all(found[name] is not None for name in ("utilisation", "links", "energy", "cost", "kv_occupancy"))
+    used = found["utilisation"]
+    assert 0 < used["mfu"] < used["compute"] < 1
+    assert 0 < used["exposed_communication"] <= used["communication"] < 1
+    assert len(used["devices"]) == 4
+    # the same tokens need the same FLOPs, with or without shared experts
+    flops = [one["utilisation"]["mfu"] * one["makespan_s"] for one in (found, alone)]
+    assert flops[0] == pytest.approx(flops[1], rel=0.01)
