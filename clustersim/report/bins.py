@@ -1,18 +1,25 @@
 """Long series made short: what a step function or a table of intervals was in each bin of time.
 
 A figure has some 1,000 pixels; a long run has millions of steps. Each bin keeps minimum, time-weighted mean
-and maximum, so nothing that happened disappears: a spike of one step stays visible as the maximum of its bin.
+and maximum, so nothing that happened disappears: a spike of one step stays as the maximum of its bin. Where bins have
+many values, extremes are alike in all of them; a band of percentiles says more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import FloatArray, Int64Array
+
+MANY: Final = 40
+"""Values in a bin, on average, above which a band leaves out the lowest and the highest."""
+LEFT_OUT: Final = 0.05
+"""Share of the weight that such a band leaves out on either side."""
+_LEVELS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +33,23 @@ class StepFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binned:
-    """Minimum, mean and maximum per bin; ``edges_ns`` has one element more. NaN where a bin has no value."""
+    """Minimum, mean and maximum per bin; ``edges_ns`` has one element more. NaN where a bin has no value.
+
+    ``lower`` and ``upper`` bound the band that is drawn: the extremes, or where there are many values the percentiles
+    5 and 95, to 1/256 of the range of all values.
+    """
 
     edges_ns: Int64Array
     low: FloatArray
     mean: FloatArray
     high: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+
+    def scaled(self, factor: float) -> Binned:
+        """Return all values times a factor above 0."""
+        values = {name: getattr(self, name) * factor for name in ("low", "mean", "high", "lower", "upper")}
+        return Binned(edges_ns=self.edges_ns, **values)
 
 
 def time_edges(start_ns: int, end_ns: int, bins: int) -> Int64Array:
@@ -84,7 +102,26 @@ def bin_intervals(
     mean = np.divide(weighted, total, out=np.full(bins, np.nan), where=total > 0)
     empty = np.isinf(low)
     low[empty] = high[empty] = np.nan
-    return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high)
+    lower, upper = low, high
+    if len(row) > MANY * bins:
+        lower, upper = _band(bin_of, values[row], weight, low, high)
+    return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high, lower=lower, upper=upper)
+
+
+def _band(
+    bin_of: npt.NDArray[Any], values: FloatArray, weight: FloatArray, low: FloatArray, high: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the weighted percentiles 5 and 95 of each bin, to a level of the range; the extremes without weight."""
+    bins, least, span = len(low), float(values.min()), float(np.ptp(values)) or 1.0
+    level = np.minimum(((values - least) / span * _LEVELS).astype(np.int64), _LEVELS - 1)
+    share = np.bincount(bin_of * _LEVELS + level, weight, bins * _LEVELS).reshape(bins, _LEVELS).cumsum(axis=1)
+    total = share[:, -1:]
+    first = np.argmax(share > LEFT_OUT * total, axis=1)
+    last = np.argmax(share >= (1 - LEFT_OUT) * total, axis=1) + 1
+    some = total[:, 0] > 0
+    lower = np.where(some, np.clip(least + first * span / _LEVELS, low, high), low)
+    upper = np.where(some, np.clip(least + last * span / _LEVELS, low, high), high)
+    return lower, upper
 
 
 def bin_function(function: StepFunction, edges_ns: Int64Array) -> Binned:

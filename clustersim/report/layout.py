@@ -139,6 +139,7 @@ FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
         "max_bars": (4000, _count),  # more spans than this in view are binned
         "max_spans": (250_000, _count),  # more than this are not written into the file
     },
+    "utilisation": {"height": (300, _count)},
     "batch": {"height": (460, _count), "bins": (1000, _count)},
     "kv_cache": {"height": (300, _count), "bins": (1000, _count)},
     "latencies": {
@@ -146,6 +147,6 @@ FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
         "metrics": (tuple(LATENCIES), _some_of(*LATENCIES)),
         "scale": ("auto", _one_of("auto", "linear", "log")),
     },
-    "requests": {"height": (460, _count), "bins": (300, _count), "max_points": (4000, _count)},
+    "requests": {"height": (600, _count), "bins": (300, _count), "max_points": (4000, _count)},
 }
 """Figure → option → (default, check)."""

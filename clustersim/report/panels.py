@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.clock import NS_PER_MS
+from clustersim.clock import NS_PER_MS, NS_PER_S
 from clustersim.report.arrivals import requests_figure
 from clustersim.report.distributions import latencies_figure
+from clustersim.report.fault_marks import add_fault_marks, fault_marks
 from clustersim.report.headline import headline_html
 from clustersim.report.lanes import lane_table, pack, views
 from clustersim.report.lanes_figure import first_view, lanes_caption, lanes_figure
@@ -21,6 +22,7 @@ from clustersim.report.metrics import Columns, Weighted
 from clustersim.report.series import batch_figure, kv_figure
 from clustersim.report.spans import SpansLike
 from clustersim.report.style import CONFIG
+from clustersim.report.use_figure import use_figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +87,9 @@ def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
     return Drawn(
         title=title,
         caption="Requests that run (in the batch) and wait (for room in it), over all replicas, and the "
-        "tokens that a step carries. Lines are means, bands reach from the smallest to the largest value.",
-        figure=batch_figure(run.steps, run.requests, panel.options["bins"], panel.options["height"]),
+        "tokens that a step carries. Lines are means; bands reach from the smallest to the largest value or, where "
+        "many steps share a pixel, from the 5th to the 95th percentile.",
+        figure=_marked(run, batch_figure(run.steps, run.requests, panel.options["bins"], panel.options["height"])),
     )
 
 
@@ -94,11 +97,14 @@ def _kv_cache(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "K/V cache in use"
     if not len(run.steps["start_ns"]):
         return Drawn(title=title, html=_empty("No step ran."))
+    pools = run.summary.get("pools") or ()
+    whose = "all replicas of a pool" if pools else "all replicas"
+    figure = kv_figure(run.steps, run.requests, pools, panel.options["bins"], panel.options["height"])
     return Drawn(
         title=title,
-        caption="Share of the K/V cache blocks of all replicas that requests hold. Near 100 % requests wait "
-        "for blocks, or are preempted.",
-        figure=kv_figure(run.steps, run.requests, panel.options["bins"], panel.options["height"]),
+        caption=f"Share of the K/V cache blocks of {whose} that requests hold. Near 100 % requests wait for blocks, "
+        "or are preempted.",
+        figure=_marked(run, figure),
     )
 
 
@@ -121,16 +127,42 @@ def _requests(run: Run, panel: Panel, identity: str) -> Drawn:
         return Drawn(title=title, html=_empty("No request arrived."))
     return Drawn(
         title=title,
-        caption="Above: how long a request waited for its first token, by when it arrived; a rising cloud "
-        "means that the queue grows. Below: requests that arrive and finish per second.",
-        figure=requests_figure(
-            run.requests,
-            run.limits_ns.get("ttft"),
-            panel.options["bins"],
-            panel.options["max_points"],
-            panel.options["height"],
+        caption="How long a request waited for its first token, and its mean time per further token, by when it "
+        "arrived; a rising cloud means that the queue grows. Below: requests per second that arrive, that finish, and "
+        "that finish within every target (goodput).",
+        figure=_marked(
+            run,
+            requests_figure(
+                run.requests,
+                run.limits_ns,
+                panel.options["bins"],
+                panel.options["max_points"],
+                panel.options["height"],
+            ),
         ),
     )
+
+
+def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "What devices and links were used for"
+    used = run.summary.get("utilisation")
+    if not used:
+        return Drawn(title=title, html=_empty("No step ran, or what ranks did was not added up for this plan."))
+    return Drawn(
+        title=title,
+        caption="Left: shares of the time from the first arrival to the last step. Right: how much of the capacity of "
+        "the busiest links was used.",
+        figure=use_figure(used, run.summary.get("links"), panel.options["height"]),
+    )
+
+
+def _marked(run: Run, figure: go.Figure) -> go.Figure:
+    """Shade a figure over time where something was failing."""
+    marks = fault_marks(run.summary)
+    ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
+    end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
+    add_fault_marks(figure, marks, end_ns / NS_PER_S)
+    return figure
 
 
 def _empty(reason: str) -> str:
@@ -140,6 +172,7 @@ def _empty(reason: str) -> str:
 PANELS: Final[Mapping[str, Callable[[Run, Panel, str], Drawn]]] = {
     "headline": _headline,
     "device_lanes": _device_lanes,
+    "utilisation": _utilisation,
     "batch": _batch,
     "kv_cache": _kv_cache,
     "latencies": _latencies,

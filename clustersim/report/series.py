@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,14 +37,25 @@ def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned
     return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps_per_ns)
 
 
-def kv_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.Figure:
-    """Draw the share of all K/V cache blocks that is in use, over all replicas."""
-    share = kv_share(steps, requests, _edges(steps, bins))
+def kv_figure(
+    steps: Columns, requests: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int
+) -> go.Figure:
+    """Draw the share of all K/V cache blocks that is in use: over all replicas, or over those of each pool.
+
+    ``pools`` are those of ``summary.json``, empty where there is one.
+    """
     figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
-    _add(figure, share, "in use", row=0, colour=BLUE, form=".1%", fill=True)
-    highest = float(np.nan_to_num(share.high).max())
+    edges, highest, first = _edges(steps, bins), 0.0, 0
+    for pool, colour in zip(pools or [{}], (BLUE, ORANGE), strict=False):
+        mine: Any = slice(None)
+        if pools:
+            mine = (steps["replica"] >= first) & (steps["replica"] < first + pool["replicas"])
+            first += pool["replicas"]
+        share = kv_share({name: column[mine] for name, column in steps.items()}, requests, edges)
+        _add(figure, share, pool.get("name", "in use"), row=0, colour=colour, form=".1%", fill=True)
+        highest = max(highest, float(np.nan_to_num(share.high).max()))
     top = 1.02 if highest > 0.35 else max(1.2 * highest, 0.01)
-    figure.update_layout(showlegend=False, yaxis={"tickformat": ".2~%", "range": [0, top]})
+    figure.update_layout(showlegend=bool(pools), yaxis={"tickformat": ".2~%", "range": [0, top]})
     return figure
 
 
@@ -52,8 +64,7 @@ def kv_share(steps: Columns, requests: Columns, edges_ns: Int64Array) -> Binned:
     replica = steps["replica"]
     total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
     used = bin_function(gauge(steps, requests, "kv_blocks_used"), edges_ns)
-    scale = 1 / total if total else 0.0
-    return Binned(edges_ns=edges_ns, low=used.low * scale, mean=used.mean * scale, high=used.high * scale)
+    return used.scaled(1 / total if total else 0.0)
 
 
 def _edges(steps: Columns, bins: int) -> Int64Array:
@@ -62,12 +73,14 @@ def _edges(steps: Columns, bins: int) -> Int64Array:
 
 
 def _add(figure: go.Figure, series: Binned, name: str, *, row: int, colour: str, form: str, fill: bool = False) -> None:
-    """Add a series: its mean as a line, and the range from minimum to maximum as a band behind it.
+    """Add a series: its mean as a line, and a band behind it; the smallest and the largest value are told in words.
 
     Where no step ran the value is zero: nothing was there, and a band needs a value.
     """
     x = (series.edges_ns / NS_PER_S).astype(np.float32)
-    low, mean, high = (held(np.nan_to_num(values)) for values in (series.low, series.mean, series.high))
+    low, mean, high, lower, upper = (
+        held(np.nan_to_num(values)) for values in (series.low, series.mean, series.high, series.lower, series.upper)
+    )
     shared: dict[str, Any] = {
         "x": x,
         "yaxis": axis_name("y", row),
@@ -76,9 +89,9 @@ def _add(figure: go.Figure, series: Binned, name: str, *, row: int, colour: str,
     }
     edge = {"width": 0, "shape": "hv", "color": colour}
     band = {**shared, "hoverinfo": "skip", "showlegend": False, "line": edge}
-    if not np.array_equal(low, high):
-        figure.add_trace(go.Scatter(y=low, **band))
-        figure.add_trace(go.Scatter(y=high, fill="tonexty", fillcolor=faded(colour, 0.22), **band))
+    if not np.array_equal(lower, upper):
+        figure.add_trace(go.Scatter(y=lower, **band))
+        figure.add_trace(go.Scatter(y=upper, fill="tonexty", fillcolor=faded(colour, 0.22), **band))
     figure.add_trace(
         go.Scatter(
             y=mean,

@@ -87,15 +87,21 @@ def report_data() -> ModuleType:
     return module
 
 
+SHARES = {"compute": 0.5, "communication": 0.2, "exposed_communication": 0.1, "host": 0.05, "bubble": 0.1}
+USED: dict[str, Any] = {
+    "utilisation": {"mfu": 0.2, "mbu": 0.4, **SHARES, "stages": [{"stage": 0, **SHARES}, {"stage": 1, **SHARES}]},
+    "links": {"busiest": [{"link": f"a → b{n}", "tier": "scaleup", "bytes": 1e9, "utilisation": 0.1} for n in range(4)]},
+}
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a visitor of a dashboard with 5,000 spans sees."""
     data = report_data()
     run = data.small_run(requests=60)
     spans = data.pipeline_spans(steps=4, stages=2, tp=4, layers=20)
-    page = dashboard_html(
-        data.summary_of(run), run["requests"], run["steps"], spans, LAYOUT, token_gaps=run["token_gaps"]
-    )
+    summary = {**data.summary_of(run), **USED}
+    page = dashboard_html(summary, run["requests"], run["steps"], spans, LAYOUT, token_gaps=run["token_gaps"])
     head, tail = page.index("<body>") + len("<body>"), page.rindex("</body>")
     folder = tmp_path_factory.mktemp("browser")
     write_dashboard(folder / "dashboard.html", page[:head] + PROBE + page[head:tail] + ACT + page[tail:])

@@ -30,6 +30,23 @@ def test_weights_make_the_mean_one_over_steps_not_over_time() -> None:
     assert binned.mean.tolist() == [5.0]
 
 
+def test_where_values_are_many_a_band_leaves_out_the_rare_ones() -> None:
+    """Of 1,000 values in each of two bins 2 % are 100 and 2 % are 0; the others lie between 40 and 60."""
+    index = np.arange(2_000)
+    value = np.where(index % 50 == 0, 100, np.where(index % 50 == 1, 0, 40 + index % 21))
+    binned = bin_intervals(10 * index, 10 * index + 10, value, time_edges(0, 20_000, 2))
+    assert (binned.low.tolist(), binned.high.tolist()) == ([0, 0], [100, 100])
+    assert (binned.lower >= 39.5).all()
+    assert (binned.lower <= 41).all()
+    assert (binned.upper >= 59).all()
+    assert (binned.upper <= 60.5).all()
+
+
+def test_where_values_are_few_a_band_has_all_of_them() -> None:
+    binned = bin_intervals(np.array([0, 1]), np.array([1, 20]), np.array([9, 1]), time_edges(0, 20, 1))
+    assert (binned.lower.tolist(), binned.upper.tolist()) == ([1], [9])
+
+
 def test_edges_of_a_century_increase() -> None:
     century = 100 * 365 * 86_400 * 10**9
     edges = time_edges(7, century + 7, 1000)
