@@ -90,7 +90,7 @@ def report_data() -> ModuleType:
 SHARES = {"compute": 0.5, "communication": 0.2, "exposed_communication": 0.1, "host": 0.05, "bubble": 0.1}
 USED: dict[str, Any] = {
     "utilisation": {"mfu": 0.2, "mbu": 0.4, **SHARES, "stages": [{"stage": 0, **SHARES}, {"stage": 1, **SHARES}]},
-    "links": {"busiest": [{"link": f"a → b{n}", "tier": "scaleup", "bytes": 1e9, "utilisation": 0.1} for n in range(4)]},
+    "links": {"busiest": [{"link": f"a → {n}", "tier": "scaleup", "bytes": 1e9, "utilisation": 0.1} for n in range(4)]},
 }
 
 
