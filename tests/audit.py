@@ -16,7 +16,7 @@ from clustersim.clock import Int64Array
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.run.simulate import RunResult, replay_input, simulate
 from clustersim.scenario.scenario import Scenario
-from clustersim.serving.decision import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED
+from clustersim.serving.decision import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED, SWAPPED_OUT
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
@@ -67,14 +67,14 @@ def _facts(timeline: Timeline, kind: int) -> tuple[Int64Array, Int64Array, Int64
 
 def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
     count = len(given.requests)
-    arrived, rejected, admitted, preempted, finished, left = (
+    arrived, rejected, admitted, preempted, finished, left, swapped = (
         np.bincount(_facts(result.timeline, kind)[2], minlength=count)
-        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, HANDED_OVER)
+        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, SWAPPED_OUT)
     )
     came = result.arrived_ns >= 0
     assert np.array_equal(arrived + rejected, came.astype(int)), "each arrival is one fact: arrived or rejected"
     assert set(np.flatnonzero(rejected).tolist()) == set(result.reasons), "each rejection has its reason"
-    assert np.array_equal(preempted, result.preemptions)
+    assert np.array_equal(preempted + swapped, result.preemptions)
     assert (finished <= arrived).all(), "only what arrived finishes, and once"
     holders = admitted - preempted - left
     most = 1 if given.hand_over is None else 2  # while its K/V is moved, a request has blocks in both pools

@@ -1,7 +1,8 @@
 """The K/V blocks that a run reports, against those that follow from the tokens it computed: ceil(computed / size).
 
 A step takes the blocks that its new tokens need when it is decided, and what finishes or is preempted gives all of its
-blocks back; so the chunks and episodes of the record, together with the facts, tell how many are in use at any time.
+blocks back, as does what is swapped out, to take as many again when it comes back; so the chunks and episodes of the
+record, together with the facts, tell how many are in use at any time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from clustersim.replay.replay import ReplayInput, ReplayResult
-from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, REUSED
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED, REUSED, SWAPPED_IN, SWAPPED_OUT
 from clustersim.timeline.timeline import Timeline
 
 MOST_TOKENS = 300_000
@@ -27,7 +28,7 @@ def blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
     timeline, owners = result.timeline, given.plan.sp.degree if given.plan.sp.decode == "dp" else 1
     facts = timeline.facts
     pooled = facts["used"] >= 0
-    assert (pooled == np.isin(facts["kind"], (ADMITTED, PREEMPTED, FINISHED, REUSED))).all()
+    assert (pooled == np.isin(facts["kind"], (ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN))).all()
     assert given.serving.prefix_caching or not (facts["kind"] == REUSED).any()
     assert (facts["used"] <= given.kv_blocks * owners).all()
     for replica in range(given.plan.dp):
@@ -85,6 +86,7 @@ def _blocks_follow_from_tokens(given: ReplayInput, timeline: Timeline, replica: 
     coming = deque(zip(*(facts[name][mine].tolist() for name in names), strict=True))
     carried = carried_by_step(timeline, replica)
     computed: dict[int, int] = {}
+    away: dict[int, int] = {}
     ending: list[tuple[int, int, int]] = []
     """(end of a step, request, tokens computed by then)"""
     filled: dict[int, list[object]] = {}
@@ -111,10 +113,15 @@ def _blocks_follow_from_tokens(given: ReplayInput, timeline: Timeline, replica: 
                 filled[request] = contents_of(given, request)[: value // size]
                 assert len(filled[request]) * size == value > 0, "full blocks of a prompt are taken over"
                 assert cached.issuperset(filled[request]), f"request {request} takes over what nobody computed"
+            elif kind == SWAPPED_IN:
+                computed[request] = away.pop(request)
             elif kind != ADMITTED:
                 filled.pop(request, None)
-                if computed.pop(request, None) is not None and kind == FINISHED and now is not None:
-                    assert told == used(), f"replica {replica}: {told} blocks in use after request {request} finished"
+                had = computed.pop(request, None)
+                if kind == SWAPPED_OUT and had is not None:
+                    away[request] = had
+                if had is not None and kind in (FINISHED, SWAPPED_OUT) and now is not None:
+                    assert told == used(), f"replica {replica}: {told} blocks in use after request {request} left"
         if now is not None:
             end_steps(now)
 
@@ -136,4 +143,4 @@ def _blocks_follow_from_tokens(given: ReplayInput, timeline: Timeline, replica: 
                     heappush(ending, (end_ns, request, end))
             assert step > first or used() == blocks, f"replica {replica}, step {step}: {blocks} blocks in use"
     until(None)
-    assert given.horizon_ns is not None or not computed, "what has finished holds no block"
+    assert given.horizon_ns is not None or not (computed or away), "what has finished holds no block"

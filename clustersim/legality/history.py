@@ -62,6 +62,12 @@ class Given:
         Replica and the two instants, ns, between which something that it needs has failed.
     slow : tuple of (int, int, int, float)
         Rank, the two instants, ns, and how many times as long its kernels take in passes that start between them.
+    host_blocks : int or None
+        Blocks of a replica in host memory together, where sequences are swapped.
+    host_block_bytes : tuple of int or None
+        Bytes of a block on a rank of each stage.
+    host_bytes_per_s : float or None
+        What the fastest link between a device and its host carries.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -93,6 +99,9 @@ class Given:
     hidden_bytes: int | None = None
     down: tuple[tuple[int, int, int], ...] = ()
     slow: tuple[tuple[int, int, int, float], ...] = ()
+    host_blocks: int | None = None
+    host_block_bytes: tuple[int, ...] | None = None
+    host_bytes_per_s: float | None = None
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

@@ -233,7 +233,7 @@ class EventReplay:
     def _result(self) -> ReplayResult:
         for replica in self.replicas:
             replica.flush()
-            for sequence in (*replica.scheduler.running, *replica.scheduler.waiting):
+            for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.aside):
                 self.preemptions[sequence.request] = sequence.preemptions
         for sequence in self.front.waiting.values():
             self.preemptions[sequence.request] = sequence.preemptions

@@ -1,9 +1,9 @@
 """Which communications can meet on a link: decided from the plan, the placement and the routes, before the run.
 
 An *owner* is a set of communications that never overlap among themselves: one rank's sends over a boundary (they
-queue), or the collectives of one stage (its streams are in order). A link with two owners can be shared, and what
-uses it has to go through the network as events. A stage also disturbs itself where two of its groups without a
-common rank use the same link.
+queue), its copies to the host or from there, or the collectives of one stage (its streams are in order). A link with
+two owners can be shared, and what uses it has to go through the network as events. A stage also disturbs itself where
+two of its groups without a common rank use the same link.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from clustersim.cluster.host import HostRouter
 from clustersim.graph.program import StageProgram
 from clustersim.replay.comm import CommTable
 
@@ -67,7 +68,10 @@ class StageLinks:
 
 
 def find_contention(
-    stages_at: Mapping[tuple[int, int], StageLinks], comm: CommTable, moves: Iterable[tuple[int, int]] = ()
+    stages_at: Mapping[tuple[int, int], StageLinks],
+    comm: CommTable,
+    moves: Iterable[tuple[int, int]] = (),
+    hosts: HostRouter | None = None,
 ) -> Contention:
     """Find what can meet on a link.
 
@@ -78,6 +82,8 @@ def find_contention(
     comm : CommTable
     moves : iterable of (int, int)
         Pairs of devices between which K/V entries may move from replica to replica.
+    hosts : HostRouter or None
+        Where K/V is copied to host memory: the ways there.
     """
     owners: dict[int, list[Owner]] = {}
     crowded: dict[tuple[int, int], None] = {}
@@ -93,6 +99,10 @@ def find_contention(
                 shared[f"groups {list(left)} and {list(right)} of stage {stage} of replica {replica} share a link"] = (
                     None
                 )
+        for rank, device in enumerate(found.devices if hosts is not None else ()):
+            for out in (True, False):
+                for link in hosts.host_path(device, out=out):  # type: ignore[union-attr]  # there are none without
+                    owners.setdefault(link, []).append(("swap", replica, stage, rank))
         if found.after:
             for rank, pair in enumerate(zip(found.devices, found.after, strict=True)):
                 for link in sorted(comm.links("send", pair)):
@@ -109,8 +119,8 @@ def find_contention(
         for kind, replica, stage, _ in here:
             if kind == "boundary":
                 boundaries[replica, stage] = None
-            elif kind == "moves":
-                continue
+            elif kind in ("moves", "swap"):
+                continue  # these are always flows in the network
             elif len(stages) > 1:
                 crowded[replica, stage] = None
             else:
@@ -143,4 +153,6 @@ def _name(owner: Owner) -> str:
         return "K/V that is handed over"
     if kind == "stage":
         return f"collectives of stage {stage} of replica {replica}"
+    if kind == "swap":
+        return f"swaps of rank {rank} of stage {stage} of replica {replica}"
     return f"the sends of rank {rank} from stage {stage} of replica {replica}"

@@ -11,6 +11,7 @@ from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
+from clustersim.replay.swaps import Swaps
 from clustersim.replay.wiring import Shapes, StageWiring
 from clustersim.serving.sequence import Sequence
 
@@ -72,7 +73,7 @@ class Fleet:
             on_done=self.on_done,
             wake=self.wake,
         )
-        replica.attach(self._pipeline(replica))
+        replica.attach(self._pipeline(replica), self._swaps(replica))
         return replica
 
     def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
@@ -115,6 +116,15 @@ class Fleet:
             )
         )  # fmt: skip
         return together
+
+    def _swaps(self, replica: Replica) -> Swaps | None:
+        given = self.prepared.given
+        if given.host is None:
+            return None
+        return Swaps(
+            self.env, self.network, self.prepared.recorder, given.topology, given.host, replica.index,
+            [wiring.devices for wiring in self.wirings[replica.index]], given.plan.tp, on_end=replica.end_swaps,
+        )  # fmt: skip
 
     def _pipeline(self, replica: Replica) -> Pipeline:
         return Pipeline(

@@ -20,6 +20,8 @@ from clustersim.replay.compile import compile_programs
 from clustersim.replay.contention import Contention, StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
 from clustersim.replay.strain import Strains
+from clustersim.replay.swaps import HostPool
+from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.make import Role, make_pool, make_scheduler
 from clustersim.serving.prefix_keys import PrefixKeys
@@ -49,6 +51,8 @@ class PoolInput:
     serving : ServingConfig
     kv_blocks : int
         Blocks of each owner's pool.
+    host : HostPool or None
+        Host memory that sequences are swapped to; None: a preempted one is computed anew.
     """
 
     plan: ParallelPlan
@@ -56,6 +60,7 @@ class PoolInput:
     pricer: Pricer
     serving: ServingConfig
     kv_blocks: int
+    host: HostPool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,6 +125,7 @@ class ReplayInput:
     seed: int = 0
     hand_over: HandOver | None = None
     faults: tuple[Fault, ...] = ()
+    host: HostPool | None = None
 
     @property
     def pools(self) -> tuple[PoolInput, ...]:
@@ -130,6 +136,7 @@ class ReplayInput:
             pricer=self.pricer,
             serving=self.serving,
             kv_blocks=self.kv_blocks,
+            host=self.host,
         )
         return (own,) if self.hand_over is None else (own, self.hand_over.pool)
 
@@ -223,12 +230,14 @@ class PreparedPool:
         """Return a scheduler with nothing in it."""
         given, plan = self.given, self.given.plan
         owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        tokens, host = given.serving.kv_block_tokens, given.host
         return make_scheduler(
             given.serving,
             make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
             stages=plan.pp,
             decode_overlap=plan.decode_overlap == "per_sequence",
             role=role,
+            host=None if host is None else BlockPool(blocks=host.blocks, block_tokens=tokens, owners=owners),
         )
 
 
@@ -260,7 +269,8 @@ class Prepared:
             for pool in self.pools
             for at, kinds in pool.programs.items()
         }
-        self.contention = find_contention(stages, given.comm, self._hand_over_pairs())
+        hosts = None if given.host is None else given.topology.hosts
+        self.contention = find_contention(stages, given.comm, self._hand_over_pairs(), hosts)
         shown = [program.template for pool in self.pools for program in pool.distinct.values()]
         self.recorder = Recorder(shown, slots=given.plan.pp if len(self.pools) == 1 else self._slots)
         self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))

@@ -17,11 +17,13 @@ from clustersim.graph.program import StageProgram
 from clustersim.replay.chain import ChainPass
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.swaps import Swaps
 from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.disaggregated import DecodeScheduler
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.swapping import SwappingScheduler
 from clustersim.serving.view import ReplicaView
 from clustersim.timeline.record import Durations, Recorder
 
@@ -85,6 +87,7 @@ class Replica:
         self.on_done = on_done
         self.wake = wake
         self.pipeline: Pipeline | None = None
+        self.swaps: Swaps | None = None
         self.in_flight = 0
         self.steps = 0
         self.outstanding = 0
@@ -96,10 +99,10 @@ class Replica:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait."""
+        """Sequences that wait: to be admitted, to be received, or to come back from the host."""
         scheduler = self.scheduler
         arriving = len(scheduler.arriving) if isinstance(scheduler, DecodeScheduler) else 0
-        return len(scheduler.waiting) + arriving
+        return len(scheduler.waiting) + len(scheduler.aside) + arriving
 
     @property
     def running(self) -> int:
@@ -146,9 +149,10 @@ class Replica:
         needed = self.scheduler.pool.needed
         return sum(max(0, needed(s.computed + begun) - s.blocks) for s in run.decision.decodes)
 
-    def attach(self, pipeline: Pipeline) -> None:
-        """Give the replica its pipeline."""
+    def attach(self, pipeline: Pipeline, swaps: Swaps | None = None) -> None:
+        """Give the replica its pipeline, and what carries out its swaps."""
         self.pipeline = pipeline
+        self.swaps = swaps
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -250,6 +254,7 @@ class Replica:
         pipeline = self._pipeline
         while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
             decision = self.scheduler.schedule(now_ns(self.env))
+            self._begin_swaps()
             if decision is None:
                 return
             batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
@@ -257,6 +262,25 @@ class Replica:
                 self._jump(decision, batch)
             else:
                 self._step(decision, batch)
+
+    def end_swaps(self, ended: list[Sequence]) -> None:
+        """Account for copies that have ended, after all steps that end at this instant."""
+        scheduler = self.scheduler
+        assert isinstance(scheduler, SwappingScheduler)
+        gone = tuple(sequence for sequence in ended if scheduler.copied(now_ns(self.env), sequence))
+        if gone:
+            self._left(gone)
+            self.flush()
+            self.on_done(self.index, gone)
+        self.wake(self.index)
+
+    def _begin_swaps(self) -> None:
+        if self.swaps is not None and isinstance(self.scheduler, SwappingScheduler):
+            swaps, self.scheduler.swaps = self.scheduler.swaps, []
+            for swap in swaps:
+                if swap.out:
+                    self.recorder.finished(self.index, (swap.sequence.request,))
+                self.swaps.begin(swap)
 
     def _programs(self, kind: str) -> list[StageProgram]:
         return [wiring.programs[kind] for wiring in self._pipeline.stages]  # type: ignore[index]
@@ -286,7 +310,8 @@ class Replica:
         self.rows.append(
             (
                 len(decision.decodes) + len(decision.prefills), batch.prefill_tokens, batch.num_decodes, context,
-                len(self.scheduler.waiting), len(self.scheduler.running), pool.used, pool.total,
+                len(self.scheduler.waiting) + len(self.scheduler.aside), len(self.scheduler.running),
+                pool.used, pool.total,
             )
         )  # fmt: skip
 

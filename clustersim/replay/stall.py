@@ -30,9 +30,10 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[Replica], hand_ove
 
 def _waits(replica: Replica) -> Iterator[str]:
     scheduler = replica.scheduler
-    if scheduler.waiting or scheduler.running:
+    if scheduler.waiting or scheduler.running or scheduler.aside:
+        waiting = len(scheduler.waiting) + len(scheduler.aside)
         yield (
-            f"replica {replica.index}: {len(scheduler.waiting)} waiting, {len(scheduler.running)} running, "
+            f"replica {replica.index}: {waiting} waiting, {len(scheduler.running)} running, "
             f"{sum(scheduler.pool.free)} of {scheduler.pool.total} K/V blocks free"
         )
         if scheduler.waiting:

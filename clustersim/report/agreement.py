@@ -16,6 +16,7 @@ import numpy as np
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.report.metrics import EXPLAINED, Columns, reasons, summarise
+from clustersim.report.preempted import preempted
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
 from clustersim.report.summary import devices_of
@@ -180,6 +181,7 @@ def _summary(recorded: RecordedRun) -> Iterator[Compared]:
         "spans": timeline.count_spans(),
         "timeline_digest": recorded.digest,
         "preemptions": int(recorded.requests["preemptions"].sum()),
+        "preempted": preempted(timeline),
         **summarise(recorded.requests, recorded.token_gaps),
     }
     if len(recorded.run.requests["reason"]) == len(recorded.requests["outcome"]):

@@ -12,6 +12,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.report.experts import expert_balance
 from clustersim.report.measures import measures
 from clustersim.report.metrics import Columns, kv_peak, reasons, summarise, targets_ns
+from clustersim.report.preempted import preempted
 from clustersim.report.service import service_summary
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
@@ -96,6 +97,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         **service_summary(requests, timeline.steps, limits_ns),
         **measures(result),
         "preemptions": int(result.requests["preemptions"].sum()),
+        "preempted": preempted(timeline),
         "kv_blocks": result.kv_blocks,
         "prefix_cache": result.prefix_cache,
         "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),

@@ -17,7 +17,7 @@ from clustersim.model.architecture import Moe
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.given import Prepared
 from clustersim.run.legality import check_scenario, deployment_of
-from clustersim.run.simulate import RunResult, kv_blocks, replay_input
+from clustersim.run.simulate import RunResult, host_pool, kv_blocks, replay_input
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.limits import MAX_NS
@@ -36,6 +36,7 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
     """
     plan, serving = scenario.plan, scenario.serving
     owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+    host = host_pool(scenario)
     visited = {layer.ffn.top_k for layer in scenario.model.layers if isinstance(layer.ffn, Moe)}
     return Given(
         tp=plan.tp,
@@ -58,6 +59,9 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
         prefix_caching=serving.prefix_caching,
         down=_down(scenario) if scenario.faults else (),
         slow=_slow(scenario),
+        host_blocks=None if host is None else host.blocks * owners,
+        host_block_bytes=None if host is None else host.block_bytes,
+        host_bytes_per_s=None if host is None else _to_host(scenario),
     )
 
 
@@ -79,6 +83,15 @@ def _slow(scenario: Scenario) -> tuple[tuple[int, int, int, float], ...]:
         for rank, device in enumerate(devices)
         if device in fault.devices
     )
+
+
+def _to_host(scenario: Scenario) -> float:
+    """Return what the fastest link between a device and its host carries, in bytes per second."""
+    topology = scenario.topology
+    assert topology.hosts is not None
+    devices = range(len(topology.devices))
+    paths = [topology.hosts.host_path(device, out=out) for device in devices for out in (True, False)]
+    return max(float(topology.link_capacity[list(path)].min()) for path in paths)
 
 
 def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:
@@ -122,12 +135,12 @@ def history_of(
     return History(
         given=pools[0] if pools else given,
         pools=pools,
-        moves=timeline.moves,
         requests=told,
         steps=timeline.steps,
         chunks=timeline.chunks,
         decodes=timeline.decodes,
         facts=timeline.facts,
+        moves=timeline.moves,
         folded=timeline,
         prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),
     )

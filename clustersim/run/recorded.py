@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
+from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
 from clustersim.run.prefixes import cached_tokens
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
@@ -110,7 +110,9 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],
-        "preemptions": np.bincount(facts["request"][facts["kind"] == PREEMPTED], minlength=count)[chosen],
+        "preemptions": np.bincount(facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
+            chosen
+        ],
         "cached_tokens": cached_tokens(facts, count)[chosen],
         "queueing_ns": _or_nan(np.where(admitted == NEVER, NEVER, admitted - arrived)[chosen]),
         "prefill_ns": _or_nan(np.where(times.first_ns == NEVER, NEVER, times.first_ns - admitted)[chosen]),

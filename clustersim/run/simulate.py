@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from clustersim.plan.reshard import kv_shards
 from clustersim.replay.comm import CommTable
 from clustersim.replay.given import HandOver, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
+from clustersim.replay.swaps import HostPool
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.prefixes import Figures, prefix_figures
 from clustersim.run.requests import request_columns
@@ -198,6 +200,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         seed=scenario.seed,
         hand_over=hand_over,
         faults=scenario.faults,
+        host=host_pool(scenario),
     )
 
 
@@ -258,6 +261,26 @@ def _refuse_split_lockstep(scenario: Scenario, pools: int) -> None:
             f"{found}; use replica"
         )
         raise InputError(scenario.problem("plan.ep.scope", message))
+
+
+def host_pool(scenario: Scenario) -> HostPool | None:
+    """Return the host memory that sequences are swapped to; None where a preempted one is computed anew.
+
+    Raises
+    ------
+    InputError
+        When the memory of a host holds no block.
+    """
+    serving = scenario.serving
+    if serving.preemption != "swap" or serving.host_kv_bytes is None:
+        return None
+    per_token = [rank.kv_bytes_per_token for rank in scenario_memory(scenario)]
+    block_bytes = tuple(math.ceil(one * serving.kv_block_tokens) for one in per_token)
+    blocks = int(serving.host_kv_bytes // max(block_bytes))
+    if blocks < 1:
+        message = f"holds no block of {serving.kv_block_tokens} tokens: it takes {max(block_bytes):,} bytes per device"
+        raise InputError(scenario.problem("serving.host_kv", message))
+    return HostPool(blocks=blocks, block_bytes=block_bytes)
 
 
 def kv_blocks(scenario: Scenario) -> int:

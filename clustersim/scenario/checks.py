@@ -234,11 +234,24 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _prefix_routing(serving)
     if serving.get("prefix_caching") is True and serving.get("scheduler") == "disaggregated":
         yield ("serving", "prefix_caching"), "two pools can't cache prefixes yet; remove it, or name another scheduler"
+    yield from _swap(serving)
     if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
         "static",
         "continuous",
     ):
         yield ("serving", "long_prompt_tokens"), f"the scheduler {serving['scheduler']} takes whole prompts; remove it"
+
+
+def _swap(serving: Mapping[str, Any]) -> Iterator[Finding]:
+    if serving.get("preemption", "recompute") == "recompute":
+        if serving.get("host_kv") is not None:
+            yield ("serving", "host_kv"), "host memory for K/V goes with preemption: swap"
+        return
+    scheduler = serving.get("scheduler", "chunked_prefill")
+    if scheduler not in ("continuous", "chunked_prefill"):
+        yield ("serving", "preemption"), f"the scheduler {scheduler} can't swap yet; use continuous or chunked_prefill"
+    if serving.get("prefix_caching") is True:
+        yield ("serving", "preemption"), "shared prefixes can't be swapped yet; remove it, or prefix_caching"
 
 
 def _patience(serving: Mapping[str, Any], path: KeyPath) -> Iterator[Finding]:

@@ -62,6 +62,7 @@ Index = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_whole)]
 """A whole number from 0."""
 Duration = quantity("time", "60 s")
 DurationOrZero = quantity("time", "0 s", zero=True)
+Bytes = quantity("bytes", "64 GiB")
 Rate = quantity("rate", "4/s")
 Positive = Annotated[float, Field(gt=0)]
 

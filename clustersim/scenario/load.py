@@ -31,6 +31,7 @@ from clustersim.scenario.resolve import digest, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario
 from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart
 from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
+from clustersim.scenario.swaps import check_swaps
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
@@ -93,6 +94,8 @@ def build_scenario(document: Document) -> Scenario:
             attempt(partial(check_visits, *one, model[0], document))
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
+    if topology is not None and plan is not None and serving is not None:
+        attempt(lambda: check_swaps(serving, plan, topology, faults or (), document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
     if cluster is not None and precision is not None:

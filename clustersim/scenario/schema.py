@@ -13,7 +13,18 @@ from pydantic import BeforeValidator, Field
 
 from clustersim.plan.parallel import Cut
 from clustersim.scenario.document import KeyPath
-from clustersim.scenario.fields import LONGEST_S, MOST, Count, Duration, DurationOrZero, Index, Part, refuse, short_for
+from clustersim.scenario.fields import (
+    LONGEST_S,
+    MOST,
+    Bytes,
+    Count,
+    Duration,
+    DurationOrZero,
+    Index,
+    Part,
+    refuse,
+    short_for,
+)
 from clustersim.scenario.workload_schema import WorkloadPart
 from clustersim.units import parse
 
@@ -211,6 +222,8 @@ class ServingPart(Part):
     max_batch_tokens: Count = 8192
     kv_block_tokens: Count = 16
     kv_blocks: Count | None = None
+    preemption: Literal["recompute", "swap"] = "recompute"
+    host_kv: Bytes | None = None
     prefix_caching: bool = False
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
     queue_limit: Count | None = None

@@ -18,6 +18,8 @@ POOL_SCHEDULER: Final = "chunked_prefill"
 """Of a pool that names none."""
 METHODS: Final = {"scheduler": "decide", "router": "route"}
 """Key of a scenario that may name a user's class → the method that the class must have."""
+DEFAULT_HOST_KV_BYTES: Final = 4.0 * 2**30
+"""Per device: vLLM 0.6's ``--swap-space`` (engine/arg_utils.py; general knowledge, not re-fetched)."""
 
 
 def build_serving(part: ServingPart, document: Document) -> ServingConfig:
@@ -39,12 +41,13 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     if problems:
         raise InputError(problems)
     ends = (f"{key}{end}" for key in METHODS for end in ("", "_options"))
-    elsewhere = {"engine", "order", *POOLS, "transfer", "queue_timeout", *ends}
+    elsewhere = {"engine", "order", "host_kv", *POOLS, "transfer", "queue_timeout", *ends}
     plain = part.model_dump(exclude=elsewhere)
     timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
+    host = part.host_kv if part.host_kv is not None or part.preemption == "recompute" else DEFAULT_HOST_KV_BYTES
     routing = PrefixRouting(**ways)
     return ServingConfig(
-        **chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout,
+        **chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout, host_kv_bytes=host,
         transfer=part.transfer or "whole", **plain,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from clustersim.serving.order import Order
 from clustersim.serving.user_class import UserClass
 
 SchedulerName = Literal["static", "continuous", "chunked_prefill"]
+PreemptionName = Literal["recompute", "swap"]
 RouterName = Literal["round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware"]
 TransferName = Literal["whole", "layerwise"]
 
@@ -59,6 +60,10 @@ class ServingConfig:
         Share of device memory that weights, buffers and K/V may fill, in (0, 1].
     kv_blocks : int or None
         Blocks of the K/V pool of each replica (of each SP rank that decodes); ``None`` sizes it from memory.
+    preemption : str
+        ``recompute`` (a victim computes its tokens anew) or ``swap`` (its blocks are kept in host memory meanwhile).
+    host_kv_bytes : float or None
+        Host memory for that, per device, as vLLM's ``swap_space`` was per GPU; None without ``swap``.
     prefix_caching : bool
         Whether full blocks of prompts are kept and shared (``serving.prefix_cache``).
     router : str or UserClass
@@ -82,6 +87,8 @@ class ServingConfig:
     kv_block_tokens: int = 16
     memory_utilization: float = 0.90
     kv_blocks: int | None = None
+    preemption: PreemptionName = "recompute"
+    host_kv_bytes: float | None = None
     prefix_caching: bool = False
     router: RouterName | UserClass = "round_robin"
     prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
@@ -98,6 +105,8 @@ class ServingConfig:
             return f"the queue is in the order of {self.order.by}"
         if self.long_prompt_tokens is not None:
             return "long prompts are cut by long_prompt_tokens"
+        if self.preemption == "swap":
+            return "sequences are swapped to host memory"
         if self.prefix_caching:
             return "prompts share cached prefixes"
         if self.router not in ("round_robin", "least_outstanding"):

@@ -11,6 +11,7 @@ from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.static import StaticScheduler
+from clustersim.serving.swapping import SwappingScheduler
 from clustersim.serving.user_class import UserClass
 
 _BY_ROLE: Final[dict[str, type[Scheduler]]] = {"prefill": PrefillScheduler, "decode": DecodeScheduler}
@@ -25,9 +26,15 @@ def make_pool(config: ServingConfig, *, blocks: int, owners: int) -> BlockPool:
 
 
 def make_scheduler(
-    config: ServingConfig, pool: BlockPool, *, stages: int, decode_overlap: bool, role: Role = "all"
+    config: ServingConfig,
+    pool: BlockPool,
+    *,
+    stages: int,
+    decode_overlap: bool,
+    role: Role = "all",
+    host: BlockPool | None = None,
 ) -> Scheduler:
-    """Return the scheduler that a configuration names, with nothing in it.
+    """Return the scheduler that a configuration names, with nothing in it; ``host`` are blocks to swap to.
 
     Raises
     ------
@@ -37,5 +44,7 @@ def make_scheduler(
     named = config.scheduler
     if isinstance(named, UserClass):
         return CustomScheduler(config, pool, named, stages=stages, decode_overlap=decode_overlap)
+    if host is not None:
+        return SwappingScheduler(config, pool, host, stages=stages, decode_overlap=decode_overlap)
     kind = _BY_ROLE[role] if role != "all" else StaticScheduler if named == "static" else Scheduler
     return kind(config, pool, stages=stages, decode_overlap=decode_overlap)

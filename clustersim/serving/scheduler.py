@@ -9,7 +9,8 @@ Both know one notion: computed tokens catch up with known ones. A scheduler has 
   "Sarathi-Serve", OSDI 2024; vLLM v1).
 
 When the K/V pool is empty, the sequence that came last is preempted: it gives its blocks back and later computes
-its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5).
+its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023, section 4.5), or they are kept in host
+memory meanwhile (``serving.swapping``).
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Scheduler:
         self.decodes_in_flight = 0
         self.leaving = 0
         self.evicted = False
+
+    @property
+    def aside(self) -> tuple[Sequence, ...]:
+        """Sequences that neither run nor wait to be admitted; none where preemption is by recomputation."""
+        return ()
 
     def refusal(self, sequence: Sequence) -> str | None:
         """Return why a request can never run here, or None."""

@@ -6,8 +6,8 @@ to is a function of the steps in order of completion alone: that in which the fi
 episode, else the slot that was used longest ago (one never used first, the lowest number of several).
 
 An episode ends with the last step of its slot that carried the request: when the next one does not, or another slot
-does, when the request is computed anew after a preemption (even if its slot then carries it without a step in between),
-when it finishes, or with the run.
+does, when the request is computed anew after a preemption or was swapped out (even if its slot then carries it without
+a step in between), when it finishes, or with the run.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Recorder:
         return episodes.decoded(step, steps, requests)
 
     def finished(self, replica: int, requests: tuple[int, ...]) -> None:
-        """End the episodes of requests that finished, or whose tokens are computed anew."""
+        """End the episodes of requests that finished, are swapped out, or whose tokens are computed anew."""
         if replica in self._episodes:
             self._episodes[replica].close(requests)
 

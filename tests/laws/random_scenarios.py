@@ -249,6 +249,26 @@ def troubled(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def swapped(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a scenario with few blocks that swaps sequences to the hosts of its devices, which have room for some."""
+    can = ("continuous", "chunked_prefill")
+    drawn = documents().filter(lambda one: one["topology"]["name"] != "fat-tree" and serves_alone(one))
+    found = draw(drawn.filter(lambda one: one["serving"]["scheduler"] in can))
+    limits, clients = draw(impatience())
+    size = found["serving"]["kv_block_tokens"]
+    swap = {
+        "preemption": "swap",
+        "host_kv": draw(st.sampled_from(("64 GiB", "1 MB", "400 kB"))),
+        "kv_blocks": -(-draw(st.sampled_from((80, 80, 100, 150))) // size),
+        "max_batch_requests": draw(st.sampled_from((2, 3, 8))),
+    }
+    crowd = {"requests": draw(st.integers(3, 7)), "output_tokens": {"uniform": {"low": 6, "high": 16}}}
+    if draw(st.booleans()):
+        crowd["arrivals"] = {"process": "all_at_once"}
+    return found | {"serving": found["serving"] | limits | swap, "workload": found["workload"] | clients | crowd}
+
+
+@st.composite
 def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario whose requests are prefilled in one pool and decoded in another, with plans of their own."""
     document = draw(documents())

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, HANDED_OVER, LOST, PREEMPTED, REJECTED
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    LOST,
+    PREEMPTED,
+    REJECTED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+)
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
@@ -25,9 +36,19 @@ def none_lost(reading: Reading) -> Finding:
     count = int(facts["request"].max(initial=-1)) + 1
     if requests is not None:
         count = max(count, len(requests["prompt_tokens"]))
-    arrived, rejected, admitted, preempted, finished, cancelled, lost = (
+    arrived, rejected, admitted, preempted, finished, cancelled, lost, out, back = (
         np.bincount(facts["request"][facts["kind"] == kind], minlength=count)
-        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, CANCELLED, LOST)
+        for kind in (
+            ARRIVED,
+            REJECTED,
+            ADMITTED,
+            PREEMPTED,
+            FINISHED,
+            CANCELLED,
+            LOST,
+            SWAPPED_OUT,
+            SWAPPED_IN,
+        )
     )
     left = cancelled + lost
     cut = reading.given.horizon_ns is not None
@@ -61,6 +82,11 @@ def none_lost(reading: Reading) -> Finding:
         findings.append(say((held < 0) | (held > 1), again, "admit what waits, preempt what runs"))
         early = (finished == 1) & (arrived == 1) & (held != 1)
         findings.append(say(early, "finishes without being admitted", "admit it first"))
+        twice = "is swapped out, or back, twice in a row"
+        findings.append(
+            say((out < back) | (out > back + 1), twice, "swap out what runs, and back what was swapped out")
+        )
+        findings.append(say((finished > 0) & (out != back), "finishes in host memory", "let it come back first"))
     elif (finished > 0).any():
         findings.append(lacking("whether each request is admitted (no admissions were recorded)"))
     if not cut:

@@ -9,6 +9,7 @@ from clustersim.legality.timeline_rules.holding import lent_to_one
 from clustersim.legality.timeline_rules.phases import gaps, place
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.reuse import taken_over
+from clustersim.legality.timeline_rules.swapped import keeps_its_entries
 
 
 def append_only(reading: Reading) -> Finding:
@@ -30,6 +31,7 @@ def append_only(reading: Reading) -> Finding:
     )
     if reading.history.facts is None:
         return contiguous
+    kept = keeps_its_entries(reading)
     gone = reading.count_before(reading.preempted, pieces.begin, also_at=True)[at]
     again = judged(
         len(at),
@@ -38,7 +40,7 @@ def append_only(reading: Reading) -> Finding:
         lambda i: "is computed anew from token 0, though its entries were never given back",
         "keep the entries, or preempt the sequence first",
     )
-    return merged(contiguous, again)
+    return merged(contiguous, again, kept)
 
 
 def one_entry(reading: Reading) -> Finding:

@@ -12,6 +12,7 @@ from clustersim.legality.timeline_rules.occupation import Occupation, losses
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
+from clustersim.legality.timeline_rules.swapped import copies_cost
 from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
@@ -138,7 +139,7 @@ def as_recorded(reading: Reading) -> Finding:
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
         return NOTHING
-    findings = [_shapes(tables), _durations(reading), _losses(tables), _as_slow_as_told(reading)]
+    findings = [_shapes(tables), _durations(reading), _losses(tables), _as_slow_as_told(reading), copies_cost(reading)]
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:

@@ -12,11 +12,12 @@ from clustersim.legality.timeline_rules.hand_over import reads_moved
 from clustersim.legality.timeline_rules.holding import enough
 from clustersim.legality.timeline_rules.pieces import Pieces
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.swapped import comes_back_first
 
 
 def reads_what_is_there(reading: Reading) -> Finding:
     """KV-2: what a sequence reads has arrived where it reads it, and has a block."""
-    return merged(_arrived(reading), enough(reading))
+    return merged(_arrived(reading), comes_back_first(reading), enough(reading))
 
 
 def _arrived(reading: Reading) -> Finding:

@@ -7,13 +7,25 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED, CANCELLED, FACTS, FINISHED, HANDED_OVER, PREEMPTED, RECEIVED, REUSED
+from clustersim.legality.history import (
+    ADMITTED,
+    CANCELLED,
+    FACTS,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    RECEIVED,
+    REUSED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+)
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.idle import none_left
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.swapped import away, host_pool
 
 
 def within_pool(reading: Reading) -> Finding:
@@ -50,7 +62,9 @@ def _sized(reading: Reading) -> Finding:
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
         if facts is not None and "used" in facts:
-            rows = reading.facts_of(ADMITTED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, RECEIVED, REUSED)
+            rows = reading.facts_of(
+                ADMITTED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, RECEIVED, REUSED, SWAPPED_OUT, SWAPPED_IN
+            )
             rows = rows[(facts["replica"][rows] >= 0) & (facts["replica"][rows] < len(pool))]
             used, there = facts["used"][rows], pool[facts["replica"][rows]]
             findings.append(
@@ -70,17 +84,17 @@ def _sized(reading: Reading) -> Finding:
     running = runs.column("batch_requests")
     if most_requests is not None and running is not None:
         exceeds("but its buffers hold", "sequences", most_requests, running)
-    return merged(*findings)
+    return merged(*findings, host_pool(reading))
 
 
 def all_return(reading: Reading) -> Finding:
-    """KV-7: blocks come back when a sequence ends or is preempted, once, and none is missing at the end."""
+    """KV-7: blocks come back when a sequence ends, is preempted or swapped, once, and none is missing at the end."""
     pieces, runs, facts = reading.pieces, reading.runs, reading.history.facts
     by_record = merged(given_back(reading), kept(reading), none_left(reading))
     if pieces is None or runs is None or facts is None:
         return by_record
     moved = freed_when_moved(reading.hand_overs, pieces)
-    return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, by_record)
+    return merged(_in_time(reading), _counted(reading), _preempted(reading), moved, away(reading), by_record)
 
 
 def _in_time(reading: Reading) -> Finding:
@@ -160,13 +174,17 @@ def _counted(reading: Reading) -> Finding:
                 looked & ((used < use.at_end) | (used > use.most)),
                 lambda i: f"replica {replica[i]}, request {facts['request'][rows[i]]}",
                 lambda i: (
-                    f"after it {FACTS[int(facts['kind'][rows[i]])].replace('preempted', 'was preempted')} at "
+                    f"after it {_ended(int(facts['kind'][rows[i]]))} at "
                     f"{facts['time_ns'][rows[i]]:,} ns, " + _difference(used, use.at_end, i)
                 ),
                 "give every block back once, when its sequence ends or is preempted",
             )
         )
     return merged(*findings)
+
+
+def _ended(kind: int) -> str:
+    return {FINISHED: "finished", SWAPPED_OUT: "was swapped out"}.get(kind, f"was {FACTS[kind]}")
 
 
 def _difference(told: Int64Array, follows: Int64Array, at: int) -> str:

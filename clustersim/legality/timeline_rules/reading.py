@@ -10,6 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, REUSED, Given, History
+from clustersim.legality.timeline_rules.absence import Absence, absences_of
 from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
 from clustersim.legality.timeline_rules.contents import Contents
 from clustersim.legality.timeline_rules.hand_over import HandOvers
@@ -316,6 +317,14 @@ class Reading:
         rows, turns = rows[turns >= 0], turns[turns >= 0]
         released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
         return sharing_of(pieces, reused, released, contents, size, self.given.down)
+
+    @cached_property
+    def absences(self) -> list[Absence]:
+        """Stays of sequences in host memory; none where the record can't tell."""
+        history, pieces = self.history, self.pieces
+        if history.facts is None or pieces is None:
+            return []
+        return absences_of(history.facts, history.moves, pieces)
 
     @cached_property
     def sound(self) -> BoolArray:

@@ -1,7 +1,7 @@
 """K/V blocks in use over time, as they follow from what was computed: ceil(entries / block size) per sequence.
 
 A step takes the blocks that its new tokens need when it is decided; the end or the preemption of a sequence gives all
-of its blocks back at that instant.
+of its blocks back at that instant, and so does a swap to its host, which takes as many again when it comes back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, PREEMPTED, History
+from clustersim.legality.history import (
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+    History,
+)
+from clustersim.legality.timeline_rules.absence import held_at
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
@@ -30,7 +39,7 @@ class Use:
     at_last : int64 array of shape (runs,)
         When the last step of each run was decided.
     ends : int64 array of shape (ends,)
-        Rows of facts that end a request, or the last that preempts one at an instant.
+        Rows of facts that end a request, that say one was swapped out, or the last that preempts one at an instant.
     at_end : int64 array of shape (ends,)
         Right after each.
     most : int64 array of shape (ends,)
@@ -89,7 +98,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
     last &= preempted & (facts["kind"] <= FINISHED).all()
-    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED)) | last)
+    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT)) | last)
     return Use(
         at_run=at_run,
         at_last=at_run - first_takes + takes,
@@ -127,7 +136,8 @@ def returns(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the facts that give blocks back, in order of (replica, record).
 
-    Among them are those that take blocks for entries that are to be received: they give a negative number.
+    Among them are those that take blocks for entries that are to be received, or to come back from a
+    host: they give a negative number.
 
     Returns
     -------
@@ -165,12 +175,33 @@ def returns(
         turn[by_request] = gave - np.repeat(gave[opens], sizes)
     at = first + turn
     known = some & (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
-    amount = np.where(known, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
+    amount = np.where(known & ~_at_host(facts, rows), held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
     reserved = hand_overs.reserved
     turns = np.where(known, at, -1)
     if len(reserved):
         rows = np.concatenate((rows, reserved))
         turns = np.concatenate((turns, np.full(len(reserved), -1)))
         amount = np.concatenate((amount, -facts["value"][reserved].astype(np.int64) // size))  # minus, rounded up
+    swaps, swapped = _swapped(facts, pieces, size)
+    rows, amount = np.concatenate((rows, swaps)), np.concatenate((amount, swapped))
+    turns = np.concatenate((turns, np.full(len(swaps), -1)))
     order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
     return rows[order], turns[order], amount[order]
+
+
+def _at_host(facts: Table, rows: Int64Array) -> BoolArray:
+    """Return which facts end a request that is in host memory then, and holds no block of its device."""
+    kind, request = facts["kind"], facts["request"]
+    count = int(request.max(initial=-1)) + 1
+    out, back = (np.bincount(request[kind == which], minlength=count) for which in (SWAPPED_OUT, SWAPPED_IN))
+    left: BoolArray = (kind[rows] == CANCELLED) & (out > back)[request[rows]]
+    return left
+
+
+def _swapped(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
+    """Return the facts of swaps, and how many blocks each gives back."""
+    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)))
+    at = zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)
+    held = np.array([held_at(pieces, *one) for one in at], np.int64)
+    back = facts["kind"][rows] == SWAPPED_IN
+    return rows, np.where(back, -1, 1) * -(-held // size)

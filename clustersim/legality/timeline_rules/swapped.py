@@ -1,0 +1,200 @@
+"""What a stay in host memory must keep to: KV-1, KV-2, KV-6, KV-7, RUN-2 and RUN-4 of sequences that are swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S
+from clustersim.legality.history import CANCELLED
+from clustersim.legality.timeline_rules.absence import Absence
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.pieces import Pieces
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.timeline.tables import HOST
+
+NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
+
+
+def _said(stays: Iterable[Absence], faults: list[str], looked: int, fix: str) -> Finding:
+    """Return a finding with a sentence for each stay, empty where nothing is wrong."""
+    listed = list(stays)
+    return judged(
+        looked,
+        np.array([bool(fault) for fault in faults], bool),
+        lambda i: f"replica {listed[i].replica}, request {listed[i].request}",
+        lambda i: faults[i],
+        fix,
+    )
+
+
+def keeps_its_entries(reading: Reading) -> Finding:
+    """KV-1: what is copied out and back is all that the sequence has, from its first entry on."""
+    stays, moves = reading.absences, reading.history.moves
+    if not stays:
+        return NOTHING
+
+    def fault(stay: Absence) -> str:
+        for word, told in zip(("out", "in"), stay.told, strict=True):
+            if told not in (-1, stay.held):
+                return f"is swapped {word} with {told:,} entries, but has {stay.held:,}"
+        if moves is None:
+            return ""
+        for row in (*stay.out, *stay.back):
+            first, tokens = int(moves["first"][row]), int(moves["tokens"][row])
+            if (first, tokens) != (0, stay.held):
+                last = first + tokens
+                return f"has {stay.held:,} entries, but those of tokens {first:,} to {last:,} are copied"
+        return ""
+
+    fix = "copy all entries of a sequence, and nothing else"
+    return _said(stays, [fault(stay) for stay in stays], len(stays), fix)
+
+
+def comes_back_first(reading: Reading) -> Finding:
+    """KV-2: a sequence that was swapped out computes again when all its ranks have their entries back."""
+    stays, moves, pieces, given = reading.absences, reading.history.moves, reading.pieces, reading.given
+    if not stays or pieces is None:
+        return NOTHING
+    if moves is None:
+        return lacking(NO_COPIES)
+    ranks = given.tp * given.pp if given.mesh else None
+
+    def fault(stay: Absence) -> str:
+        if stay.in_at < 0:
+            return ""
+        begins = _next_begin(pieces, stay)
+        if begins is None:
+            return ""
+        came = {int(moves["to_rank"][row]) for row in stay.back}
+        left = {int(moves["from_rank"][row]) for row in stay.out}
+        if left and came != left:
+            lost = ", ".join(str(rank) for rank in sorted(left - came)[:4]) or "none"
+            return f"computes at {begins:,} ns, but its entries never come back to all ranks that they left ({lost})"
+        if ranks is not None and len(came) != ranks:
+            return f"computes at {begins:,} ns, but its entries come back to {len(came)} ranks of {ranks}"
+        until = max(int(moves["end_ns"][row]) for row in stay.back)
+        return f"computes at {begins:,} ns, but its entries come back until {until:,} ns" if begins < until else ""
+
+    return _said(stays, [fault(stay) for stay in stays], len(stays), "let entries come back before they are read")
+
+
+def _next_begin(pieces: Pieces, stay: Absence) -> int | None:
+    """Return when the sequence computes again after a stay."""
+    low = int(np.searchsorted(pieces.request, stay.request))
+    high = int(np.searchsorted(pieces.request, stay.request, side="right"))
+    later = pieces.begin[low:high][pieces.begin[low:high] >= stay.in_at]
+    return int(later.min()) if len(later) else None
+
+
+def away(reading: Reading) -> Finding:
+    """KV-7: from the start of the copy out until it has device blocks again, a sequence computes nothing."""
+    stays, moves, pieces = reading.absences, reading.history.moves, reading.pieces
+    if not stays or pieces is None:
+        return NOTHING
+
+    def fault(stay: Absence) -> str:
+        if stay.out_at < 0:
+            return f"gets blocks at {stay.in_at:,} ns to come back to, but was not swapped out"
+        leaves = stay.out_at
+        if moves is not None:
+            leaves = min([leaves, *(int(moves["start_ns"][row]) for row in stay.out)])
+        low = int(np.searchsorted(pieces.request, stay.request))
+        high = int(np.searchsorted(pieces.request, stay.request, side="right"))
+        running = pieces.end[low:high] > leaves
+        if stay.in_at >= 0:
+            running &= pieces.begin[low:high] < stay.in_at
+        at = np.flatnonzero(running)
+        if not len(at):
+            return ""
+        return (
+            f"goes on in step {pieces.first_step[low + at[0]]} though it leaves for its host from {leaves:,} ns on, "
+            f"where it gives its blocks back at {stay.out_at:,} ns"
+        )
+
+    def uncopied(stay: Absence) -> str:
+        copied = moves is None or stay.out_at < 0 or bool(stay.out)
+        return "" if copied else f"gives its blocks back at {stay.out_at:,} ns, but was not copied to its host"
+
+    fix = "compute a swapped sequence when it has come back"
+    return merged(
+        _said(stays, [fault(stay) for stay in stays], len(stays), fix),
+        _said(stays, [uncopied(stay) for stay in stays], 0, "copy a sequence out before its blocks are given back"),
+    )
+
+
+def host_pool(reading: Reading) -> Finding:
+    """KV-6: what is in host memory, or on its way to or from there, fits the pool."""
+    stays, moves, given = reading.absences, reading.history.moves, reading.given
+    if not stays or moves is None or given.host_blocks is None or given.block_tokens is None:
+        return NOTHING
+    facts = reading.history.facts
+    gone: dict[int, int] = {}
+    if facts is not None:
+        rows = np.flatnonzero(facts["kind"] == CANCELLED)
+        gone = dict(zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True))
+    changes: dict[int, list[tuple[int, int, int]]] = {}
+    for stay in stays:
+        blocks = -(-stay.held // given.block_tokens)
+        mine = changes.setdefault(stay.replica, [])
+        if stay.out:
+            mine.append((min(int(moves["start_ns"][row]) for row in stay.out), blocks, stay.request))
+        if stay.out and stay.back:
+            mine.append((max(int(moves["end_ns"][row]) for row in stay.back), -blocks, stay.request))
+        elif stay.out and stay.in_at < 0 and stay.request in gone:
+            mine.append((gone[stay.request], -blocks, stay.request))
+    faults = []
+    for replica, mine in sorted(changes.items()):
+        used = 0
+        for time, blocks, request in sorted(mine):
+            used += blocks
+            if used > given.host_blocks:
+                faults.append((replica, request, time, used))
+                break
+    return judged(
+        len(stays),
+        np.ones(len(faults), bool),
+        lambda i: f"replica {faults[i][0]}, request {faults[i][1]}",
+        lambda i: f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {given.host_blocks:,}",
+        "compute a preempted sequence anew where the host has no room",
+    )
+
+
+def copies_cost(reading: Reading) -> Finding:
+    """RUN-2: a copy carries the whole blocks of its sequence, and no faster than the link to the host."""
+    moves, given = reading.history.moves, reading.given
+    if moves is None or given.block_tokens is None or given.host_block_bytes is None or not given.mesh:
+        return NOTHING
+    rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
+    rank = np.maximum(moves["from_rank"][rows], moves["to_rank"][rows]).astype(np.int64)
+    stage = rank // given.stage_ranks % given.pp
+    blocks = -(-moves["tokens"][rows].astype(np.int64) // given.block_tokens)
+    due = blocks * np.array(given.host_block_bytes, np.int64)[stage]
+    carried = moves["bytes"][rows].astype(np.int64)
+    took = moves["end_ns"][rows] - moves["start_ns"][rows]
+    least = np.ceil(carried / given.host_bytes_per_s * NS_PER_S - 1) if given.host_bytes_per_s else np.zeros(len(rows))
+    where = cache(lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}")
+    return merged(
+        judged(
+            len(rows),
+            carried != due,
+            where,
+            lambda i: f"carries {carried[i]:,} bytes, where its {blocks[i]:,} blocks have {due[i]:,}",
+            "copy the blocks that the sequence has",
+        ),
+        judged(
+            0,
+            took < least,
+            where,
+            lambda i: (
+                f"takes {took[i]:,} ns for {carried[i]:,} bytes, which the link to the host needs {least[i]:,.0f} for"
+            ),
+            "let a copy take what its link needs",
+        ),
+    )
+
+
+__all__ = ["away", "comes_back_first", "copies_cost", "host_pool", "keeps_its_entries"]

@@ -1,0 +1,200 @@
+"""Swaps with one mistake in the record, or in the code that made it, and the rules that notice.
+
+The record is a run of two stages of two ranks with a pool in which sequences are swapped; as it is, it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import FACTS, History
+from clustersim.replay.swaps import Swaps
+from clustersim.run.audit import audit_run, history_of_run
+from clustersim.run.simulate import simulate
+from clustersim.serving.sequence import Sequence
+from clustersim.serving.swapping import Swap, SwappingScheduler
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_replay_mutations import document
+
+OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
+TIGHT: dict[str, Any] = {
+    "plan": {"tp": 2, "pp": 2},
+    "serving": {"kv_blocks": 30, "preemption": "swap", "host_kv": "1 GiB"},
+    "workload": {"output_tokens": {"uniform": {"low": 20, "high": 40}}},
+}
+
+
+def run(**serving: Any) -> Any:
+    changes = TIGHT | {"serving": TIGHT["serving"] | serving}
+    return simulate(scenario_of(document(**changes)))
+
+
+@cache
+def recorded() -> History:
+    return history_of_run(run())
+
+
+def facts_without(history: History, kind: int) -> History:
+    """Drop the first fact of a kind."""
+    assert history.facts is not None
+    keep = np.ones(len(history.facts["kind"]), bool)
+    keep[np.flatnonzero(history.facts["kind"] == kind)[0]] = False
+    return replace(history, facts={name: values[keep] for name, values in history.facts.items()})
+
+
+def fact_with(history: History, kind: int, name: str, change: int) -> History:
+    """Change a value of the first fact of a kind."""
+    assert history.facts is not None
+    values = history.facts[name].copy()
+    values[np.flatnonzero(history.facts["kind"] == kind)[0]] += change
+    return replace(history, facts={**history.facts, name: values})
+
+
+def move_with(history: History, side: str, name: str, change: Callable[[Any], Any]) -> History:
+    """Change a value of the first copy that has its host at a side."""
+    assert history.moves is not None
+    values = history.moves[name].copy()
+    row = np.flatnonzero(history.moves[f"{side}_rank"] < 0)[0]
+    values[row] = change(values[row])
+    return replace(history, moves={**history.moves, name: values})
+
+
+def moves_without(history: History, side: str, *, one: bool) -> History:
+    """Drop the copies that have their host at a side, or the first of them."""
+    assert history.moves is not None
+    rows = np.flatnonzero(history.moves[f"{side}_rank"] < 0)
+    keep = np.ones(len(history.moves["request"]), bool)
+    keep[rows[:1] if one else rows] = False
+    return replace(history, moves={name: values[keep] for name, values in history.moves.items()})
+
+
+def twice(history: History) -> History:
+    """Let a rank copy two sequences out at a time."""
+    assert history.moves is not None
+    return replace(
+        history, moves={name: np.concatenate((values[:1], values)) for name, values in history.moves.items()}
+    )
+
+
+def tiny_host(history: History) -> History:
+    return replace(history, given=replace(history.given, host_blocks=3))
+
+
+LATE = 10**9
+RECORDS: list[tuple[str, Callable[[History], History], set[str]]] = [
+    ("it never left", lambda h: facts_without(h, OUT), {"RUN-4", "KV-7"}),
+    ("it never got blocks to come back to", lambda h: facts_without(h, IN), {"RUN-4", "KV-7"}),
+    ("it computes while it is away", lambda h: fact_with(h, IN, "time_ns", LATE), {"KV-7"}),
+    ("it is said to have one entry more", lambda h: fact_with(h, OUT, "value", 1), {"KV-1"}),
+    ("it is said to come back with one less", lambda h: fact_with(h, IN, "value", -1), {"KV-1"}),
+    ("its blocks are not given back", lambda h: fact_with(h, OUT, "used", 2), {"KV-7"}),
+    ("its last entry stays behind", lambda h: move_with(h, "from", "tokens", lambda n: n - 1), {"KV-1"}),
+    ("its first entry is not copied", lambda h: move_with(h, "to", "first", lambda n: n + 1), {"KV-1"}),
+    ("half of its bytes are copied", lambda h: move_with(h, "to", "bytes", lambda n: n // 2), {"RUN-2"}),
+    ("it is copied in no time", lambda h: move_with(h, "to", "start_ns", lambda n: n + LATE), {"RUN-2"}),
+    ("it computes before it is back", lambda h: move_with(h, "from", "end_ns", lambda n: n + LATE), {"KV-2"}),
+    ("nothing comes back", lambda h: moves_without(h, "from", one=False), {"KV-2"}),
+    ("a rank does not get its share back", lambda h: moves_without(h, "from", one=True), {"KV-2"}),
+    ("nothing is copied out", lambda h: moves_without(h, "to", one=False), {"KV-7"}),
+    ("two are copied at a time", twice, {"RUN-3"}),
+    ("the host has no room for it", tiny_host, {"KV-6"}),
+]
+
+
+def test_record_of_swaps_is_legal_and_looked_at():
+    verdict = check_history(recorded())
+    assert verdict.violations == ()
+    assert recorded().moves is not None
+    assert len(recorded().moves["request"]) >= 8  # type: ignore[index]  # just asserted
+
+
+@pytest.mark.parametrize(("mutate", "rules"), [one[1:] for one in RECORDS], ids=[one[0] for one in RECORDS])
+def test_audit_catches_a_mistake_in_the_record(mutate, rules):
+    assert rules <= {found.rule for found in check_history(mutate(recorded())).violations}
+
+
+def too_early(patch: pytest.MonkeyPatch) -> None:
+    """A sequence goes on as soon as its copy back has begun."""
+    begin, copied = Swaps.begin, SwappingScheduler.copied
+
+    def early(self: Swaps, swap: Swap) -> None:
+        begin(self, swap)
+        if not swap.out:
+            self.on_end([swap.sequence])
+
+    def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
+        known = sequence.request in self.outbound or sequence.request in self.inbound
+        return known and copied(self, now, sequence)
+
+    patch.setattr(Swaps, "begin", early)
+    patch.setattr(SwappingScheduler, "copied", once)
+
+
+def kept_block(patch: pytest.MonkeyPatch) -> None:
+    """A device block of the first sequence that is swapped stays behind."""
+    leaked: list[int] = []
+    preempt = SwappingScheduler._preempt
+
+    def leak(self: SwappingScheduler, now: int, sequence: Sequence) -> None:
+        preempt(self, now, sequence)
+        left = self.outbound.get(sequence.request)
+        if left is not None and not leaked:
+            leaked.append(sequence.request)
+            self.outbound[sequence.request] = replace(left, blocks=left.blocks - 1)
+
+    patch.setattr(SwappingScheduler, "_preempt", leak)
+
+
+def endless_host(patch: pytest.MonkeyPatch) -> None:
+    """The host lends what it does not have."""
+    patch.setattr(SwappingScheduler, "host", property(lambda self: self.large, _enlarged), raising=False)
+
+
+def _enlarged(scheduler: SwappingScheduler, pool: Any) -> None:
+    pool.blocks, pool.free = 1000, [1000] * len(pool.free)
+    scheduler.large = pool  # type: ignore[attr-defined]  # where the property finds it
+
+
+def uncopied(patch: pytest.MonkeyPatch) -> None:
+    """A victim's blocks are given back before its copy has ended."""
+    begin, copied = Swaps.begin, SwappingScheduler.copied
+
+    def at_once(self: Swaps, swap: Swap) -> None:
+        begin(self, swap)
+        if swap.out:
+            self.on_end([swap.sequence])
+
+    def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
+        known = sequence.request in self.outbound or sequence.request in self.inbound
+        return known and copied(self, now, sequence)
+
+    patch.setattr(Swaps, "begin", at_once)
+    patch.setattr(SwappingScheduler, "copied", once)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "host_kv", "rule"),
+    [(too_early, "1 GiB", "KV-2"), (kept_block, "1 GiB", "KV-7"), (uncopied, "1 GiB", "KV-7")],
+)
+def test_audit_catches_mutated_code_of_swaps(mutate, host_kv, rule):
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        result = run(host_kv=host_kv)
+    assert rule in {found.rule for found in audit_run(result).violations}
+    assert audit_run(run(host_kv=host_kv)).violations == ()
+
+
+def test_audit_catches_a_host_that_lends_what_it_does_not_have():
+    small = "60 kB"  # a few blocks
+    with pytest.MonkeyPatch.context() as patch:
+        endless_host(patch)
+        result = run(host_kv=small)
+    assert "KV-6" in {found.rule for found in audit_run(result).violations}
+    assert audit_run(run(host_kv=small)).violations == ()
