@@ -24,7 +24,7 @@ from tests.laws.proof_cases import case
 
 TIMES: Final = int(os.environ.get("CLUSTERSIM_PROOFS", "1"))
 
-EXAMPLES: Final = {"t": 40, "p": 20, "s": 50, "te": 40, "se": 30, "ts": 40, "tsp": 40, "tse": 30, "tsep": 60}
+EXAMPLES: Final = {"t": 25, "p": 15, "s": 30, "te": 25, "se": 20, "ts": 25, "tsp": 30, "tse": 20, "tsep": 45}
 """Primitives that a plan may use (tensor, sequence, expert, pipeline) → how many plans."""
 
 

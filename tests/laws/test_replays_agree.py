@@ -27,13 +27,13 @@ def test_replays_agree_when(name: str) -> None:
     assert agree(case_input(CORPUS[name])).how != "events", "it tests no lane"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=SLOW)
 @given(cases(), WINDOWS, MOST)
 def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
 @given(crowds(), WINDOWS, MOST)
 def test_replays_agree_on_crowds_of_requests(crowd: Crowd, window: Window, most: int) -> None:
     agree(crowd_input(crowd), window, most)

@@ -26,7 +26,7 @@ from clustersim.scenario.parts import load_model
 from tests.laws.graph_cases import model_of, plan_of
 from tests.laws.random_scenarios import documents, scenario_of
 
-EXAMPLES = int(os.environ.get("CLUSTERSIM_GRAPH_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("CLUSTERSIM_GRAPH_EXAMPLES", "160"))
 quiet = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
