@@ -68,6 +68,10 @@ class Given:
         Bytes of a block on a rank of each stage.
     host_bytes_per_s : float or None
         What the fastest link between a device and its host carries.
+    weak : tuple of (int, int, int, float, float)
+        Rank whose sends to the next stage cross a link that carries less between two instants, ns, these instants,
+        what of a send no byte takes at most, ns, and how much longer its bytes take, as a share of what they take
+        over links as they should be.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -102,6 +106,7 @@ class Given:
     host_blocks: int | None = None
     host_block_bytes: tuple[int, ...] | None = None
     host_bytes_per_s: float | None = None
+    weak: tuple[tuple[int, int, int, float, float], ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import STREAMS
+from clustersim.legality.history import STREAMS, Given
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import Occupation, losses
@@ -149,6 +149,7 @@ def as_recorded(reading: Reading) -> Finding:
         sent = (has[:, None] > 0) & (passes.sends_for >= 0)
         places, ranks = np.nonzero(sent)
         start, end, left, cost = (values[places, ranks] for values in (starts, ends, passes.leaves, passes.sends_for))
+        cost = _over_weak_links(reading.given, passes, places, ranks, cost)
         findings.append(
             judged(
                 len(places),
@@ -162,6 +163,19 @@ def as_recorded(reading: Reading) -> Finding:
             )
         )
     return merged(*findings)
+
+
+def _over_weak_links(
+    given: Given, passes: Occupation, places: Int64Array, ranks: Int64Array, cost: Int64Array
+) -> Int64Array:
+    """Return what sends take at least, those of passes that start while a link on their way is weak the longer."""
+    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
+    sender, begun = number * given.stage_ranks + ranks, passes.start[places]
+    found = cost.astype(np.float64)
+    for rank, since, until, fixed_ns, more in given.weak:
+        crosses = (sender == rank) & (begun >= since) & (begun < until)
+        found += np.where(crosses, np.maximum(0.0, (cost - fixed_ns - 1) * more - 1), 0.0)  # costs are rounded to ns
+    return np.floor(found).astype(np.int64)
 
 
 def place_of(passes: Occupation, at: int) -> str:

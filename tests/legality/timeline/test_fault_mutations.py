@@ -8,7 +8,9 @@ import pytest
 
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.given import Prepared
+from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
+from clustersim.replay.strain import Strain, Strains
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
@@ -35,12 +37,59 @@ def keeps_its_cache(patch: Patch) -> None:
     patch.setattr(Fleet, "restart", remembers)
 
 
+def sends_at_full_speed(patch: Patch) -> None:
+    """A send over a weak link takes no longer than over a link as it should be."""
+    cost = Pipeline._send_cost
+
+    def unaware(self: Pipeline, stage: int, rank: int, micro: Any) -> Any:
+        strain = micro.strains.pop(stage, None)
+        found = cost(self, stage, rank, micro)
+        if strain is not None:
+            micro.strains[stage] = strain
+        return found
+
+    patch.setattr(Pipeline, "_send_cost", unaware)
+
+
+def runs_at_full_speed(patch: Patch) -> None:
+    """The kernels of a slow device take no longer than those of others."""
+    patch.setattr(Strain, "kernel_ns", lambda self, rank, duration: duration)
+
+
+def does_not_know_of_slowness(patch: Patch) -> None:
+    """Passes on a slow device are those of one as it should be."""
+    patch.setattr(Strains, "of", lambda self, stage, now: None)
+
+
+def works_while_it_is_down(patch: Patch) -> None:
+    """A replica that has failed goes on with what comes next."""
+    restart = Fleet.restart
+
+    def lives_on(self: Fleet, replica: Replica) -> Any:
+        found = restart(self, replica)
+        replica.alive = True
+        return found
+
+    patch.setattr(Fleet, "restart", lives_on)
+
+
+LINK = ["n0.g0", "n0.nvswitch"]
+PIPELINED = {"pp": 2, "tp": 1}
+WEAK = document(plan=PIPELINED, faults=[{"link": LINK, "at": "0 s", "factor": 0.01}])
+STRAGGLER = document(plan={"tp": 2}, faults=[{"device": 1, "at": "0 s", "slowdown": 3.0}])
+DOWN = document(faults=[{"device": 0, "at": "1.2 ms", "until": "2.5 ms"}])
 CACHED = document(
     serving={"prefix_caching": True},
     workload={"shared_prefixes": {"groups": 1, "tokens": 24}},
     faults=[{"device": 0, "at": "1.2 ms", "until": "1.5 ms"}],
 )
-MISTAKES = [(keeps_its_cache, CACHED, "KV-5")]
+MISTAKES = [
+    (keeps_its_cache, CACHED, "KV-5"),
+    (sends_at_full_speed, WEAK, "RUN-2"),
+    (runs_at_full_speed, STRAGGLER, "RUN-2"),
+    (does_not_know_of_slowness, STRAGGLER, "RUN-2"),
+    (works_while_it_is_down, DOWN, "RUN-3"),
+]
 
 
 @pytest.mark.parametrize(("mistake", "given", "rule"), MISTAKES, ids=[one[0].__name__ for one in MISTAKES])
