@@ -33,7 +33,7 @@ class Fault:
     slowdown: float | None = None
     share: float = 0.0
     loses: bool = False
-    name: str = field(default="something that it needs", compare=False)
+    name: str = field(default="something", compare=False)
 
     @property
     def fails(self) -> bool:

@@ -12,7 +12,7 @@ from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
 from clustersim.replay.swaps import Swaps
-from clustersim.replay.wiring import Shapes, StageWiring
+from clustersim.replay.wiring import MicroBatch, Shapes, StageWiring
 from clustersim.serving.sequence import Sequence
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
@@ -58,7 +58,10 @@ class Fleet:
     def restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         evicted = replica.fail(self.prepared.new_scheduler())
-        replica.attach(self._pipeline(replica))
+        if not isinstance(replica, Member):
+            replica.attach(self._pipeline(replica))
+        elif replica is replica.group.members[0]:
+            self._attach(replica.group)
         return evicted
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
@@ -100,7 +103,8 @@ class Fleet:
     def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
         """Return all replicas of a pool as one: those that share their experts."""
         prepared = self.prepared
-        (wiring,) = self._wirings(pool.first_replica, pool, shapes)
+        first = pool.first_replica
+        (wiring,) = self.wirings[first] = self._wirings(first, pool, shapes)
 
         def member(index: int) -> Member:
             return Member(
@@ -109,12 +113,7 @@ class Fleet:
             )  # fmt: skip
 
         together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
-        together.attach(
-            Pipeline(
-                self.env, self.network, prepared.given.comm, pool.first_replica, [wiring],
-                on_free=lambda: self.wake(pool.first_replica), on_step=together.step_ended,
-            )
-        )  # fmt: skip
+        self._attach(together)
         return together
 
     def _swaps(self, replica: Replica) -> Swaps | None:
@@ -126,9 +125,13 @@ class Fleet:
             [wiring.devices for wiring in self.wirings[replica.index]], given.plan.tp, on_end=replica.end_swaps,
         )  # fmt: skip
 
-    def _pipeline(self, replica: Replica) -> Pipeline:
+    def _attach(self, together: Lockstep) -> None:
+        """Give replicas in lockstep their pipeline: that of the first one."""
+        together.attach(self._pipeline(together.members[0], together.step_ended))
+
+    def _pipeline(self, replica: Replica, on_step: Callable[[MicroBatch], None] | None = None) -> Pipeline:
         return Pipeline(
             self.env, self.network, self.prepared.given.comm, replica.index, self.wirings[replica.index],
-            on_free=lambda: self.wake(replica.index), on_step=replica.step_ended,
+            on_free=lambda: self.wake(replica.index), on_step=on_step or replica.step_ended,
             strains=self.prepared.strains(replica.index),
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -316,8 +316,11 @@ class Prepared:
 
     @cached_property
     def outages(self) -> tuple[Outage, ...]:
-        """When which replicas are down."""
-        return outages(self.given.faults, self.mesh, self.links_of)
+        """When which replicas are down: all that share experts together."""
+        found = outages(self.given.faults, self.mesh, self.links_of)
+        if not self.given.plan.is_lockstep:
+            return found
+        return tuple(replace(one, replica=replica) for replica in range(self.given.plan.dp) for one in found)
 
     @cached_property
     def slowing(self) -> tuple[Fault, ...]:

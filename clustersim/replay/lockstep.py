@@ -58,6 +58,14 @@ class Member(Replica):
         if self.index == 0:
             self.group.stop(now)
 
+    def _cut(self, now: int) -> None:
+        self.group.cut(now)
+
+    def _cut_off(self, now: int) -> None:
+        """Account for the steps of the group that have ended, once for all: what one needs has failed for all."""
+        if self is self.group.members[0]:
+            self.group.cut_off(now)
+
 
 class Lockstep:
     """Replicas that take every step together.
@@ -99,7 +107,7 @@ class Lockstep:
         for member, decision, part in zip(self.members, self.decisions, parts, strict=True):
             member.account(decision, part)
         batch = together(parts)
-        if self.jumps and self._steady:
+        if self.jumps and self._steady and not self.pipeline.is_strained(0):
             self._jump(batch)
         else:
             self._step(batch)
@@ -153,6 +161,8 @@ class Lockstep:
         totals = program.template.total_times(Durations(row=row, columns=columns, varying=varying).table())
         ends = now_ns(self.env) + np.cumsum(totals)
         starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
+        most = self.pipeline.steps_before_change(starts)
+        starts, ends, varying = starts[:most], ends[:most], varying[:most]
         self.run = Run(
             decision=NOTHING, batch=batch, row=row, columns=columns, varying=varying, starts=starts, ends=ends
         )
@@ -195,6 +205,18 @@ class Lockstep:
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.record_steps(replace(run, decision=decision), self.steps, steps, member.rows.popleft())
         self.steps += steps
+
+    def cut_off(self, now: int) -> None:
+        """Account for the steps that have ended, and forget the one under way: what it runs on has failed."""
+        if self.run is not None:
+            self.run.version += 1
+            self.stop(now)
+            self.run = None
+        elif not self.pipeline.free:
+            self.steps -= 1
+        for member in self.members:
+            member.run = None
+        self.pipeline.abandon()
 
     def stop(self, now: int) -> None:
         """At the horizon: account for the steps of a run that have ended, and for the start of the next one."""

@@ -23,12 +23,12 @@ class Outage:
     at_ns: int
     until_ns: int | None
     loses: bool
-    cause: str = "something that it needs"
+    cause: str = "something"
 
     @property
     def words(self) -> str:
         """What failed when."""
-        return f"{self.cause} of replica {self.replica} failed at {self.at_ns / NS_PER_S:g} s"
+        return f"{self.cause}, which replica {self.replica} needs, failed at {self.at_ns / NS_PER_S:g} s"
 
 
 def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], frozenset[int]]) -> tuple[Outage, ...]:

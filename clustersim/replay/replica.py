@@ -224,20 +224,24 @@ class Replica:
             See :meth:`Scheduler.evict`.
         """
         now = now_ns(self.env)
+        self._cut_off(now)
+        evicted, cancelled = self.scheduler.evict(now)
+        self.recorder.finished(self.index, _requests((*evicted, *cancelled)))
+        self.flush()
+        self.alive, self.in_flight, self.outstanding = False, 0, 0
+        self.rows.clear()
+        self.scheduler = successor
+        return evicted, cancelled
+
+    def _cut_off(self, now: int) -> None:
+        """Account for the steps that have ended, and forget the others."""
         if self.run is None:
             self.steps -= self.in_flight
         else:
             self.run.version += 1
             self.stop(now)
             self.run = None
-        evicted, cancelled = self.scheduler.evict(now)
-        self.recorder.finished(self.index, _requests((*evicted, *cancelled)))
-        self.flush()
         self._pipeline.abandon()
-        self.alive, self.in_flight, self.outstanding = False, 0, 0
-        self.rows.clear()
-        self.scheduler = successor
-        return evicted, cancelled
 
     def _decide_anew(self) -> None:
         """Decide anew when the step that is under way has ended."""

@@ -53,7 +53,8 @@ class Strain:
         if slowest == plan.seconds_per_byte:
             return plan, duration_ns
         weak = replace(plan, seconds_per_byte=slowest)
-        return weak, max(duration_ns, to_ns(float(weak.seconds(payload_bytes))))
+        longer = float(weak.seconds(payload_bytes)) - float(plan.seconds(payload_bytes))
+        return weak, duration_ns + to_ns(max(0.0, longer))  # the duration has the engine's launch in it
 
 
 class Strains:

@@ -119,7 +119,8 @@ def _weak(scenario: Scenario) -> Iterator[tuple[int, int, int, float, float]]:
                 byte = float((send.load_per_byte / left[send.links]).max())
                 more = (byte - send.seconds_per_byte) / (send.seconds_per_byte + send.own_seconds_per_byte)
                 if more > 0.0:
-                    yield base + local, since, until, (send.alpha_s + send.ramp_s) * NS_PER_S, more
+                    fixed_s = send.alpha_s + send.ramp_s + scenario.engine.collective_launch_s
+                    yield base + local, since, until, fixed_s * NS_PER_S, more
 
 
 def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:

@@ -213,8 +213,6 @@ def _refuse_early_ends(scenario: Scenario, requests: Requests) -> None:
     """
     each = scenario.each_pool()
     reason = ""
-    if any(one.plan.is_lockstep for one in each):
-        reason = "of replicas in lockstep (plan.ep.scope: global)"
     if scenario.pools:
         reason = "beside two pools"
     if not reason:

@@ -234,15 +234,16 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def serves_alone(document: dict[str, Any]) -> bool:
-    """Return whether replicas are not in lockstep: only then may requests go early."""
+    """Return whether replicas are not in lockstep, and share no cached prefixes: only then may they swap."""
     ep = document["plan"].get("ep")
-    return not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
+    shared = document["serving"].get("prefix_caching", False)
+    return not shared and not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
 
 
 @st.composite
 def troubled(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario whose queues have limits, whose clients give up, or in which something fails or gets slower."""
-    found = draw(documents().filter(serves_alone))
+    found = draw(documents())
     limits, clients = draw(impatience())
     found = found | {"serving": found["serving"] | limits, "workload": found["workload"] | clients}
     return found | {"faults": draw(faults_of(found)) if draw(st.booleans()) else []}

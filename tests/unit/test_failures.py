@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from clustersim.cluster.fault import Fault
+from clustersim.collective.plan import CommPlan
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
+from clustersim.replay.strain import Strain
 from clustersim.report.summary import summary_of
 from clustersim.report.words import remarks
 from clustersim.run.audit import check_run
@@ -84,7 +86,7 @@ def test_without_a_replica_that_comes_back_requests_are_lost_or_rejected(mode):
     result = run([(0, 4, 9), (20_000, 4, 1)], (Fault(at_ns=10_000, devices=(0,)),), mode=mode)
     assert told(result, "lost", "rejected") == [("lost", 0, 10_000, 0, 0), ("rejected", 1, 20_000, 0, -1)]
     assert result.reasons == {
-        0: "something that it needs of replica 0 failed at 1e-05 s, and nothing took it over",
+        0: "something, which replica 0 needs, failed at 1e-05 s, and nothing took it over",
         1: "every replica has failed, and none comes back",
     }
 
@@ -279,13 +281,23 @@ def test_who_ends_without_all_its_tokens_has_a_reason_that_is_counted(tmp_path):
         "rejected": {"every replica has failed, and none comes back": 2},
         "cancelled": {"its client gave it up before its first token": 1},
         "lost": {
-            "device n0.g1 of replica 1 failed at 0.005 s, and what it served was lost": 2,
-            "node n0 of replica 0 failed at 0.009 s, and nothing took it over": 3,
-            "node n0 of replica 2 failed at 0.009 s, and nothing took it over": 4,
+            "device n0.g1, which replica 1 needs, failed at 0.005 s, and what it served was lost": 2,
+            "node n0, which replica 0 needs, failed at 0.009 s, and nothing took it over": 3,
+            "node n0, which replica 2 needs, failed at 0.009 s, and nothing took it over": 4,
         },
     }
     why = dict(zip(result.requests["request"].tolist(), result.requests["reason"].tolist(), strict=True))
-    assert why[1] == "device n0.g1 of replica 1 failed at 0.005 s, and what it served was lost"
-    words = "9 of 12 requests were lost when what served them failed and have no latency (4 × node n0 of replica 2"
+    assert why[1] == "device n0.g1, which replica 1 needs, failed at 0.005 s, and what it served was lost"
+    words = "9 of 12 requests were lost when what served them failed and have no latency (4 × node n0, which replica 2"
     assert [one[: len(words)] for one in remarks(summary) if "were lost" in one] == [words]
     assert audited_again(result, check_run(result)) == []
+
+
+def test_a_weak_link_adds_what_its_bytes_take_longer_to_what_the_engine_takes():
+    plan = CommPlan(
+        kind="send", algorithm="direct", group=(0, 1), alpha_s=5e-6, own_seconds_per_byte=0.0, ramp_s=0.0,
+        ramp_half_s=1.0, links=np.array([7]), load_per_byte=np.array([1.0]), seconds_per_byte=1e-9,
+    )  # fmt: skip
+    strain = Strain(slow={}, shares={7: 0.25}, capacity=np.full(8, 1e9))
+    weak, took = strain.communication(plan, 1000.0, 5_000 + 1_000 + 300)  # 300 ns are the engine's
+    assert (weak.seconds_per_byte, took) == (4e-9, 5_000 + 4_000 + 300)

@@ -20,13 +20,16 @@ from clustersim.replay.replay import Mode, replay
 from clustersim.report.step_features import lockstep_features
 from clustersim.report.summary import summary_of
 from clustersim.run.simulate import simulate
+from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.parts import as_one_replica
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
 from clustersim.timeline.usage import usage_of
+from tests.laws.accounts import account_for
 from tests.laws.agreement import agree
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
+from tests.legality.timeline.test_replay_mutations import document
 from tests.plain_usage import exposed_ns
 from tests.round_numbers import SPARSE, Arrival, deployment, lane
 
@@ -264,3 +267,30 @@ def test_a_deployment_in_lockstep_is_measured() -> None:
     # the same tokens need the same FLOPs, with or without shared experts
     flops = [one["utilisation"]["mfu"] * one["makespan_s"] for one in (found, alone)]
     assert flops[0] == pytest.approx(flops[1], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [{"device": 1, "at": "1 ms", "until": "4 ms"}],
+        [
+            {"device": 0, "at": "1 ms", "until": "4 ms", "lose": "lose"},
+            {"link": ["n0.g1", "n0.nvswitch"], "at": "6 ms"},
+        ],
+        [{"device": 1, "at": "1 ms", "until": "4 ms", "slowdown": 3.0}],
+        [],
+    ],
+)
+def test_replicas_that_share_experts_fail_and_come_back_together(faults):
+    given = document(
+        model={"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+        plan={"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}},
+        workload={"arrivals": {"process": "all_at_once"}, "cancel_after": {"share": 0.5, "fixed": "5 ms"}},
+        serving={"queue_timeout": "20 ms"},
+        faults=faults,
+    )
+    assert account_for(given).total() == 8
+    facts = simulate(scenario_of(given)).timeline.facts
+    preempted = facts["kind"] == FACT_KINDS.index("preempted")
+    together = [0, 1] if any("slowdown" not in fault for fault in faults) else []
+    assert sorted(set(facts["replica"][preempted & (facts["time_ns"] == 1_000_000)].tolist())) == together

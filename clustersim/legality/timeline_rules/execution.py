@@ -91,6 +91,7 @@ def _as_slow_as_told(reading: Reading) -> Finding:
         if slowdown < SURELY_SLOWER:
             continue
         replica, stage = divmod(rank // given.stage_ranks, given.pp)
+        replica = 0 if tables.lockstep > 1 else replica  # whose the passes of all are
         mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
         regular = np.flatnonzero(mine & (table["irregular"] < 0))
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
