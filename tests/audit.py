@@ -16,7 +16,16 @@ from clustersim.clock import Int64Array
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.run.simulate import RunResult, replay_input, simulate
 from clustersim.scenario.scenario import Scenario
-from clustersim.serving.decision import ADMITTED, ARRIVED, FINISHED, HANDED_OVER, PREEMPTED, REJECTED, SWAPPED_OUT
+from clustersim.serving.decision import (
+    ADMITTED,
+    ARRIVED,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    REJECTED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+)
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
@@ -88,7 +97,10 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
 
 
 def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
-    """Whoever is admitted is the first, in the declared order, of those that wait: new or preempted."""
+    """Whoever is admitted is the first, in the declared order, of those that wait: new or preempted.
+
+    So is whoever comes back from a host, of those there, and before anybody is admitted.
+    """
     facts, order, requests = result.timeline.facts, given.serving.order, given.requests
     if given.serving.scheduler == "static" and order.by != "arrival":
         return  # the members of a batch go before those that came after it was made up
@@ -110,16 +122,23 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
     ):
         if kind == ARRIVED:
             arrived.setdefault(replica, deque()).append((time, request))
-        elif kind in (ADMITTED, PREEMPTED):
+        elif kind in (ADMITTED, PREEMPTED, SWAPPED_OUT, SWAPPED_IN):
             decided.setdefault(replica, []).append((time, kind, request))
     for replica, decisions in decided.items():
         waiting: list[tuple[tuple[int, int, int], int]] = []
+        away: list[tuple[tuple[int, int, int], int]] = []
         for time, kind, request in decisions:
             while arrived[replica] and arrived[replica][0][0] <= time:
                 heappush(waiting, rank(arrived[replica].popleft()[1]))
             if kind == PREEMPTED:
                 heappush(waiting, rank(request))
+            elif kind == SWAPPED_OUT:
+                heappush(away, rank(request))
+            elif kind == SWAPPED_IN:
+                first = heappop(away)[1]
+                assert request == first, f"replica {replica} lets {request} come back at {time} ns before {first}"
             else:
+                assert not away, f"replica {replica} admits {request} at {time} ns before {away[0][1]} is back"
                 first = heappop(waiting)[1]
                 assert request == first, f"replica {replica} admits {request} at {time} ns before {first}"
 

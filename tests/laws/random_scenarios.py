@@ -254,7 +254,8 @@ def swapped(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario with few blocks that swaps sequences to the hosts of its devices, which have room for some."""
     can = ("continuous", "chunked_prefill")
     drawn = documents().filter(lambda one: one["topology"]["name"] != "fat-tree" and serves_alone(one))
-    found = draw(drawn.filter(lambda one: one["serving"]["scheduler"] in can))
+    swappable = drawn.filter(lambda one: one["serving"]["scheduler"] in can)
+    found = draw(swappable.filter(lambda one: not one["serving"].get("prefix_caching")))
     limits, clients = draw(impatience())
     size = found["serving"]["kv_block_tokens"]
     swap = {

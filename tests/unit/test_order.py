@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.serving.blocks import BlockPool
@@ -12,6 +12,7 @@ from clustersim.serving.decision import ADMITTED, PREEMPTED
 from clustersim.serving.order import UNLIMITED, Order, RankedQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.swapping import SwappingScheduler
 
 PRIORITY = Order(by="priority", patience_ns=100)
 SHORTEST = Order(by="shortest_prompt", patience_ns=10)
@@ -79,6 +80,75 @@ def test_a_preempted_sequence_returns_to_its_place_and_the_last_in_rank_gives_wa
     # goes to 3, which ranks below 2.
     assert [(r, k) for _, k, r, _, _ in chosen.facts if k == PREEMPTED] == [(2, PREEMPTED)]
     assert [s.request for s in chosen.waiting] == [2, 0]
+
+
+class Watched(Scheduler):
+    """Notes for whom somebody is preempted, and raises where that one ranks behind."""
+
+    needs: Sequence
+
+    def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
+        self.needs = sequence
+        return super()._grow(now, sequence, tokens, chosen)
+
+    def _preempt(self, now: int, sequence: Sequence) -> None:
+        assert sequence.rank > self.needs.rank
+        super()._preempt(now, sequence)
+
+
+class WatchedSwaps(Watched, SwappingScheduler):
+    """The same, by swap."""
+
+
+ORDERS = {
+    "arrival": Order(),
+    "priority": Order(by="priority", patience_ns=30),
+    "priority alone": Order(by="priority", patience_ns=UNLIMITED),
+    "shortest prompt": Order(by="shortest_prompt", patience_ns=3),
+}
+CROWD = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2)), max_size=14)
+"""(arrival, prompt, output, priority)"""
+
+
+@pytest.mark.parametrize("swaps", [False, True], ids=["recompute", "swap"])
+@pytest.mark.parametrize("named", ["continuous", "chunked_prefill"])
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(crowd=CROWD, blocks=st.integers(5, 9), budget=st.sampled_from((4, 16)))
+def test_preemption_and_skipping_keep_the_declared_order(order, named, swaps, crowd, blocks, budget):
+    config = ServingConfig(
+        scheduler=named, kv_block_tokens=4, order=order, max_batch_requests=3, max_batch_tokens=budget
+    )
+    pool, host = (BlockPool(blocks=many, block_tokens=4) for many in (blocks, 6))
+    chosen = WatchedSwaps(config, pool, host) if swaps else Watched(config, pool)
+    coming = [
+        sequence(request, arrived, prompt=prompt, output=output, priority=priority)
+        for request, (arrived, prompt, output, priority) in enumerate(sorted(crowd))
+    ]
+    served, waits, now = list(coming), {}, 0
+    while coming or chosen.waiting or chosen.running or chosen.aside:
+        while coming and coming[0].arrived_ns <= now:
+            waits[coming[0].request] = coming[0]
+            chosen.add(coming.pop(0))
+        decision = chosen.schedule(now)
+        for _, kind, request, _, _ in chosen.facts:
+            if kind == PREEMPTED:
+                waits[request] = served[request]
+            elif kind == ADMITTED:
+                first = waits.pop(request)
+                assert all(first.rank < other.rank for other in waits.values()), "the first in rank is admitted"
+        chosen.facts.clear()
+        now += 1
+        assert now < 5000, "nobody starves"
+        if decision is not None:
+            chosen.complete(now, decision)
+            chosen.facts.clear()
+        for swap in getattr(chosen, "swaps", ()):
+            chosen.copied(now, swap.sequence)
+        if swaps:
+            chosen.swaps.clear()
+    assert all(one.generated == one.output_tokens for one in served)
+    assert pool.used == host.used == 0
 
 
 def test_long_prompts_are_cut_and_leave_budget_to_others():
