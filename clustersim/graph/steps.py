@@ -112,9 +112,11 @@ def _links(before: ChainedStep, after: ChainedStep, plan: ParallelPlan) -> Itera
             written = writes.get((int(layer[node]), int(rank[node])))
             if written is not None:
                 yield written, node, EDGE_KINDS.index("kv")
+    ended = _first_ranks(before.graph)
     for end in ends:
-        for node in start:
-            yield end, node, kind
+        for node in start:  # replicas in lockstep know their own tokens only, and meet in the layers
+            if not plan.sp.whole or ended[end] // plan.tp == rank[node] // plan.tp:
+                yield end, node, kind
 
 
 def _named(graph: StepGraph, name: str) -> list[int]:

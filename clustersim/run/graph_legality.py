@@ -7,7 +7,7 @@ and a part of another, the rest of that one beside a decode, two decodes; anothe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clustersim.cost.precision import Precision
@@ -26,7 +26,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.scenario import Scenario
 
-_NO_GRAPHS: Final = "experts over the ranks of several replicas can't be expanded yet"
+_NO_GRAPHS: Final = "replicas that share experts can't be expanded where they have stages or split prompts"
 NOT_CHECKABLE: Final = Verdict(
     violations=(),
     rules=tuple(LookedAt(id=rule, level="G", looked_at=0, lacks=(_NO_GRAPHS,)) for rule in GRAPH_CHECKS),
@@ -62,6 +62,37 @@ def story(plan: ParallelPlan) -> tuple[StepContents, ...]:
     if plan.dp > 1:
         steps.append(StepContents(decodes=(DecodeToken(request=3, position=5),), replica=1))
     return tuple(steps)
+
+
+def lockstep_story(plan: ParallelPlan) -> tuple[StepContents, ...]:
+    """Return steps of replicas in lockstep: the first and the last have requests, the others idle (dummy batches).
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+        Of all replicas as one (``ParallelPlan.lockstep``).
+    """
+    last = plan.sp.degree - 1
+    long, part, rest = 11, 6, 4
+    first = [DecodeToken(request=0, position=long + t) for t in range(3)]
+    second = [DecodeToken(request=1, position=part + rest + t, owner=last) for t in range(2)]
+    steps = [
+        StepContents(chunks=(Chunk(request=0, start=0, count=long), Chunk(request=1, start=0, count=part, owner=last))),
+        StepContents(chunks=(Chunk(request=1, start=part, count=rest, owner=last),), decodes=(first[0],)),
+        StepContents(decodes=(first[1], second[0])),
+        StepContents(decodes=(first[2], second[1])),
+    ]
+    return tuple(_with_dummies(step, number, last) for number, step in enumerate(steps))
+
+
+def _with_dummies(step: StepContents, number: int, last: int) -> StepContents:
+    """Let each idle replica bring one token of a sequence of its own: of a prompt where all others prefill."""
+    idle = range(1, last)
+    if not step.decodes:
+        dummies = tuple(Chunk(request=1 + s, start=number, count=1, owner=s) for s in idle)
+        return replace(step, chunks=step.chunks + dummies)
+    tokens = tuple(DecodeToken(request=1 + s, position=number, owner=s) for s in idle)
+    return replace(step, decodes=step.decodes + tokens)
 
 
 def batch_of(step: StepContents, plan: ParallelPlan, model: ModelSpec) -> StepBatch:
@@ -116,9 +147,12 @@ def graph_view(
 
 def check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> Verdict:
     """Check the step graphs of a legal plan against every rule of level G."""
-    if plan.ep.scope == "global" and plan.dp > 1:
-        return NOT_CHECKABLE  # experts of all replicas are not in the graph of one
-    return check_graph(graph_view(model, plan, precision))
+    if not plan.is_lockstep:
+        return check_graph(graph_view(model, plan, precision))
+    if plan.pp > 1 or plan.sp.degree > 1:
+        return NOT_CHECKABLE
+    together = plan.lockstep
+    return check_graph(graph_view(model, together, precision, steps=lockstep_story(together)))
 
 
 def check_scenario_steps(scenario: Scenario) -> Verdict:

@@ -117,8 +117,8 @@ def test_deepseek_on_256_devices_is_legal_and_its_template_small(degrees: tuple[
     assert check_graph(view).violations == ()
 
 
-def test_experts_of_all_replicas_are_not_checkable() -> None:
-    plan = ParallelPlan(dp=2, tp=4, ep=ExpertPlan(degree=8, scope="global"))
+def test_experts_of_replicas_with_stages_are_not_checkable() -> None:
+    plan = ParallelPlan(dp=2, pp=2, tp=4, ep=ExpertPlan(degree=8, scope="global"))
     verdict = check_steps(model_of("moe"), plan, PRECISION)
     assert verdict.verdict == "not_checkable"
     assert [entry.id for entry in verdict.rules] == list(GRAPH_CHECKS)

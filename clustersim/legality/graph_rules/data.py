@@ -11,11 +11,15 @@ from clustersim.legality.graph_view import GraphView
 def keeps_apart(view: GraphView) -> GraphFinding:
     """DP-3: no edge or collective joins replicas, save dispatch and combine where experts span them."""
     plan = view.plan
-    if plan is None or plan.dp == 1:
+    if plan is None or (plan.dp == 1 and not plan.sp.whole):
         return NOTHING
-    replica = view.replica_of(view.rank)
+    replica_of = (
+        view.s_of if plan.sp.whole else view.replica_of
+    )  # replicas in lockstep are one, coordinate by coordinate
+    replica = replica_of(view.rank)
     source, target = view.source, view.target
-    shared = view.named("dispatch", "combine") if plan.ep.scope == "global" else np.zeros(len(view), bool)
+    spans = plan.ep.scope == "global" or plan.sp.whole
+    shared = view.named("dispatch", "combine") if spans else np.zeros(len(view), bool)
     known = (view.rank >= 0) & (view.rank < plan.world)
     crosses = known[source] & known[target] & (replica[source] != replica[target]) & ~shared[source] & ~shared[target]
     fix = "keep sequences, and all that they need, on one replica"
@@ -25,7 +29,7 @@ def keeps_apart(view: GraphView) -> GraphFinding:
     )  # fmt: skip
     across = np.zeros(len(view), bool)
     node = view.member_node
-    across[node[view.replica_of(view.member_rank) != replica[node]]] = True
+    across[node[replica_of(view.member_rank) != replica[node]]] = True
     groups = judged(
         view, 0, np.flatnonzero(across & ~shared),
         lambda node: f"{operator(view, node)} joins ranks of several replicas", fix, np.arange(len(view)),

@@ -99,7 +99,7 @@ def _needed(view: GraphView, plan: ParallelPlan, cells: Cells) -> BoolArray:
     by_step = np.zeros((len(view.steps), sp, sp), bool)
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
-            runs = chunk_segments(chunk.count, plan)
+            runs = chunk_segments(chunk, plan)
             first = [min((a for a, b in part if b > a), default=chunk.count) for part in runs]
             last = [max((b for a, b in part if b > a), default=0) for part in runs]
             for s in range(sp):

@@ -65,13 +65,21 @@ def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphF
         message = f"prefill has no boundary node, and {view.steps[after].kind} step {after} decodes its sequences"
         where = f"{view.steps[before].kind} step {before}"
         return GraphFinding(looked_at=1, faults=(GraphFault(where=where, message=message, fix=fix),))
-    node, start = pairs_of(done, between.unlike(view, starts, before))
+    node, start = _of_one_replica(view, *pairs_of(done, between.unlike(view, starts, before)))
     early = np.flatnonzero(~between.awaited(view, node, start))
 
     def message_of(at: int) -> str:
         return f"{place(view, int(start[at]))} does not wait for {operator(view, int(node[at]))}"
 
     return merged(past, judged(view, len(node), early, message_of, fix, node))
+
+
+def _of_one_replica(view: GraphView, node: Int64Array, start: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the pairs within one replica: of those in lockstep, each waits for its own tokens."""
+    if view.plan is None or not view.plan.sp.whole:
+        return node, start
+    own = view.s_of(view.rank[node]) == view.s_of(view.rank[start])
+    return node[own], start[own]
 
 
 def one_token_each(view: GraphView) -> GraphFinding:
@@ -112,7 +120,7 @@ def one_step_at_a_time(view: GraphView) -> GraphFinding:
             continue  # the way from prefill to decode is rule PH-1
         done = np.flatnonzero((view.step == before) & view.named("kv_write", "sample"))
         starts = np.flatnonzero((view.step == after) & view.named("schedule"))
-        node, start = pairs_of(done, between.unlike(view, starts, before))
+        node, start = _of_one_replica(view, *pairs_of(done, between.unlike(view, starts, before)))
         early = np.flatnonzero(~between.awaited(view, node, start))
         found.append(_early(view, node, start, early))
     return merged(*found) if found else NOTHING

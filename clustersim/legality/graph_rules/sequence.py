@@ -17,8 +17,8 @@ RESHARDS = ("all_to_all", "reduce_scatter")
 
 
 def splits_tokens(view: GraphView) -> bool:
-    """Whether the plan splits sequences."""
-    return view.plan is not None and view.plan.sp.degree > 1
+    """Whether the plan splits sequences; replicas in lockstep have whole ones."""
+    return view.plan is not None and view.plan.sp.degree > 1 and not view.plan.sp.whole
 
 
 def sp_collectives(view: GraphView) -> BoolArray:
@@ -123,7 +123,7 @@ def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
         return _enough_logits(view, plan, node, expected.sum(axis=1))
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
-            for s, runs in enumerate(chunk_segments(chunk.count, plan)):
+            for s, runs in enumerate(chunk_segments(chunk, plan)):
                 expected[at, s] += any(first < chunk.count == end for first, end in runs)
     rows = expected[view.step[node], view.s_of(view.rank[node])]
     wrong = np.flatnonzero(np.abs(view.amount[node] - rows) > 1e-6)

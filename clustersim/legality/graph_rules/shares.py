@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.layouts import qkv_width
-from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_rules.tokens import Carried, carried
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
@@ -69,22 +69,33 @@ def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphF
     """
     numbers = carried(view, plan)
     s = view.s_of(view.rank)
-    sampled = numbers.decode.sum(axis=1) + np.array([len(step.chunks) for step in view.steps], np.int64)
+    sampled = _sampled(view, plan, numbers)[view.step, s]
+    apart = plan.sp.degree == 1 or plan.sp.whole
     found = [
         _rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s]),
-        _rows(view, view.named("sample"), sampled[view.step]),
+        _rows(view, view.named("sample"), sampled),
     ]
-    if plan.sp.degree == 1:
+    if apart:
         found += [
-            _rows(view, view.named(*TOKEN_WISE), numbers.tokens[view.step, 0]),
-            _rows(view, view.named("attention_prefill"), numbers.prefill[view.step, 0]),
-            _rows(view, view.named("lm_head"), sampled[view.step]),
+            _rows(view, view.named(*TOKEN_WISE), numbers.tokens[view.step, s]),
+            _rows(view, view.named("attention_prefill"), numbers.prefill[view.step, s]),
+            _rows(view, view.named("lm_head"), sampled),
         ]
     if view.precision is not None:
         share = plan.tp if plan.split.embedding == "hidden" else 1
         each = 2 * model.hidden * view.precision.activation_bytes / share
-        found.append(_rows(view, view.named("embedding") & (plan.sp.degree == 1), numbers.tokens[view.step, 0], each))
+        found.append(_rows(view, view.named("embedding") & apart, numbers.tokens[view.step, s], each))
     return merged(*found)
+
+
+def _sampled(view: GraphView, plan: ParallelPlan, numbers: Carried) -> Int64Array:
+    """Return (steps, sp): the tokens that each rank samples; all of the step, but for replicas in lockstep."""
+    chunks = np.zeros_like(numbers.decode)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            chunks[at, chunk.owner if plan.sp.whole else 0] += 1
+    found: Int64Array = numbers.decode + chunks
+    return found if plan.sp.whole else np.repeat(found.sum(axis=1, keepdims=True), plan.sp.degree, axis=1)
 
 
 def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1.0) -> GraphFinding:

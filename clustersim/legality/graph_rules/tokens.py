@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.batch import Chunk
 from clustersim.legality.graph_view import GraphView
 from clustersim.legality.shards import Segment, segments_of
 from clustersim.plan.parallel import ParallelPlan
@@ -34,9 +35,14 @@ class Carried:
         return self.prefill + self.decode
 
 
-def chunk_segments(count: int, plan: ParallelPlan) -> tuple[tuple[Segment, ...], ...]:
-    """Return per SP rank the runs of a chunk's tokens that it has, counted from the chunk's first."""
-    return segments_of(count, plan) if plan.sp.degree > 1 else (((0, count),),)
+def chunk_segments(chunk: Chunk, plan: ParallelPlan) -> tuple[tuple[Segment, ...], ...]:
+    """Return per SP rank the runs of a chunk's tokens that it has, counted from the chunk's first.
+
+    Of replicas in lockstep, whose chunk it is has all of it.
+    """
+    if plan.sp.whole:
+        return tuple(((0, chunk.count),) if s == chunk.owner else () for s in range(plan.sp.degree))
+    return segments_of(chunk.count, plan) if plan.sp.degree > 1 else (((0, chunk.count),),)
 
 
 def carried(view: GraphView, plan: ParallelPlan) -> Carried:
@@ -48,7 +54,7 @@ def carried(view: GraphView, plan: ParallelPlan) -> Carried:
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
             context[at] += chunk.start
-            for s, runs in enumerate(chunk_segments(chunk.count, plan)):
+            for s, runs in enumerate(chunk_segments(chunk, plan)):
                 prefill[at, s] += sum(end - first for first, end in runs)
         if step.decodes is None:
             decode[at, : len(step.sequences)] = step.sequences[:sp]
