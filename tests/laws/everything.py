@@ -1,0 +1,55 @@
+"""Scenarios over all features together: what serves, in which order, with which limits, clients, caches and faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from tests.laws.random_scenarios import disaggregated, swapped, troubled
+
+USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
+SCHEDULER: Final = f"{USER}/pace_keeper.py:PaceKeeper"
+ROUTER: Final = f"{USER}/by_length.py:ByLength"
+
+
+@st.composite
+def everything(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a scenario: one pool with troubles mostly, else two pools, or sequences that are swapped."""
+    kind = draw(st.integers(0, 9))
+    found = draw(disaggregated() if kind == 0 else swapped() if kind == 1 else troubled())
+    serving = found["serving"]
+    if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
+        kept = {key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens")}
+        options = {"prompt_tokens": draw(st.sampled_from((2, 16, 256)))}
+        serving = kept | {"scheduler": SCHEDULER, "scheduler_options": options}
+        plan = {key: value for key, value in found["plan"].items() if key != "decode_overlap"}
+        found = found | {"plan": plan}  # this scheduler does not look at what is in flight, and would be refused
+    if draw(st.integers(0, 7)) == 0:
+        kept = {key: value for key, value in serving.items() if key != "router_options"}
+        serving = kept | {"router": ROUTER, "router_options": {"long": draw(st.sampled_from((8, 30)))}}
+    return found | {"serving": serving}
+
+
+def features(document: dict[str, Any]) -> Counter[str]:
+    """Return what a scenario has of all that may be drawn."""
+    plan, serving, workload = document["plan"], document["serving"], document["workload"]
+    ep = plan.get("ep")
+    scheduler = "own" if ":" in serving["scheduler"] else serving["scheduler"]
+    found = Counter({f"scheduler {scheduler}": 1})
+    found["own router"] = ":" in serving["router"]
+    found["two pools"] = "prefill" in plan
+    found["lockstep"] = isinstance(ep, dict) and ep.get("scope") == "global" and plan["dp"] > 1
+    found["prefix caching"] = bool(serving.get("prefix_caching"))
+    found["swap"] = serving.get("preemption") == "swap"
+    found["ranked queue"] = serving.get("order", {}).get("by", "arrival") != "arrival"
+    found["queue limit"] = "queue_limit" in serving
+    found["queue timeout"] = "queue_timeout" in serving
+    found["clients that give up"] = "cancel_after" in workload
+    for fault in document.get("faults", ()):
+        slow, weak = "slowdown" in fault, fault.get("factor", 0.0) > 0.0
+        found["slow device" if slow else "weak link" if weak else "failure"] = 1
+        found["losing failure"] |= fault.get("lose") == "lose"
+    return +found
