@@ -57,12 +57,13 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
         for one in found.verdict.violations:
             click.echo(f"{one.where}: {one.message}; {one.fix} [{one.rule}]")
     model, plan = found.model, found.plan
+    shape = f"dp {plan.sp.degree} in lockstep" if plan.sp.whole else f"sp {plan.sp.degree}"
     prompts = ", ".join(str(len(prompt)) for prompt in script.prompts)
     print_facts(
         {
             "model": f"{model.name}: {counted(len(model.layers), 'layer')}, hidden {model.hidden}, "
             f"{model.layers[0].attention.num_heads} heads",
-            "plan": f"tp {plan.tp}, sp {plan.sp.degree}, pp {plan.pp}, ep {plan.ep.degree}: {plan.replica_ranks} ranks",
+            "plan": f"tp {plan.tp}, {shape}, pp {plan.pp}, ep {plan.ep.degree}: {plan.replica_ranks} ranks",
             "steps": f"{len(script.steps)} of which {script.prefill_steps} with prompts ({prompts} tokens)",
             "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each",
             "logits": f"{proof.num_logits:,} vectors, largest relative error {proof.max_relative_error:.1e} "

@@ -122,7 +122,7 @@ def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions
     prefill, last = list[bool](), list[bool]()
     for part in parts:
         holder = [part.owner] * part.count
-        if not part.decodes and plan.sp.degree > 1:
+        if not part.decodes and plan.sp.degree > 1 and not plan.sp.whole:
             holder = [-1] * part.count
             for rank, runs in enumerate(segments(part.count, plan.sp.degree, plan.sp.partition or "contiguous")):
                 for first, end in runs:

@@ -18,7 +18,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.order import orders_from_spans
 from clustersim.proof.proof import RULES, Proof, graphs_of, prove
-from clustersim.proof.script import Part, Script, owner_of, random_prompts
+from clustersim.proof.script import Part, Script, chunked_script, owner_of, random_prompts
 from clustersim.proof.shrink import shrunk
 from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
@@ -74,7 +74,7 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     Raises
     ------
     InputError
-        When experts are spread over several replicas: the graph of one replica is then no program of its own.
+        When replicas that share experts have stages or split prompts.
     """
     scenario.refuse_pools("a proof")
     checked = check_scenario_plan(scenario)
@@ -82,9 +82,8 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
         silent = tuple(LookedAt(id=rule, level="X", looked_at=0) for rule in RULES)
         verdict = together((checked, Verdict(violations=(), rules=silent)))
         return ScenarioProof(verdict=verdict, proof=None, model=scenario.model, plan=scenario.plan, script=None)
-    if scenario.plan.ep.scope == "global" and scenario.plan.ep.degree > 1 and scenario.plan.dp > 1:
-        message = "experts spread over all replicas can't be executed yet; use replica"
-        raise InputError(scenario.problem("plan.ep.scope", message))
+    if scenario.plan.is_lockstep:
+        return _prove_lockstep(scenario, orders)
     model, plan = shrunk(scenario.model, scenario.plan, positions=max(PROMPTS) + OUTPUT_TOKENS)
     timeline = small_run(scenario, model, plan)
     script, starts = recorded(timeline, plan, model.vocab, scenario.seed)
@@ -94,6 +93,19 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     proof = prove(
         model, plan, script, graphs=graphs, orders=orders, recorded={"recorded order": order}, seed=scenario.seed
     )
+    return ScenarioProof(verdict=proof.verdict, proof=proof, model=model, plan=plan, script=script)
+
+
+def _prove_lockstep(scenario: Scenario, orders: int) -> ScenarioProof:
+    """Prove replicas that share experts, all of them as one program; no run is recorded for it."""
+    if scenario.plan.pp > 1 or scenario.plan.sp.degree > 1:
+        message = "replicas that share experts can't be executed where they have stages or split prompts; use replica"
+        raise InputError(scenario.problem("plan.ep.scope", message))
+    model, plan = shrunk(scenario.model, scenario.plan.lockstep, positions=max(PROMPTS) + OUTPUT_TOKENS)
+    script = chunked_script(
+        PROMPTS, output_tokens=OUTPUT_TOKENS, budget=BUDGET, vocab=model.vocab, plan=plan, seed=scenario.seed
+    )
+    proof = prove(model, plan, script, orders=orders, seed=scenario.seed)
     return ScenarioProof(verdict=proof.verdict, proof=proof, model=model, plan=plan, script=script)
 
 

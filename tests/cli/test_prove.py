@@ -109,15 +109,23 @@ def test_scenario_that_cannot_be_read_exits_with_2() -> None:
     assert invoke("prove", "s.yaml", "--set", "plan.tq=3").exit_code == 2
 
 
-def test_experts_over_all_replicas_are_refused_where_they_are_written() -> None:
-    plan = "plan={dp: 2, tp: 2, ep: {degree: 4, scope: global}}"
-    result = invoke("prove", "s.yaml", "--set", plan)
+def test_experts_over_all_replicas_are_proven_together() -> None:
+    plan = "plan={dp: 2, tp: 2, ep: {degree: 4, scope: global, redundant: 4}}"
+    result = invoke("prove", "mixtral-ep", "--set", plan, "--orders", "1")
+    assert result.exit_code == 0, result.output
+    assert "tp 2, dp 2 in lockstep, pp 1, ep 4: 4 ranks" in result.stdout
+    assert "program order, random order 0" in result.stdout
+
+
+def test_experts_over_replicas_with_stages_are_refused_where_they_are_written() -> None:
+    plan = "plan={dp: 2, pp: 2, tp: 2, ep: {degree: 4, scope: global}}"
+    result = invoke("prove", "mixtral-ep", "--set", plan)
     assert result.exit_code == 2
     assert "plan.ep.scope" in result.stderr
 
 
 UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "distserve-tp2-tp1", "distserve-tp2-pp2")
-"""Illegal; experts over all replicas (above) and two pools (below), which are refused."""
+"""Illegal; 32 replicas in lockstep (smaller ones above), and two pools (below), which are refused."""
 
 
 def test_two_pools_are_refused_where_they_are_written() -> None:
