@@ -11,6 +11,7 @@ from clustersim.graph.pipeline import pipeline_pass
 from clustersim.graph.sequence import sequence_pass
 from clustersim.graph.tensor import tensor_pass
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.built import refuse_unbuilt
 from clustersim.plan.parallel import ParallelPlan
 
 
@@ -19,7 +20,13 @@ def blueprint_of(model: ModelSpec, plan: ParallelPlan, precision: Precision, kin
 
     The passes run from the single-device graph outwards: tensor, sequence, expert, pipeline, data. Each is the
     identity at degree one.
+
+    Raises
+    ------
+    InputError
+        When the plan is of a kind that is not built, such as a ring of latents.
     """
+    refuse_unbuilt(plan, model)
     blueprint = single_device(model, precision, kind)
     blueprint = tensor_pass(blueprint, plan, precision)
     blueprint = pipeline_pass(blueprint, plan, model, precision)

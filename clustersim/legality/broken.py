@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
 from clustersim.legality.check import examine
-from clustersim.legality.deployment import Deployment
+from clustersim.legality.deployment import Deployment, either
 from clustersim.legality.mending import MOST_CANDIDATES
 from clustersim.legality.repair import Fault, Repair, degree_change
 from clustersim.legality.rule import Violation
+from clustersim.plan.built import built_schemes, unbuilt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,26 @@ class Broken:
 
 
 def broken_rules(deployment: Deployment) -> tuple[Broken, ...]:
-    """Return what the rules of level P find wrong with a deployment."""
-    return tuple(
+    """Return what the rules of level P find wrong with a deployment, or that nothing can be expanded for it."""
+    found = tuple(
         _of_fault(deployment, rule, fault) for rule, finding in examine(deployment).items() for fault in finding.faults
     )
+    return found or tuple(_unbuilt(deployment))
+
+
+def _unbuilt(deployment: Deployment) -> Iterator[Broken]:
+    """Yield a fault where a search came to a plan that is legal, and that it may not propose."""
+    problem = unbuilt(deployment.plan, deployment.model)
+    if problem is not None:
+        schemes = built_schemes(deployment.model)
+        repairs = tuple(Repair(text=name, change=((problem.path, name),)) for name in schemes)
+        yield Broken(
+            rule="SP-1",
+            where=problem.path,
+            message=problem.message,
+            advice=f"use {either(list(schemes))}",
+            offers=lambda *, last_resorts: Offer(rule="SP-1", repairs=repairs),
+        )
 
 
 def _of_fault(deployment: Deployment, rule: str, fault: Fault) -> Broken:

@@ -10,6 +10,7 @@ from typing import Final
 from clustersim.legality.deployment import Deployment, either
 from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_words
 from clustersim.legality.rule import Change, Violation
+from clustersim.plan.built import unbuilt
 
 Findings = Mapping[str, Finding]
 
@@ -73,7 +74,10 @@ def _tried(
     for repair in islice(_candidates(fault.repairs(), done), MOST_CANDIDATES):
         if repair.last_resort and any_held:
             return
-        after = examine(changed(deployment, repair.change))
+        other_plan = changed(deployment, repair.change)
+        if unbuilt(other_plan.plan, other_plan.model) and not unbuilt(deployment.plan, deployment.model):
+            continue
+        after = examine(other_plan)
         broken = {other for other, finding in after.items() if finding.faults and not before[other].faults}
         if broken - SIZE_RULES or not _mends(rule, fault, before, after):
             continue

@@ -6,7 +6,7 @@ Problems of all parts are reported together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
@@ -100,6 +101,8 @@ def build_scenario(document: Document) -> Scenario:
     attempt(lambda: _check_collectives(part, document))
     if cluster is not None and precision is not None:
         attempt(lambda: _check_peaks(cluster[0].device, precision, document))
+    if model is not None and plan is not None:
+        problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
     if problems:
         raise InputError(in_order(problems))
     assert cluster is not None
@@ -143,6 +146,16 @@ def build_scenario(document: Document) -> Scenario:
         origin=document,
         pools=pools,
     )
+
+
+def _unbuilt(model: ModelSpec, plans: Mapping[KeyPath, ParallelPlan], document: Document) -> list[Problem]:
+    """Return, at its place, what of the plans no step graph can be expanded for."""
+    found = [(pool, unbuilt(plan, model)) for pool, plan in plans.items()]
+    return [
+        document.problem(("plan", *pool, *one.path.split(".")[1:]), one.message)
+        for pool, one in found
+        if one is not None
+    ]
 
 
 def _pools(part: ScenarioPart, document: Document, topology: Topology | None) -> tuple[Pool, ...]:

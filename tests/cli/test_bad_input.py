@@ -99,6 +99,16 @@ def refusal(*arguments: str) -> str:
         ("    launch: 2 us\n", "", "s.yaml:7:5: serving.engine.launch: is missing"),
         ("name: still", "name: 7", "s.yaml:7:11: serving.engine.name: expected a name such as my-engine"),
         ("model: llama-3.1-8b", "model: {}", "s.yaml:3:8: model.model_type: is missing"),
+        *(
+            (
+                "model: llama-3.1-8b\nplan: {tp: 4}",
+                "model: deepseek-v2-lite\n"
+                f"plan: {{tp: 2, sp: {{degree: 2, scheme: {scheme}, partition: zigzag, decode: idle}}}}",
+                f"s.yaml:4:39: plan.sp.scheme: {scheme} is not supported with latent attention (MLA, "
+                "deepseek-v2-lite): only the latent of all tokens is exposed; use all_gather\n",
+            )
+            for scheme in ("ring", "all_to_all")
+        ),
     ],
 )
 def test_a_bad_scenario(folder: Path, found: str, written: str, message: str) -> None:

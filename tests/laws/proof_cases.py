@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from clustersim.legality.check import check_plan
 from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe, model_from_config, tiny
+from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.proof.script import Script, chunked_script
 from tests.laws.graph_cases import CONFIGS
@@ -112,9 +113,9 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
 
 
 def is_legal(model: ModelSpec, plan: ParallelPlan) -> bool:
-    """Whether ``check`` calls a plan legal on devices with room for it."""
+    """Whether ``check`` calls a plan legal on devices with room for it, and a graph can be expanded for it."""
     verdict = check_plan(plan=plan, model=model, num_devices=plan.world, memory_bytes=10**15)
-    return verdict.verdict != "illegal"
+    return verdict.verdict != "illegal" and unbuilt(plan, model) is None
 
 
 def script_of(random: Random, model: ModelSpec, plan: ParallelPlan) -> Script:

@@ -116,12 +116,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
 
 
 def violations(deployment: Deployment) -> list[Violation]:
-    findings = examine(deployment)
-    return [
-        mended(deployment, rule, fault, findings, examine)
-        for rule, finding in findings.items()
-        for fault in finding.faults
-    ]
+    return list(mended(deployment, examine(deployment), examine))
 
 
 def faults(deployment: Deployment) -> set[tuple[str, str]]:

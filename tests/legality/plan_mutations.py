@@ -78,7 +78,6 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
     "heads of a TP rank that sp does not divide": (
         "SP-1", "plan.sp.scheme", shaped(BY_HEADS, attention=replace(GQA, num_heads=10, num_kv_heads=2)),
     ),
-    "a ring of latents": ("SP-1", "plan.sp.scheme", planned(COMPRESSED, sp=RING)),
     "silence about decode": ("SP-3", "plan.sp.decode", planned(DENSE, sp=replace(RING, decode=None))),
     "a cut too many": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=(Cut(layer=1), Cut(layer=2)))),
     "a cut too few": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=())),

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from plan_mutations import BASES, LAYOUT_MUTATIONS, MUTATIONS, ONE_TOKEN, PLAN_RULE, shaped, verdict_of
-from plans import DENSE, GQA, RING, SPREAD, broken, check, model, planned
+from plans import COMPRESSED, DENSE, GQA, RING, SPREAD, broken, check, model, planned
 
 from clustersim.legality import check as checking
 from clustersim.legality.check import PLAN_CHECKS
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import layout_of
+from clustersim.legality.nearest import nearest_legal
 from clustersim.legality.repair import changed
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.legality.rulebook import RULES
@@ -95,6 +96,17 @@ def test_tp_beyond_the_kv_heads_replicates_them_as_declared() -> None:
     deployment = planned(DENSE, tp=8, dp=1, pp=1, stages=None, placement=None)
     assert layout_of(deployment).kv_heads[0] == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
     assert check(deployment).of("KV-4") == "legal"
+
+
+def test_what_is_not_built_is_neither_illegal_nor_offered() -> None:
+    assert check(planned(COMPRESSED, sp=RING)).violations == ()
+    silent = planned(COMPRESSED, sp=replace(RING, scheme=None))
+    (violation,) = check(silent).violations
+    assert (violation.fix, violation.change) == ("use all_gather", (("plan.sp.scheme", "all_gather"),))
+    found = nearest_legal(planned(COMPRESSED, sp=replace(RING, decode=None)))
+    assert [(one.path, one.value) for one in found.changes or ()] == [
+        ("plan.sp.decode", "idle"), ("plan.sp.scheme", "all_gather"),
+    ]  # fmt: skip
 
 
 def test_message_and_fix_read_as_the_style_guide_shows() -> None:

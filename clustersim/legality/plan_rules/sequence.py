@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
@@ -14,8 +13,7 @@ from clustersim.legality.plan_rules.pipeline import is_sound
 from clustersim.legality.plan_rules.tensor import splits_evenly
 from clustersim.legality.repair import Fault, Finding, Repair, degree_change
 from clustersim.legality.shards import Segment
-
-SCHEMES: Final = ("ring", "all_gather", "all_to_all")
+from clustersim.plan.built import built_schemes
 
 
 def segments(deployment: Deployment, layout: Layout) -> Finding:
@@ -40,7 +38,7 @@ def _undeclared(deployment: Deployment) -> Iterator[Fault]:
             where="plan.sp.scheme",
             message=f"sp {sp.degree} does not say by which scheme K/V is exposed at attention",
             advice="use a scheme",
-            repairs=lambda: scheme_repairs(deployment, SCHEMES),
+            repairs=lambda: scheme_repairs(deployment, built_schemes(deployment.model)),
         )
     if sp.partition is None:
         choices = ("contiguous", "zigzag")
@@ -55,15 +53,6 @@ def _undeclared(deployment: Deployment) -> Iterator[Fault]:
 def _scheme_faults(deployment: Deployment) -> Iterator[Fault]:
     plan, model = deployment.plan, deployment.model
     for attention in dict.fromkeys(layer.attention for layer in model.layers):
-        if attention.kind == "mla" and plan.sp.scheme in ("ring", "all_to_all"):
-            yield Fault(
-                where="plan.sp.scheme",
-                message=f"{plan.sp.scheme} can't expose the latent of {model.name}, which has no heads to split "
-                "and no ring yet",
-                advice="use all_gather",
-                repairs=lambda: scheme_repairs(deployment, ("all_gather",)),
-            )
-            return
         heads = attention.num_heads // plan.tp
         if plan.sp.scheme == "all_to_all" and splits_evenly(attention, plan.tp) and heads % plan.sp.degree:
             yield _by_heads_fault(deployment, heads)

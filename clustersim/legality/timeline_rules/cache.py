@@ -6,18 +6,21 @@ import numpy as np
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.holding import lent_to_one
-from clustersim.legality.timeline_rules.phases import gaps, place
+from clustersim.legality.timeline_rules.phases import gaps, place, resumed
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.reuse import taken_over
 from clustersim.legality.timeline_rules.swapped import keeps_its_entries
 
 
 def append_only(reading: Reading) -> Finding:
-    """KV-1: each chunk continues where the entries end; they are computed anew only after a preemption."""
+    """KV-1: each chunk continues where the entries end; they are computed anew only after a preemption.
+
+    What goes on elsewhere than at token 0 after a preemption uses entries that it gave back: that is KV-7's.
+    """
     pieces = reading.pieces
     if pieces is None:
         return NOTHING
-    at = np.flatnonzero(pieces.is_chunk & reading.plain)
+    at = np.flatnonzero(pieces.is_chunk & reading.plain & ~resumed(reading))
     start, computed = pieces.start[at], pieces.computed[at]
     contiguous = judged(
         len(at),
@@ -44,7 +47,11 @@ def append_only(reading: Reading) -> Finding:
 
 
 def one_entry(reading: Reading) -> Finding:
-    """KV-3: a decode step adds one entry per sequence, a chunk of n tokens n; no more than there are tokens."""
+    """KV-3: a decode step adds one entry per sequence, a chunk of n tokens n; no more than there are tokens.
+
+    A chunk beyond the end of a prompt is contiguous, as KV-1 asks, and computes the whole prompt, as PH-1 asks: what is
+    wrong with it is the number of entries that it adds.
+    """
     pieces, runs, known = reading.pieces, reading.runs, reading.known
     if pieces is None or runs is None:
         return NOTHING

@@ -40,9 +40,7 @@ def boundary(reading: Reading) -> Finding:
         return timely
     least = known[decodes] - 1
     lacking = pieces.computed[decodes] < least
-    if reading.history.facts is not None:  # what gave its entries back and decodes on is KV-7's
-        gone = reading.count_before(reading.preempted, pieces.begin, also_at=True)[decodes]
-        lacking &= gone <= pieces.turn[decodes]
+    lacking &= ~resumed(reading)[decodes]  # what gave its entries back and decodes on is KV-7's
     whole = judged(
         len(decodes),
         lacking & ~gaps(reading)[decodes],
@@ -68,8 +66,22 @@ def gaps(reading: Reading) -> BoolArray:
     return found
 
 
+def resumed(reading: Reading) -> BoolArray:
+    """Return which pieces go on, neither anew nor with entries that were moved, after a preemption (KV-7)."""
+    pieces = reading.pieces
+    assert pieces is not None
+    if reading.history.facts is None:
+        return np.zeros(len(pieces), bool)
+    found: BoolArray = reading.count_before(reading.preempted, pieces.begin, also_at=True) > pieces.turn
+    return found
+
+
 def one_token(reading: Reading) -> Finding:
-    """PH-2: a step has one new token of each sequence that decodes in it, and no sequence twice."""
+    """PH-2: a step has one new token of each sequence that decodes in it, and no sequence twice.
+
+    A sequence whose last chunk and first decode share a step breaks this rule, not PH-1: before a step that carries a
+    sequence twice is taken apart, nothing can be said of which of its two parts comes first.
+    """
     pieces, runs = reading.pieces, reading.runs
     if pieces is None or runs is None:
         return NOTHING

@@ -98,6 +98,11 @@ def all_return(reading: Reading) -> Finding:
 
 
 def _in_time(reading: Reading) -> Finding:
+    """A sequence ends when its last step does.
+
+    A record that lets it end sooner lets its blocks be lent again while a step still writes and reads them; the tokens
+    that it got, and when, are as they should be (PH-4, RUN-4).
+    """
     pieces = reading.pieces
     assert pieces is not None
     gone = _steps_of_the_gone(reading)

@@ -139,7 +139,11 @@ def together(sheet: Sheet) -> Finding:
 
 
 def inside(sheet: Sheet) -> Finding:
-    """TP-7: the ranks of a collective are in one layer of one step."""
+    """TP-7: the ranks of a collective are in one layer of one step.
+
+    Ranks of two stages have no module in common, so that what joins them spans a boundary of layers, whatever number
+    they give it. That it is not the whole group of either rank (TP-5) only follows from it.
+    """
     # Experts of all replicas, each at a step of its own, are DP-3's; without a mesh nobody knows which those are.
     rows = np.flatnonzero((sheet.group >= 0) & (sheet.given.mesh | ~sheet.named(*EXPERTS)))
     if not len(rows) or not sheet.numbered:

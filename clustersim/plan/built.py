@@ -1,0 +1,42 @@
+"""What step graphs can be expanded for: a plan outside of it may be legal, and is refused as unsupported."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan, SequenceScheme
+
+SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
+
+
+def built_schemes(model: ModelSpec) -> tuple[SequenceScheme, ...]:
+    """Return the schemes of sequence parallelism that a model's attention can be expanded with."""
+    latent = any(layer.attention.kind == "mla" for layer in model.layers)
+    return ("all_gather",) if latent else SCHEMES
+
+
+def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
+    """Return what of a plan is not built, with the nearest choice that is; None where all is."""
+    scheme = plan.sp.scheme
+    if plan.sp.degree == 1 or scheme is None or scheme not in SCHEMES or scheme in built_schemes(model):
+        return None
+    message = (
+        f"{scheme} is not supported with latent attention (MLA, {model.name}): only the latent of all tokens is "
+        f"exposed; use {' or '.join(built_schemes(model))}"
+    )
+    return Problem(path="plan.sp.scheme", message=message)
+
+
+def refuse_unbuilt(plan: ParallelPlan, model: ModelSpec) -> None:
+    """Refuse a plan that no step graph can be expanded for.
+
+    Raises
+    ------
+    InputError
+        At ``plan.sp.scheme``.
+    """
+    problem = unbuilt(plan, model)
+    if problem is not None:
+        raise InputError(problem)
