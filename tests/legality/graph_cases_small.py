@@ -110,6 +110,12 @@ def edges(view: GraphView, source: Iterable[int], target: Iterable[int], kind: s
     return found if kind is None else found & (view.kind == EDGE_KINDS.index(kind))
 
 
+def recast(view: GraphView, which: np.ndarray, kind: str) -> GraphView:  # type: ignore[type-arg]
+    """Return the view with some edges, which must be there, of another kind."""
+    assert which.any()
+    return replace(view, kind=np.where(which, EDGE_KINDS.index(kind), view.kind))
+
+
 def removed(view: GraphView, nodes: Iterable[int]) -> GraphView:
     """Return the view without some nodes; what went in goes on to what they fed, on each rank."""
     for node in sorted(nodes, reverse=True):

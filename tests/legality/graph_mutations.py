@@ -17,6 +17,7 @@ from graph_cases_small import (
     left,
     one,
     pick,
+    recast,
     removed,
     shifted,
     stepped,
@@ -163,6 +164,22 @@ def _(view: GraphView) -> GraphView:
     return valued(changed(view, [second], variant="#0"), [second], "attended", lambda _: view.attended[first])
 
 
+@breaks("PH-1", "wide", "the boundary delays decode, and passes no phase on")
+def _(view: GraphView) -> GraphView:
+    return recast(view, edges(view, pick(view, "boundary", step=1), pick(view, "schedule", step=2)), "order")
+
+
+@breaks("PH-3", "wide", "the sampled token delays the next step, and is not passed on")
+def _(view: GraphView) -> GraphView:
+    return recast(view, edges(view, pick(view, "sample", step=2), pick(view, "schedule", step=3)), "order")
+
+
+@breaks("PH-5", "dense", "the cache delays attention, and brings it nothing")
+def _(view: GraphView) -> GraphView:
+    read = pick(view, "kv_read", step=3, layer=1, rank=0)
+    return recast(view, edges(view, read, pick(view, "attention_decode", step=3)), "order")
+
+
 # --- KV -------------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +207,12 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     each = 2 * (8 + 8) * 3  # 2 of 4 heads, keys and values of 8, 2 bytes read and 1 byte written
     return valued(view, pick(view, "kv_write", step=0, layer=0, rank=0), "amount", lambda v: v - each)
+
+
+@breaks("KV-2", "dense", "a write delays the read of the next step, and leaves it nothing")
+def _(view: GraphView) -> GraphView:
+    write, read = (one(view, name, step=step, layer=1, rank=0) for name, step in (("kv_write", 2), ("kv_read", 3)))
+    return recast(view, edges(view, [write], [read]), "order")
 
 
 @breaks("KV-2", "dense", "a step reads before the one before it has written")
@@ -707,6 +730,57 @@ def _(view: GraphView) -> GraphView:
 @breaks("RUN-1", "dense", "there is a cycle")
 def _(view: GraphView) -> GraphView:
     return drawn(view, [(one(view, "sample", step=0, rank=2), one(view, "schedule", step=0, rank=0), "order")])
+
+
+@breaks("RUN-1", "dense", "a norm is on the stream of collectives")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "ffn_norm", step=0, layer=0, rank=0), stream="comm")
+
+
+@breaks("RUN-1", "dense", "the rotation of one rank is said to join SP ranks")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "rope", step=3, layer=0, rank=1), axis="sp")
+
+
+@breaks("TP-8", "dense", "an activation is said to be part of attention")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "ffn_act", step=0, layer=1), module="attention")
+
+
+@breaks("SP-2", "gather", "the own segment delays the gather, and is no part of it")
+def _(view: GraphView) -> GraphView:
+    made = pick(view, "rope", step=0, layer=1, rank=2)
+    return recast(view, edges(view, made, pick(view, "kv_all_gather", step=0)), "order")
+
+
+@breaks("SP-2", "gather", "what a rank has cached delays the gather, and is no part of it")
+def _(view: GraphView) -> GraphView:
+    read = pick(view, "kv_read", step=1, layer=1)
+    return recast(view, edges(view, read, pick(view, "kv_all_gather", step=1)), "order")
+
+
+@breaks("SP-5", "gather", "the gather delays attention, and brings it no segment")
+def _(view: GraphView) -> GraphView:
+    gather, core = (pick(view, name, step=0, layer=0) for name in ("kv_all_gather", "attention_prefill"))
+    return recast(view, edges(view, gather, core), "order")
+
+
+@breaks("SP-5", "ring", "a shift delays its part of attention, and brings it no segment")
+def _(view: GraphView) -> GraphView:
+    shift, core = (pick(view, name, step=0, layer=0) for name in ("kv_ring_2", "attention_prefill_2"))
+    return recast(view, edges(view, shift, core), "order")
+
+
+@breaks("SP-5", "latent", "the gather delays the products of latents, and brings them none")
+def _(view: GraphView) -> GraphView:
+    gather, product = (pick(view, name, step=0, layer=0) for name in ("kv_all_gather", "kv_b_proj"))
+    return recast(view, edges(view, gather, product), "order")
+
+
+@breaks("SP-8", "ring", "the last layer delays the move, and gives it no entries")
+def _(view: GraphView) -> GraphView:
+    last = pick(view, "ffn_add", step=1, rank=3)
+    return recast(view, edges(view, last, pick(view, "kv_move", step=1)), "order")
 
 
 @breaks("RUN-1", "dense", "there is an orphan")

@@ -7,6 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
+from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, successions
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import KV, BoolArray, GraphView, Step
@@ -80,7 +81,8 @@ def _all_written(view: GraphView) -> GraphFinding:
 def reads_what_is_there(view: GraphView) -> GraphFinding:
     """KV-2: a read comes after the writes of all steps before, and after what moved there from other ranks."""
     between = links(view)
-    found = [_in_program_order(view)]
+    fix = "pass the entries of a step on by edges of kind kv"
+    found = [_in_program_order(view), crosses_as(view, "kv_write", "kv_read", "kv", fix)]
     reads = view.named("kv_read")
     for before, after in successions(view):
         here = np.flatnonzero(reads & (view.step == after))

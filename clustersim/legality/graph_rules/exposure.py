@@ -10,7 +10,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
 from clustersim.legality.graph_rules.tokens import carried, chunk_segments
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import entry_elements
 from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Attention
@@ -87,7 +87,7 @@ def _contributions(view: GraphView, brings: BoolArray) -> BoolArray:
     assert plan is not None
     edge, rank = view.rows
     into = brings[view.target[edge]] & view.takes_part(view.target[edge], rank)
-    into &= ~view.named("kv_read")[view.source[edge]]
+    into &= ~view.named("kv_read")[view.source[edge]] & (view.kind[edge] != ORDER)
     found = np.zeros((len(view), plan.sp.degree), bool)
     found[view.target[edge[into]], view.s_of(rank[into])] = True
     return found
@@ -136,7 +136,7 @@ def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
     passed[view.target[first[view.source]]] = True  # behind another one: a later shift of a ring
     node = np.flatnonzero((first & ~passed)[view.member_node])
     collective, rank = view.member_node[node], view.member_rank[node]
-    given = np.unique(view.source[first[view.target]])
+    given = np.unique(view.source[first[view.target] & (view.kind != ORDER)])
     wanted = _numbers(view, collective, rank)
     key = _numbers(view, reads, view.rank[reads])
     order = np.argsort(key, kind="stable")
@@ -170,15 +170,16 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
     cells = _cells(view, plan)
     brings = sp_collectives(view) & at_attention(view)
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
-    into = np.flatnonzero(brings[view.source])
+    carries = view.kind != ORDER  # what only delays attention brings it nothing
+    into = np.flatnonzero(brings[view.source] & carries)
     direct = np.unique(view.source[into] * len(view) + view.target[into])
     number = _numbers(view, cores, view.rank[cores])
     cell = np.searchsorted(cells.number, number)
     if not len(cells.turn):
         expanded = view.named("kv_b_proj")
         fed = np.zeros(len(view), bool)
-        fed[view.target[brings[view.source]]] = True
-        over = expanded[view.source] & fed[view.source]
+        fed[view.target[into]] = True
+        over = expanded[view.source] & fed[view.source] & carries
         fed[view.target[over]] = True
         early = np.flatnonzero(cells.got[cell].any(axis=1) & ~fed[cores])
         return judged(

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, TRANSFER_OPS
 from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
-from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, GraphView
-from clustersim.legality.reference import HEAD, KINDS_OF_OPERATOR, inputs_of, shapes_of
-from clustersim.model.architecture import ModelSpec
+from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.legality.reference import (
+    HEAD,
+    KINDS_OF_OPERATOR,
+    attention_inputs,
+    ffn_inputs,
+    inputs_of,
+    shapes_of,
+)
+from clustersim.model.architecture import ModelSpec, Moe
 
 
 def of_their_kind(view: GraphView, model: ModelSpec) -> GraphFinding:
     """Compare the kinds of operators and of the edges inside steps with what the model's operators are."""
-    return merged(_operators(view, model), _edges(view))
+    return merged(_operators(view, model), _modules(view, model), _edges(view))
 
 
 def _operators(view: GraphView, model: ModelSpec) -> GraphFinding:
@@ -41,6 +50,52 @@ def kinds_of(model: ModelSpec) -> dict[str, str]:
     products = {name for layer in (None, *layers) for name in shapes_of(layer, model)}
     plain = {name: "gemm" if name in products else "memory" for name in (*HEAD, *names)}
     return {**plain, **KINDS_OF_OPERATOR}
+
+
+MODULES: Final = ("attention", "ffn", "moe")
+
+
+def modules_of(model: ModelSpec) -> dict[str, str]:
+    """Return name → module of every operator inside a layer."""
+    found: dict[str, str] = {}
+    for layer in dict.fromkeys(model.layers):
+        found |= dict.fromkeys(attention_inputs(layer, prefills=True, decodes=True), "attention")
+        found |= dict.fromkeys(ffn_inputs(layer), "moe" if isinstance(layer.ffn, Moe) else "ffn")
+    return found
+
+
+def _modules(view: GraphView, model: ModelSpec) -> GraphFinding:
+    """An operator that says its module is in the one that the model has it in; dense layers may stand beside others."""
+    wanted = modules_of(model)
+    told = [(symbol.module, wanted.get(_plain(symbol.name))) for symbol in view.symbols]
+    odd = [said != own and own is not None and said in MODULES for said, own in told]
+    wrong = np.flatnonzero(np.array(odd, bool)[view.symbol] & view.says("module"))
+
+    def message(node: int) -> str:
+        said, own = told[int(view.symbol[node])]
+        return f"{operator(view, node)} is said to be of module {said}, and the model's is of {own}"
+
+    return judged(view, 0, wrong, message, "leave each operator in its module", np.arange(len(view)))
+
+
+def crosses_as(
+    view: GraphView, source: str, target: str, kind: str, fix: str, among: BoolArray | None = None
+) -> GraphFinding:
+    """Say which edges from one step to a later one (from the nodes ``among``) are not of the kind of what they carry.
+
+    An edge of kind ``order`` delays what comes next, and brings it nothing.
+    """
+    between = ~view.within_step & view.named(source)[view.source] & view.named(target)[view.target]
+    between &= True if among is None else among[view.source]
+    wrong = np.flatnonzero(between & (view.kind != EDGE_KINDS.index(kind)))
+
+    def message(edge: int) -> str:
+        found = EDGE_KINDS[int(view.kind[edge])]
+        return (
+            f"the edge from {place(view, int(view.source[edge]))} is of kind {found}, and carries none of kind {kind}"
+        )
+
+    return judged(view, 0, wrong, message, fix, view.target)
 
 
 def _plain(name: str) -> str:

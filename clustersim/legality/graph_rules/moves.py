@@ -11,7 +11,7 @@ from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
 from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import entry_elements
 from clustersim.legality.shards import kv_heads_held
 from clustersim.plan.parallel import ParallelPlan
@@ -38,7 +38,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         faults.append(GraphFault(where=place(view, at), message=message, fix=fix))
     told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
     edge, seen = view.rows
-    into = moves[view.target[edge]]
+    into = moves[view.target[edge]] & (view.kind[edge] != ORDER)
     given = np.unique(view.target[edge[into]] * width + seen[into])
     out = np.flatnonzero(~np.isin(node * width + rank, given))
     told = merged(

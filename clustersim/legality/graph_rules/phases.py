@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
 from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import GraphView
+
+KIND_FIX: Final = "pass the phase on by edges of kind boundary, and the sampled token by one of kind data"
 
 
 def prefills_first(view: GraphView) -> GraphFinding:
@@ -24,7 +28,8 @@ def prefills_first(view: GraphView) -> GraphFinding:
         if not steps[before].chunks or steps[after].kind == "prefill":
             continue
         found.append(_bounded(view, between, before, after))
-    return merged(complete(view, "PH-1"), _sampled(view), *found)
+    kinds = [crosses_as(view, "boundary", target, "boundary", KIND_FIX) for target in ("schedule", "kv_read")]
+    return merged(complete(view, "PH-1"), _sampled(view), *found, *kinds)
 
 
 def _sampled(view: GraphView) -> GraphFinding:
@@ -123,7 +128,9 @@ def one_step_at_a_time(view: GraphView) -> GraphFinding:
         node, start = _of_one_replica(view, *pairs_of(done, between.unlike(view, starts, before)))
         early = np.flatnonzero(~between.awaited(view, node, start))
         found.append(_early(view, node, start, early))
-    return merged(*found) if found else NOTHING
+    decodes = view.of_steps(lambda step: not step.chunks)
+    kinds = crosses_as(view, "sample", "schedule", "data", KIND_FIX, among=decodes)
+    return merged(kinds, *found) if found else NOTHING
 
 
 def _early(view: GraphView, node: Int64Array, start: Int64Array, early: Int64Array) -> GraphFinding:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tensor import joins
 from clustersim.legality.graph_view import BoolArray, GraphView, Step
+
+STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(COLLECTIVE_OPS, ("comm", "compute")),
+    **{name: (name, "comm", "compute") for name in TRANSFER_OPS},
+    **dict.fromkeys(HOST_OPS, ("host", "compute")),
+}
+"""Kind of operator → the streams that can run it; the others compute."""
 
 
 def can_run(view: GraphView) -> GraphFinding:
@@ -84,7 +94,28 @@ def _bound(view: GraphView) -> GraphFinding:
         view, 0, far, lambda at: f"rank {int(view.member_rank[at])} is not one of the plan's {world}",
         "bind it to a rank of the plan", view.member_node,
     )  # fmt: skip
-    return merged(numbers, outside, _astray(view))
+    return merged(numbers, outside, _astray(view), _on_their_streams(view))
+
+
+def _on_their_streams(view: GraphView) -> GraphFinding:
+    """What one rank does joins no axis, and runs where its kind can: no norm on a link, and nothing sent by the host.
+
+    Collectives and transfers may have the compute stream: engines do launch them there.
+    """
+    wrong = [_misplaced(symbol) for symbol in view.symbols]
+    bad = np.array([text is not None for text in wrong], bool)[view.symbol]
+    return judged(
+        view, 0, np.flatnonzero(bad), lambda node: f"{operator(view, node)} {wrong[int(view.symbol[node])]}",
+        "bind an operator to the compute stream of one device, and a collective to the ranks of an axis",
+        np.arange(len(view)),
+    )  # fmt: skip
+
+
+def _misplaced(node: Node) -> str | None:
+    if node.axis is not None and node.op not in COLLECTIVE_OPS:
+        return f"is one rank's, and is said to join the ranks of axis {node.axis}"
+    streams = STREAMS_OF.get(node.op, ("compute",))
+    return None if node.stream in streams else f"is on stream {node.stream}, where it needs {' or '.join(streams)}"
 
 
 def _astray(view: GraphView) -> GraphFinding:
