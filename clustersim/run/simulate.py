@@ -211,22 +211,15 @@ def _refuse_early_ends(scenario: Scenario, requests: Requests) -> None:
     ------
     InputError
     """
-    each = scenario.each_pool()
-    reason = ""
-    if scenario.pools:
-        reason = "beside two pools"
-    if not reason:
+    if not scenario.pools:
         return
-    limits = [one.serving for one in each]
     found = {
         "faults": bool(scenario.faults),
         "workload": requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any()),
-        "serving.queue_limit": bool(scenario.pools) and any(one.queue_limit is not None for one in limits),
-        "serving.queue_timeout": any(one.queue_timeout_ns is not None for one in limits),
     }
     words = {"workload": "clients that give up", "faults": "faults"}
     problems = [
-        scenario.problem(path, f"{words.get(path, 'it')} cannot be simulated yet {reason}; leave it out")
+        scenario.problem(path, f"{words[path]} cannot be simulated yet beside two pools; leave it out")
         for path, used in found.items()
         if used
     ]

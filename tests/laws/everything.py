@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.laws.random_scenarios import disaggregated, swapped, troubled
+from tests.laws.random_scenarios import disaggregated, impatience, swapped, troubled
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
 SCHEDULER: Final = f"{USER}/pace_keeper.py:PaceKeeper"
@@ -20,6 +20,10 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario: one pool with troubles mostly, else two pools, or sequences that are swapped."""
     kind = draw(st.integers(0, 9))
     found = draw(disaggregated() if kind == 0 else swapped() if kind == 1 else troubled())
+    if kind == 0:
+        limits, _ = draw(impatience())
+        limits.pop("order", None)
+        found = found | {"serving": found["serving"] | limits}
     serving = found["serving"]
     if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
         kept = {key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens")}

@@ -170,3 +170,13 @@ def test_ranks_and_replicas_of_both_pools_are_numbered_one_after_the_other():
     for replica, stage, rank in zip(spans.replica, spans.stage, spans.rank, strict=True):
         found[int(replica), int(stage)].add(int(rank))
     assert found == {(0, 0): {0, 1}, (1, 0): {2, 3}, (2, 0): {4}, (2, 1): {5}}
+
+
+def test_limits_of_queues_are_those_of_the_pool_in_which_requests_arrive():
+    # one at a time: the second waits for the prefill replica, the third finds it waiting; both would wait too long
+    arrivals = [(0, 400, 3), (10, 4, 3), (20, 4, 3)]
+    limited = ran(pools(arrivals, max_batch_requests=1, max_batch_tokens=8, queue_limit=1))
+    assert limited.reasons == {2: "the queue of replica 0 is full: serving.queue_limit is 1"}
+    patient = ran(pools(arrivals, max_batch_requests=1, max_batch_tokens=8, queue_timeout_ns=50_000))
+    assert list(patient.reasons) == [1, 2]
+    assert set(patient.reasons.values()) == {"not admitted for 5e-05 s, which is serving.queue_timeout"}
