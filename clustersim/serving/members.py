@@ -1,0 +1,198 @@
+"""The sequences of one replica: who waits, who runs, and whose K/V blocks are whose.
+
+A sequence waits, is admitted when there is a place and there are blocks for its first tokens, runs, and leaves:
+finished, given up, or preempted, to wait again. When the K/V pool is empty, the sequence that came last is preempted: it
+gives its blocks back and later computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023,
+section 4.5), or they are kept in host memory meanwhile (``serving.swapping``). What a step computes is decided in
+``serving.scheduler``.
+"""
+
+from __future__ import annotations
+
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.config import ServingConfig
+from clustersim.serving.decision import ADMITTED, CANCELLED, PREEMPTED, REUSED, Fact
+from clustersim.serving.order import RANK, Queue
+from clustersim.serving.prefix_cache import CachingPool
+from clustersim.serving.sequence import Sequence
+
+
+class Members:
+    """Queue, running sequences and K/V blocks of one replica.
+
+    Parameters
+    ----------
+    config : ServingConfig
+    pool : BlockPool
+
+    Attributes
+    ----------
+    waiting : Queue
+        In the declared order.
+    running : list of Sequence
+        In the order of admission.
+    facts : list of Fact
+        What happened and has not been recorded; who records it takes it away.
+    leaving : int
+        How many were given up while a step carries them.
+    evicted : bool
+        Whether the decision that is being taken has preempted somebody.
+    """
+
+    def __init__(self, config: ServingConfig, pool: BlockPool) -> None:
+        self.config = config
+        self.pool = pool
+        self.caching = pool if isinstance(pool, CachingPool) else None
+        self.waiting: Queue = config.order.queue()
+        self.running: list[Sequence] = []
+        self.facts: list[Fact] = []
+        self.leaving = 0
+        self.evicted = False
+
+    @property
+    def aside(self) -> tuple[Sequence, ...]:
+        """Sequences that neither run nor wait to be admitted; none where preemption is by recomputation."""
+        return ()
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Return why a request can never run here, or None."""
+        if sequence.prompt_tokens == 0:
+            return "the prompt is empty"
+        tokens = sequence.prompt_tokens + max(0, sequence.output_tokens - 1)
+        needed = self.pool.needed(tokens)
+        if needed > self.pool.blocks:
+            return f"needs {needed} K/V blocks for {tokens} tokens, but the pool has {self.pool.blocks}"
+        return None
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        sequence.rank = self.config.order.rank(sequence)
+        self.waiting.add(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.waiting.remove(sequence)
+
+    def cancel(self, now: int, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gave it up.
+
+        Returns
+        -------
+        bool
+            Whether it is gone. One that a step carries goes when that step ends, as :meth:`complete` says.
+        """
+        if sequence.in_flight:
+            sequence.leaving = True
+            self.leaving += 1
+            return False
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        else:
+            self.withdraw(sequence)
+        self._note(now, CANCELLED, sequence, sequence.generated)
+        return True
+
+    def evict(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Lose all K/V, and every step that is in flight: what served this has failed.
+
+        Returns
+        -------
+        (sequences, sequences)
+            Those that are to be computed anew elsewhere, and those that were given up while a step carried them.
+        """
+        running, self.running = self.running, []
+        waiting = tuple(self.waiting)
+        cancelled = []
+        for sequence in running:
+            self._release(sequence)
+            sequence.computed, sequence.in_flight = 0, False
+            if sequence.leaving:
+                cancelled.append(sequence)
+                self._note(now, CANCELLED, sequence, sequence.generated)
+            else:
+                sequence.preemptions += 1
+                self._note(now, PREEMPTED, sequence, sequence.generated)
+        return (*(s for s in running if not s.leaving), *waiting), tuple(cancelled)
+
+    def _admits(self, sequence: Sequence) -> bool:
+        """Return whether there is a place for the first sequence that waits."""
+        del sequence
+        return len(self.running) < self.config.max_batch_requests
+
+    def _owner(self, sequence: Sequence) -> int:
+        """Return whose pool is to keep a sequence."""
+        return self.pool.emptiest() if self.caching is None else self.caching.longest(sequence)
+
+    def _cached(self, sequence: Sequence) -> int:
+        """Return how many cached blocks a sequence that waits would take over from its owner's pool."""
+        return 0 if self.caching is None else self.caching.cached_blocks(sequence.owner, sequence)
+
+    def _take_up(self, sequence: Sequence, cached: int, count: int) -> bool:
+        """Give a sequence that waits cached blocks, and those that ``count`` more tokens need, if the pool has them."""
+        if cached and self.caching is not None:
+            if not self.caching.fits(sequence, cached, self.pool.needed(count)):
+                return False
+            self.caching.take_over(sequence, cached)
+        return self._take(sequence, sequence.computed + count)
+
+    def _admit(self, now: int, sequence: Sequence) -> None:
+        sequence.admitted = True
+        self.running.append(sequence)
+        self._note(now, ADMITTED, sequence, sequence.known)
+        if sequence.shared:
+            self._note(now, REUSED, sequence, sequence.shared * self.pool.block_tokens)
+
+    def _take(self, sequence: Sequence, tokens: int) -> bool:
+        """Give the sequence the blocks that ``tokens`` need, if the pool has them."""
+        missing = self.pool.needed(tokens) - sequence.blocks
+        if missing > self.pool.free[sequence.owner]:
+            return False
+        if missing > 0:
+            self.pool.take(sequence.owner, missing)
+            sequence.blocks += missing
+        return True
+
+    def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
+        """Take the blocks that ``tokens`` need; return whether it has them.
+
+        Where the pool lacks them, sequences admitted later (or of a higher rank, where the queue is ranked) give
+        theirs, the last one first. One that is in flight cannot, so the sequence waits for it; and it never takes
+        from one before it, nor gives up its own: the first sequence gets ahead in every round, so that none can
+        starve another.
+        """
+        while not self._take(sequence, tokens):
+            victim = next((s for s in self._after(sequence) if self._may_preempt(s, sequence, chosen)), None)
+            if victim is None:
+                return False
+            self._preempt(now, victim)
+        return True
+
+    def _after(self, sequence: Sequence) -> list[Sequence]:
+        """Return the running sequences that come after this one, the last one first."""
+        if self.config.order.by == "arrival":
+            return self.running[: self.running.index(sequence) : -1]
+        return sorted((s for s in self.running if s.rank > sequence.rank), key=RANK, reverse=True)
+
+    @staticmethod
+    def _may_preempt(victim: Sequence, sequence: Sequence, chosen: list[Sequence]) -> bool:
+        return victim.owner == sequence.owner and not victim.in_flight and victim.blocks > 0 and victim not in chosen
+
+    def _preempt(self, now: int, sequence: Sequence) -> None:
+        self.evicted = True
+        self._release(sequence)
+        self.running.remove(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.waiting.add(sequence)  # at the front it would overtake one that was preempted before it
+        self._note(now, PREEMPTED, sequence, sequence.generated)
+
+    def _release(self, sequence: Sequence) -> None:
+        if self.caching is not None:
+            self.caching.release(sequence)
+            return
+        self.pool.give(sequence.owner, sequence.blocks)
+        sequence.blocks = 0
+
+    def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
+        self.facts.append((now, kind, sequence.request, tokens, self.pool.used))
