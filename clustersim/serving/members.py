@@ -1,8 +1,8 @@
 """The sequences of one replica: who waits, who runs, and whose K/V blocks are whose.
 
 A sequence waits, is admitted when there is a place and there are blocks for its first tokens, runs, and leaves:
-finished, given up, or preempted, to wait again. When the K/V pool is empty, the sequence that came last is preempted: it
-gives its blocks back and later computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023,
+finished, given up, or preempted, to wait again. When the K/V pool is empty, the sequence that came last is preempted:
+it gives its blocks back and later computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023,
 section 4.5), or they are kept in host memory meanwhile (``serving.swapping``). What a step computes is decided in
 ``serving.scheduler``.
 """
