@@ -124,7 +124,13 @@ def test_experts_over_replicas_with_stages_are_refused_where_they_are_written() 
     assert "plan.ep.scope" in result.stderr
 
 
-UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "distserve-tp2-tp1", "distserve-tp2-pp2")
+UNPROVEN = (
+    "illegal-five-ways",
+    "deepseek-v3-wide-ep",
+    "deepseek-v3-redundant-experts",
+    "distserve-tp2-tp1",
+    "distserve-tp2-pp2",
+)
 """Illegal; 32 replicas in lockstep (smaller ones above), and two pools (below), which are refused."""
 
 
