@@ -21,10 +21,11 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.pricing import decode_keys
-from clustersim.replay import replica
+from clustersim.replay import steady_runs
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import Pipeline
-from clustersim.replay.replica import Replica, Run
+from clustersim.replay.replica import Replica
+from clustersim.replay.steady_runs import Run
 from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.sequence import Sequence
@@ -146,7 +147,7 @@ class Lockstep:
 
     def _jump(self, batch: StepBatch) -> None:
         pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
-        steps = min(replica.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
+        steps = min(steady_runs.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
         program = self.pipeline.stages[0].programs["decode"]
         grown = np.arange(steps, dtype=np.int64)
         keys: dict[tuple[int, int | None], Int64Array] = {}
