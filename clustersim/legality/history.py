@@ -72,6 +72,9 @@ class Given:
         Rank whose sends to the next stage cross a link that carries less between two instants, ns, these instants,
         what of a send no byte takes at most, ns, and how much longer its bytes take, as a share of what they take
         over links as they should be.
+    weak_groups : tuple of (str, int, int, int, int, tuple of (float, float))
+        A collective that crosses such a link: its operator, the lowest of its ranks and how many they are, the two
+        instants, and for growing payloads what it costs over links as they should be and how much longer it takes, ns.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -107,6 +110,7 @@ class Given:
     host_block_bytes: tuple[int, ...] | None = None
     host_bytes_per_s: float | None = None
     weak: tuple[tuple[int, int, int, float, float], ...] = ()
+    weak_groups: tuple[tuple[str, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

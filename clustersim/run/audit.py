@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
-from itertools import pairwise, product
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S
-from clustersim.collective.algorithms import plan_collective
 from clustersim.legality.audit import check_history
 from clustersim.legality.held import kv_declared
 from clustersim.legality.history import Given, History, Outcome
@@ -18,10 +15,10 @@ from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.tensor import outcome_of
 from clustersim.model.architecture import Moe
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.comm import CommTable
 from clustersim.replay.given import Prepared
 from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.run.simulate import RunResult, host_pool, kv_blocks, replay_input
+from clustersim.run.weak_links import weak_groups, weak_sends
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.limits import MAX_NS
@@ -66,7 +63,8 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
         host_blocks=None if host is None else host.blocks * owners,
         host_block_bytes=None if host is None else host.block_bytes,
         host_bytes_per_s=None if host is None else _to_host(scenario),
-        weak=tuple(_weak(scenario)),
+        weak=weak_sends(scenario),
+        weak_groups=weak_groups(scenario),
     )
 
 
@@ -97,30 +95,6 @@ def _to_host(scenario: Scenario) -> float:
     devices = range(len(topology.devices))
     paths = [topology.hosts.host_path(device, out=out) for device in devices for out in (True, False)]
     return max(float(topology.link_capacity[list(path)].min()) for path in paths)
-
-
-def _weak(scenario: Scenario) -> Iterator[tuple[int, int, int, float, float]]:
-    """Yield when the sends of which ranks cross weak links, and how much longer their bytes take then."""
-    weak = [fault for fault in scenario.faults if fault.links and fault.share > 0.0]
-    plan, mesh, capacity = scenario.plan, Mesh(plan=scenario.plan), scenario.topology.link_capacity
-    if not weak or plan.pp == 1:
-        return
-    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
-    instants = sorted({0, MAX_NS, *(one for fault in weak for one in (fault.at_ns, fault.until_ns) if one is not None)})
-    for replica, stage in product(range(plan.dp), range(plan.pp - 1)):
-        base = (replica * plan.pp + stage) * len(mesh.stage_devices(replica, stage))
-        pairs = zip(mesh.stage_devices(replica, stage), mesh.stage_devices(replica, stage + 1), strict=True)
-        for (local, pair), (since, until) in product(enumerate(pairs), pairwise(instants)):
-            left = capacity.copy()
-            for fault in weak:
-                if fault.covers(since):
-                    left[list(fault.links)] *= fault.share
-            for send in comm.plans("send", pair)[:1]:
-                byte = float((send.load_per_byte / left[send.links]).max())
-                more = (byte - send.seconds_per_byte) / (send.seconds_per_byte + send.own_seconds_per_byte)
-                if more > 0.0:
-                    fixed_s = send.alpha_s + send.ramp_s + scenario.engine.collective_launch_s
-                    yield base + local, since, until, fixed_s * NS_PER_S, more
 
 
 def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:

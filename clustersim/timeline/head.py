@@ -199,7 +199,9 @@ class Head:
             for name in ("class_symbol", "instance_class", "node_instance")
         )
         shared = self.lockstep
-        sp = max(pool.sp * shared for pool in self.layout.pools if pool.stage_ranks * shared == values["ranks"])
+        fitting = [pool.sp * shared for pool in self.layout.pools if pool.stage_ranks * shared == values["ranks"]]
+        told = len(values["exits"]) if isinstance(values["exits"], list) else 0
+        sp = told if told in fitting else max(fitting)  # two pools may have as many ranks, and not the same SP
         ranks, symbols = values["ranks"], len(values["symbols"])
         for name, length, low, high in (
             ("class_symbol", classes, 0, symbols - 1),

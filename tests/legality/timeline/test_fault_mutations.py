@@ -51,6 +51,11 @@ def sends_at_full_speed(patch: Patch) -> None:
     patch.setattr(Pipeline, "_send_cost", unaware)
 
 
+def collects_at_full_speed(patch: Patch) -> None:
+    """A collective over a weak link takes no longer than over a link as it should be."""
+    patch.setattr(Strain, "communication", lambda self, plan, payload, duration: (plan, duration))
+
+
 def runs_at_full_speed(patch: Patch) -> None:
     """The kernels of a slow device take no longer than those of others."""
     patch.setattr(Strain, "kernel_ns", lambda self, rank, duration: duration)
@@ -75,6 +80,7 @@ def works_while_it_is_down(patch: Patch) -> None:
 
 LINK = ["n0.g0", "n0.nvswitch"]
 PIPELINED = {"pp": 2, "tp": 1}
+WEAK_IN_GROUP = document(plan={"tp": 2}, faults=[{"link": LINK, "at": "0 s", "factor": 0.01}])
 WEAK = document(plan=PIPELINED, faults=[{"link": LINK, "at": "0 s", "factor": 0.01}])
 STRAGGLER = document(plan={"tp": 2}, faults=[{"device": 1, "at": "0 s", "slowdown": 3.0}])
 DOWN = document(faults=[{"device": 0, "at": "1.2 ms", "until": "2.5 ms"}])
@@ -86,6 +92,7 @@ CACHED = document(
 MISTAKES = [
     (keeps_its_cache, CACHED, "KV-5"),
     (sends_at_full_speed, WEAK, "RUN-2"),
+    (collects_at_full_speed, WEAK_IN_GROUP, "RUN-2"),
     (runs_at_full_speed, STRAGGLER, "RUN-2"),
     (does_not_know_of_slowness, STRAGGLER, "RUN-2"),
     (works_while_it_is_down, DOWN, "RUN-3"),
