@@ -23,6 +23,8 @@ from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.timeline.tokens import token_times
+from tests.laws.accounts import account_for
+from tests.legality.timeline.test_replay_mutations import document
 from tests.round_numbers import ENGINE, RoundCost, crossbar, deployment, model
 
 ONE = ParallelPlan()
@@ -180,3 +182,13 @@ def test_limits_of_queues_are_those_of_the_pool_in_which_requests_arrive():
     patient = ran(pools(arrivals, max_batch_requests=1, max_batch_tokens=8, queue_timeout_ns=50_000))
     assert list(patient.reasons) == [1, 2]
     assert set(patient.reasons.values()) == {"not admitted for 5e-05 s, which is serving.queue_timeout"}
+
+
+def test_pools_of_as_many_ranks_at_another_sp_are_written_and_read_again():
+    sp = {"degree": 2, "scheme": "all_gather", "partition": "zigzag", "decode": "dp"}
+    given = document(
+        plan={"prefill": {"tp": 2}, "decode": {"tp": 1, "sp": sp}},
+        serving={"scheduler": "disaggregated"},
+        workload={"requests": 2},
+    )
+    assert account_for(given)["finished"] == 2
