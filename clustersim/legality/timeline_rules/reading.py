@@ -269,7 +269,7 @@ class Reading:
             return None
         found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
         if not self.given.prefix_caching:
-            return found
+            return None if self.shares_undeclared else found
         sharing, facts = self.sharing, history.facts
         if sharing is None or self.several_pools:
             return None
@@ -281,6 +281,12 @@ class Reading:
             at_last=found.at_last - saved,
             at_end=found.at_end - sharing.changes.at_facts(replica, time, found.ends),
         )
+
+    @property
+    def shares_undeclared(self) -> bool:
+        """Whether a history from elsewhere takes prefixes over, and nothing says which blocks are one and the same."""
+        undeclared = self.history.folded is None and not self.given.prefix_caching
+        return undeclared and self.reused is not None and len(self.reused.row) > 0
 
     @property
     def several_pools(self) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -59,7 +62,46 @@ def everybody_once(sheet: Sheet) -> Finding:
         lambda i: "its ranks enter this collective and another one in different orders",
         "run collectives in the same order on every rank",
     )
-    return merged(missing, repeated, order)
+    return merged(missing, repeated, order, *_left_out(sheet))
+
+
+FIXED: Final = ("_all_reduce", "_all_gather", "_reduce_scatter")
+"""What the name of a collective says behind that of the operator whose output it puts together."""
+
+
+def _left_out(sheet: Sheet) -> Iterator[Finding]:
+    """Yield where an operator has no collective behind it in one layer, and has in others of its stage.
+
+    Layers of which the operator itself was not recorded are not looked at; nor are the last ones of a step that a
+    horizon or a failure may have cut off.
+    """
+    numbers = {name: at for at, (name, _, _) in enumerate(sheet.symbols)}
+    cut = sheet.given.horizon_ns is not None or bool(sheet.given.down)
+    for name, symbol in numbers.items():
+        maker = next((numbers.get(name.removesuffix(end)) for end in FIXED if name.endswith(end)), None)
+        if maker is None or name.startswith(EXPOSURES):
+            continue
+        inside = sheet.layer >= 0
+        met = np.unique(sheet.site[(sheet.symbol == symbol) & inside])
+        rows = np.flatnonzero((sheet.symbol == maker) & inside)
+        stages = np.unique(sheet.stage[(sheet.symbol == symbol) & inside])
+        rows = rows[np.isin(sheet.stage[rows], stages)]
+        alone = ~np.isin(sheet.site[rows], met)
+        if cut:
+            steps = Groups(sheet.place)
+            last = steps.most(sheet.layer)[steps.find(sheet.place[rows])]
+            alone &= sheet.layer[rows] < last
+        yield _bare(sheet, rows, alone, name)
+
+
+def _bare(sheet: Sheet, rows: Int64Array, alone: BoolArray, name: str) -> Finding:
+    return judged(
+        0,
+        alone,
+        lambda i: sheet.where(int(rows[i])),
+        lambda i: f"has no {name} behind it, which other layers have",
+        "run the collectives of a layer at the same operators in every layer",
+    )
 
 
 def _spread(sheet: Sheet) -> BoolArray:

@@ -12,6 +12,7 @@ A file starts with a sentence of comment and the plan; then lines in any order, 
     step 3 [150, 160] decode                     its kind, where it does not matter whom it carries
     down replica 0 [150, 190]                    what it needs has failed meanwhile
     preempted 0 at 150                           also: admitted, rejected, finished; `used 3`, `replica 1`
+    reused 0 at 150 tokens 16                    tokens that it takes over from the prefix cache
     op a: rank 0 step 0 layer 2 attention.o_proj [0, 10]
     op b: ranks 0 1 step 0 layer 2 attention.o_proj_all_reduce comm [10, 20] after a
     op  : ranks 0 1 step 0 layer 2 ffn.all_reduce comm [20, 30] [20, 31]     rank by rank, where these differ
@@ -163,8 +164,8 @@ class _Reader:
         said = dict(zip(words[::2], words[1::2], strict=False))
         if "because" in words:
             self.explained.add(int(request))
-        replica, used = int(said.get("replica", 0)), int(said.get("used", -1))
-        self.facts.append((replica, int(time), FACTS.index(word), int(request), 0, used))
+        replica, value, used = (int(said.get(key, none)) for key, none in (("replica", 0), ("tokens", 0), ("used", -1)))
+        self.facts.append((replica, int(time), FACTS.index(word), int(request), value, used))
 
     def _op(self, text: str) -> None:
         label, _, rest = text.partition(":")
