@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clustersim.replay.fleet import Fleet
+from clustersim.replay.front import Front
 from clustersim.replay.given import Prepared
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
@@ -78,12 +79,24 @@ def works_while_it_is_down(patch: Patch) -> None:
     patch.setattr(Fleet, "restart", lives_on)
 
 
+def loses_silently(patch: Patch) -> None:
+    """What is lost has no reason."""
+    change = Front.change
+
+    def silent(self: Front, now: int) -> None:
+        change(self, now)
+        self.reasons.clear()
+
+    patch.setattr(Front, "change", silent)
+
+
 LINK = ["n0.g0", "n0.nvswitch"]
 PIPELINED = {"pp": 2, "tp": 1}
 WEAK_IN_GROUP = document(plan={"tp": 2}, faults=[{"link": LINK, "at": "0 s", "factor": 0.01}])
 WEAK = document(plan=PIPELINED, faults=[{"link": LINK, "at": "0 s", "factor": 0.01}])
 STRAGGLER = document(plan={"tp": 2}, faults=[{"device": 1, "at": "0 s", "slowdown": 3.0}])
 DOWN = document(faults=[{"device": 0, "at": "1.2 ms", "until": "2.5 ms"}])
+LOST = document(faults=[{"device": 0, "at": "1.2 ms", "until": "2.5 ms", "lose": "lose"}])
 CACHED = document(
     serving={"prefix_caching": True},
     workload={"shared_prefixes": {"groups": 1, "tokens": 24}},
@@ -96,6 +109,7 @@ MISTAKES = [
     (runs_at_full_speed, STRAGGLER, "RUN-2"),
     (does_not_know_of_slowness, STRAGGLER, "RUN-2"),
     (works_while_it_is_down, DOWN, "RUN-3"),
+    (loses_silently, LOST, "RUN-4"),
 ]
 
 
