@@ -33,7 +33,7 @@ def topology(name: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
     print_facts(
         {
             "name": found.name,
-            "devices": f"{facts['devices']} × {facts['device']}",
+            "devices": _devices(found),
             "nodes": str(facts["nodes"]),
             "memory": format_bytes(facts["memory_bytes"]),
             "memory rate": format_bandwidth(facts["memory_bytes_per_s"]),
@@ -57,6 +57,12 @@ def topology(name: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
     click.echo(click.wrap_text(f"source: {found.source}", width=100))
 
 
+def _devices(topology: Topology) -> str:
+    """Return how many devices of which kind there are."""
+    names = topology.device_names()
+    return ", ".join(f"{len(topology.of_kind(name))} × {name}" for name in names)
+
+
 def summary(topology: Topology) -> dict[str, Any]:
     """Return the main figures of a topology: counts, bytes, bytes/s, seconds, FLOP/s."""
     device = topology.device
@@ -67,6 +73,7 @@ def summary(topology: Topology) -> dict[str, Any]:
         "devices": len(topology.devices),
         "nodes": int(np.unique(topology.node_of).size),
         "device": device.name,
+        "device_kinds": {name: len(topology.of_kind(name)) for name in topology.device_names()},
         "memory_bytes": device.memory_bytes,
         "memory_bytes_per_s": device.memory_bytes_per_s,
         "flops": dict(device.flops),

@@ -15,6 +15,7 @@ from typing import Final
 from clustersim.cluster.assembly import assemble
 from clustersim.cluster.device import Device, device_from
 from clustersim.cluster.edge_list import edge_list_topology, read_edge_list
+from clustersim.cluster.groups import groups_topology, read_groups
 from clustersim.cluster.leaf_spine import NETWORK_KEYS, leaf_spine
 from clustersim.cluster.node import Node, mesh_node, nvswitch_node, pcie_node
 from clustersim.cluster.reading import Reader
@@ -50,6 +51,7 @@ def build_topology(
     device_document: Mapping[str, object],
     *,
     where: str | None = None,
+    others: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Topology:
     """Build a topology.
 
@@ -64,6 +66,8 @@ def build_topology(
         The file of ``topologies/devices`` that :func:`device_name` names.
     where : str or None
         The topology's file, for error messages.
+    others : Mapping, optional
+        Devices of groups of nodes: the name that a group uses → its document.
 
     Raises
     ------
@@ -79,13 +83,16 @@ def build_topology(
     source = top.text("source") if top.has("source") else ""
     device = _device(device_document, problems, f"device {wanted}")
     price = top.maybe("price", "price")
+    if others and price is not None:
+        top.problem("price", "devices of several kinds have prices of their own: price.per_hour of each device's file")
     if device is not None and price is not None:
         device = replace(device, price_per_hour=price)
+    devices = {name: _device(found, problems, f"device {name}") for name, found in (others or {}).items()}
     known = len(problems)
-    kind = fabric.choice("kind", tuple(FABRICS))
+    kind = fabric.choice("kind", (*FABRICS, "groups"))
     if len(problems) > known:  # which parameters there should be is unknown, too
         raise InputError(problems)
-    finisher = FABRICS[kind](fabric, top)
+    finisher = _groups(fabric, top, devices) if kind == "groups" else FABRICS[kind](fabric, top)
     fabric.finish()
     top.finish()
     if problems or device is None:
@@ -191,6 +198,13 @@ def _graph(fabric: Reader, top: Reader) -> Finisher:
     edge_list = read_edge_list(fabric)
     _no_nodes(top, "the 'node' of each vertex")
     return lambda name, device, source: edge_list_topology(edge_list, name=name, device=device, source=source)
+
+
+def _groups(fabric: Reader, top: Reader, devices: Mapping[str, Device | None]) -> Finisher:
+    groups = read_groups(fabric)
+    _no_nodes(top, "'nodes' of each group")
+    known = {name: found for name, found in devices.items() if found is not None}
+    return lambda name, _, source: groups_topology(groups, name=name, devices=known, source=source)
 
 
 def _no_nodes(top: Reader, instead: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,16 +26,39 @@ if TYPE_CHECKING:
 MAX_DEVICES: Final = 262_144
 """More devices than any cluster has; a typing error is more likely than a wish."""
 
+MAX_GROUPED: Final = 1024
+"""More devices than this of several kinds are refused: their routes are searched for one by one."""
+
 Edge = tuple[str, str, float, float, str]
 """From, to, capacity in bytes/s, latency in seconds, tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Topology:
-    """Devices of one kind, and the links between them.
+class DeviceKinds:
+    """Kinds of devices of one topology.
 
     Parameters
     ----------
+    devices : tuple of Device
+    reduces : tuple of bool
+        Whether the scale-up switch of each kind reduces.
+    of : int64 array of shape (devices,)
+        Kind of each device.
+    """
+
+    devices: tuple[Device, ...]
+    reduces: tuple[bool, ...]
+    of: Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Topology:
+    """Devices, of one kind or of several, and the links between them.
+
+    Parameters
+    ----------
+    device : Device
+        The kind of all devices; or, where there are several, of those in view (:meth:`seen_from`).
     devices : tuple of str
         Names in index order, such as ``n0.g0``; a device's index is its position.
     node_of : Int64Array
@@ -59,6 +82,8 @@ class Topology:
         Devices and links of a node where nodes are copies, numbered node by node, and routes inside them alike.
     hosts : HostRouter or None
         Chooses the links between a device and the memory of its host; None where there is no way to one.
+    kinds : DeviceKinds or None
+        Kinds of devices; None where there is one.
     """
 
     name: str
@@ -76,8 +101,40 @@ class Topology:
     source: str = ""
     copied: tuple[int, int] | None = None
     hosts: HostRouter | None = None
+    kinds: DeviceKinds | None = None
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _graphs: list[nx.DiGraph] = field(default_factory=list, init=False, repr=False)
+    _views: dict[int, Topology] = field(default_factory=dict, init=False, repr=False)
+
+    def with_kinds(self, kinds: DeviceKinds) -> Topology:
+        """Return the topology with devices of several kinds, those of the first one in view."""
+        return replace(self, kinds=kinds)
+
+    def seen_from(self, device: int) -> Topology:
+        """Return the topology as ranks on devices of the kind of ``device`` see it: ``device`` is of that kind.
+
+        Where all devices are of one kind it is the topology itself.
+        """
+        kinds = self.kinds
+        if kinds is None or not 0 <= device < len(self.devices):
+            return self
+        kind = int(kinds.of[device])
+        if kind not in self._views:
+            view = replace(self, device=kinds.devices[kind], in_switch_reduction=kinds.reduces[kind])
+            self._views[kind] = view
+        return self._views[kind]
+
+    def device_names(self) -> tuple[str, ...]:
+        """Return the names of the kinds of devices, each once."""
+        kinds = (self.device,) if self.kinds is None else self.kinds.devices
+        return tuple(dict.fromkeys(device.name for device in kinds))
+
+    def of_kind(self, name: str) -> tuple[int, ...]:
+        """Return the devices whose kind has a name."""
+        if self.kinds is None:
+            return tuple(range(len(self.devices))) if name == self.device.name else ()
+        named = [device.name == name for device in self.kinds.devices]
+        return tuple(index for index, kind in enumerate(self.kinds.of.tolist()) if named[kind])
 
     @property
     def graph(self) -> nx.DiGraph:

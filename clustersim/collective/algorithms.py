@@ -81,6 +81,7 @@ def plan_collective(
         On an unknown kind or algorithm, one that does not fit the group, or a group with wrong members.
     """
     _check(topology, kind, group)
+    topology = topology.seen_from(group[0])
     members = group_of(topology, tuple(int(member) for member in group))
     if len(group) == 1:
         return (price(members, kind, "none", Traffic(), Family()),)

@@ -88,6 +88,7 @@ class HandOvers:
         self.leaving: dict[int, None] = {}
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
+        self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
         self.armed = False
         for replica in self.decoders:
             _decoder(replica).on_reserve = self._sender(replica.index)
@@ -210,10 +211,13 @@ class HandOvers:
 
     def _end(self, replica: int, stage: int, t: int, owner: int) -> tuple[int, int, int]:
         """Return replica, global rank and device of a TP rank of the SP coordinate that keeps a sequence."""
-        pool = self.prepared.pool_of(replica)
-        local = owner * pool.given.plan.tp + t
-        rank = pool.first_rank + pool.mesh.stage_base(replica - pool.first_replica, stage) + local
-        return replica, rank, pool.stage_devices(replica, stage)[local]
+        key = replica, stage, t, owner
+        if key not in self.ends:
+            pool = self.prepared.pool_of(replica)
+            local = owner * pool.given.plan.tp + t
+            rank = pool.first_rank + pool.mesh.stage_base(replica - pool.first_replica, stage) + local
+            self.ends[key] = replica, rank, pool.stage_devices(replica, stage)[local]
+        return self.ends[key]
 
     def _moved(self, move: Move) -> None:
         passage = self.passages[move.request]

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import FloatArray
-from clustersim.cluster.device import Device
 from clustersim.plan.mesh import Mesh
 from clustersim.report import efficiency
 from clustersim.report.pool_use import PoolUse, pool_uses
@@ -53,12 +52,11 @@ def measures(result: RunResult) -> dict[str, Any]:
     }
     if len(uses) > 1:
         utilisation["pools"] = {name: {"devices": use.devices, **_utilisation([use], elapsed)} for name, use in named}
-    device = result.given.topology.device
     carried = _carried(result, uses)
     return {
         "utilisation": utilisation,
         "links": None if carried is None else link_summary(result.given.topology, carried, elapsed),
-        **_bill(device, efficiency.energy_j(device, busy_ns, elapsed), devices, output_tokens, elapsed),
+        **_bill(uses, output_tokens, elapsed),
     }
 
 
@@ -101,17 +99,27 @@ def _device_of(result: RunResult) -> Callable[[int], int]:
     return placed.__getitem__
 
 
-def _bill(device: Device, joules: float | None, devices: int, output_tokens: int, elapsed: int) -> dict[str, Any]:
-    """Return what so many devices used and cost."""
-    usd = efficiency.cost_usd(device, devices, elapsed)
+def _idle_w(uses: Sequence[PoolUse], devices: int) -> float:
+    """Return the idle power of a device, the mean where they are of several kinds."""
+    watts = [efficiency.idle_power_w(use.device) for use in uses]
+    if len(set(watts)) == 1:
+        return watts[0]
+    return sum(one * use.devices for one, use in zip(watts, uses, strict=True)) / devices
+
+
+def _bill(uses: Sequence[PoolUse], output_tokens: int, elapsed: int) -> dict[str, Any]:
+    """Return what the devices of all pools used and cost; None where that is not known of a kind of device."""
+    devices = sum(use.devices for use in uses)
+    joules = _sum(efficiency.energy_j(use.device, use.usage.busy_ns[:, _COMPUTE], elapsed) for use in uses)
+    usd = _sum(efficiency.cost_usd(use.device, use.devices, elapsed) for use in uses)
     energy = cost = None
     if joules is not None:
         energy = {
             "joules": joules,
             "joules_per_output_token": efficiency.per_output(joules, output_tokens),
             "mean_device_w": joules / (devices * elapsed / 1e9),
-            "idle_device_w": efficiency.idle_power_w(device),
-            "idle_assumed": device.idle_power_w is None,
+            "idle_device_w": _idle_w(uses, devices),
+            "idle_assumed": any(use.device.idle_power_w is None for use in uses),
         }
     if usd is not None:
         cost = {"usd": usd, "usd_per_million_output_tokens": efficiency.per_output(usd, output_tokens, 1e6)}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.cluster.device import Device
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.plan.memory import kv_elements_per_rank
 from clustersim.plan.mesh import Mesh
@@ -35,6 +36,8 @@ class PoolUse:
     Parameters
     ----------
     devices : int
+    device : Device
+        What each of them is.
     flops : int
         That the model needs for what was computed here (``model_work.model_flops``).
     peak_flops : float or None
@@ -49,6 +52,7 @@ class PoolUse:
     """
 
     devices: int
+    device: Device
     flops: int
     peak_flops: float | None
     read_bytes: float | None
@@ -104,9 +108,10 @@ def _shares(result: RunResult) -> list[_Share]:
 
 
 def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> PoolUse:
-    device, precision = result.given.topology.device, result.scenario.precision
+    precision = result.scenario.precision
     plan = pool.plan.lockstep  # replicas that share experts are counted as one that has the ranks of all
     mesh = Mesh(plan=plan)
+    device = result.given.topology.seen_from(mesh.device(0)).device
     programs = compile_programs(mesh, pool.blueprints, result.given.comm)
     known = plan.sp.whole or tells_features(plan.sp)
     if plan.sp.whole:
@@ -117,6 +122,7 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
     peak = device.flops.get(precision.multiply_dtype(device.flops))
     return PoolUse(
         devices=plan.world,
+        device=device,
         flops=model_flops(result.scenario.model, share.computed(tables.chunks)),
         peak_flops=None if peak is None else peak * plan.world,
         read_bytes=None if weights is None else weights + _cache_bytes(result, plan.tp, tables, share),

@@ -176,11 +176,15 @@ def cost_model(scenario: Scenario) -> CostModel:
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
     _refuse_early_ends(scenario, requests)
-    for one in scenario.each_pool():
+    each = scenario.each_pool()
+    for one in each:
         _refuse_split_lockstep(one, pools=len(scenario.pools))
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
-    cost = cost_model(scenario)
-    first, *others = (_pool_input(one, comm, cost) for one in scenario.each_pool())
+    costs: dict[str, CostModel] = {}
+    for one in each:
+        if one.topology.device.name not in costs:
+            costs[one.topology.device.name] = cost_model(one)
+    first, *others = (_pool_input(one, comm, costs[one.topology.device.name]) for one in each)
     hand_over = None
     if others:
         (decode,) = others

@@ -26,10 +26,10 @@ from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits
+from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits, refuse_mixed
 from clustersim.scenario.references import build_engine, build_model
 from clustersim.scenario.resolve import digest, with_defaults
-from clustersim.scenario.scenario import Pool, RunConfig, Scenario
+from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
 from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart
 from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
 from clustersim.scenario.swaps import check_swaps
@@ -93,16 +93,19 @@ def build_scenario(document: Document) -> Scenario:
     if model is not None:
         for one in _plans(part, plan, pools):
             attempt(partial(check_visits, *one, model[0], document))
+    if topology is not None and pools is not None:
+        attempt(lambda: _check_kinds(topology, plan, pools, document))
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
     if topology is not None and plan is not None and serving is not None:
         attempt(lambda: check_swaps(serving, plan, topology, faults or (), document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
-    if cluster is not None and precision is not None:
-        attempt(lambda: _check_peaks(cluster[0].device, precision, document))
+    for placed in (pool.plan for pool in pools) if pools else () if plan is None else (plan,):
+        if topology is not None and precision is not None:
+            attempt(partial(_check_peaks, seen_by(topology, placed).device, precision, document))
     if model is not None and plan is not None:
-        problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
+                problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
     if problems:
         raise InputError(in_order(problems))
     assert cluster is not None
@@ -125,7 +128,7 @@ def build_scenario(document: Document) -> Scenario:
     return Scenario(
         name=part.name,
         seed=part.seed,
-        topology=cluster[0],
+        topology=seen_by(cluster[0], plan),
         model=model[0],
         precision=precision,
         plan=plan,
@@ -156,6 +159,18 @@ def _unbuilt(model: ModelSpec, plans: Mapping[KeyPath, ParallelPlan], document: 
         for pool, one in found
         if one is not None
     ]
+
+
+def _check_kinds(topology: Topology, plan: ParallelPlan | None, pools: tuple[Pool, ...], document: Document) -> None:
+    """Refuse plans whose ranks are on devices of several kinds, and a table of measurements for several kinds."""
+    plans: list[tuple[ParallelPlan, KeyPath]] = [(pool.plan, ("plan", pool.name)) for pool in pools]
+    plans = plans or [(plan, ("plan",))] if plan is not None else []
+    for one, path in plans:
+        refuse_mixed(one, document, topology, path)
+    names = dict.fromkeys(seen_by(topology, one).device.name for one, _ in plans)
+    if len(names) > 1 and document.data.get("cost"):
+        message = f"a table is of one kind of device, but the pools are on {' and '.join(names)}; leave it out"
+        raise InputError(document.problem(("cost", "table"), message))
 
 
 def _pools(part: ScenarioPart, document: Document, topology: Topology | None) -> tuple[Pool, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from clustersim.cluster.topology import Topology
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.routing import Routing
@@ -26,7 +27,8 @@ def build_pool_plans(part: PlanPart, document: Document, topology: Topology | No
     assert part.prefill is not None
     assert part.decode is not None
     prefill = build_plan(part.prefill, document, topology, ("plan", "prefill"))
-    decode = build_plan(part.decode, document, topology, ("plan", "decode"))
+    taken = range(prefill.world) if prefill.placement is None else prefill.placement
+    decode = build_plan(part.decode, document, topology, ("plan", "decode"), taken)
     if topology is None:
         return prefill, decode
     if decode.placement is None:
@@ -43,18 +45,31 @@ def _after(placed: ParallelPlan, ranks: int, devices: int) -> tuple[int, ...]:
 
 
 def build_plan(
-    part: PoolPlanPart, document: Document, topology: Topology | None, path: KeyPath = ("plan",)
+    part: PoolPlanPart,
+    document: Document,
+    topology: Topology | None,
+    path: KeyPath = ("plan",),
+    taken: Collection[int] = (),
 ) -> ParallelPlan:
     """Return the parallel plan; devices in its placement are looked up in the topology (if that is known).
+
+    Parameters
+    ----------
+    part, document, topology
+    path : tuple
+        Where the plan is written.
+    taken : collection of int
+        Devices that ranks which are placed by the kind of their devices leave to others.
 
     Raises
     ------
     InputError
-        With every device of the placement that the topology does not have.
+        With every device of the placement that the topology does not have; and where the ranks are on devices of
+        several kinds.
     """
     cuts: list[Cut] | None = part.stages.cuts
     experts: Any = part.ep.placement
-    return ParallelPlan(
+    plan = ParallelPlan(
         dp=part.dp,
         pp=part.pp,
         tp=part.tp.degree,
@@ -68,9 +83,12 @@ def build_plan(
             redundant=part.ep.redundant,
         ),
         stages=None if cuts is None else tuple(cuts),
-        placement=_placement(part.placement, document, topology, path),
+        placement=_placement(part.placement, document, topology, path) if isinstance(part.placement, list) else None,
         decode_overlap=part.decode_overlap,
     )
+    if topology is None or part.placement == "packed" or plan.placement is not None:
+        return plan
+    return replace(plan, placement=_of_kind(part.placement, plan.world, topology, taken, document, path))
 
 
 def _routing(part: RoutingPart, document: Document, path: KeyPath) -> Routing | None:
@@ -92,8 +110,39 @@ def check_visits(plan: ParallelPlan, part: PoolPlanPart, path: KeyPath, model: M
         check_frequencies(routing.frequencies, model, file)
 
 
-def _placement(placement: Any, document: Document, topology: Topology | None, plan: KeyPath) -> tuple[int, ...] | None:
-    if placement == "packed" or topology is None:
+def _of_kind(
+    name: str, ranks: int, topology: Topology, taken: Collection[int], document: Document, plan: KeyPath
+) -> tuple[int, ...]:
+    """Return the first free devices of a kind."""
+    known = topology.device_names()
+    if name not in known:
+        message = f"{topology.name} has no devices of the kind {name!r}{did_you_mean(name, ['packed', *known])}"
+        raise InputError(document.problem((*plan, "placement"), message))
+    free = [device for device in topology.of_kind(name) if device not in taken]
+    if len(free) < ranks:
+        message = f"{ranks} ranks are to be on {name}, of which {topology.name} has {len(free)} free"
+        raise InputError(document.problem((*plan, "placement"), message))
+    return tuple(free[:ranks])
+
+
+def refuse_mixed(plan: ParallelPlan, document: Document, topology: Topology, path: KeyPath) -> None:
+    """Refuse a plan whose ranks are on devices of several kinds: they would wait for the slowest.
+
+    Raises
+    ------
+    InputError
+    """
+    placed = range(plan.world) if plan.placement is None else plan.placement
+    names = list(dict.fromkeys(topology.seen_from(device).device.name for device in placed))
+    if len(names) > 1:
+        message = f"ranks of one plan are to be on devices of one kind, found {' and '.join(names)}; name one of them"
+        raise InputError(document.problem((*path, "placement"), message))
+
+
+def _placement(
+    placement: list[Any], document: Document, topology: Topology | None, plan: KeyPath
+) -> tuple[int, ...] | None:
+    if topology is None:
         return None
     problems: list[Problem] = []
     found: list[int] = []

@@ -61,6 +61,11 @@ class Pool:
     serving: ServingConfig
 
 
+def seen_by(topology: Topology, plan: ParallelPlan) -> Topology:
+    """Return a topology as the ranks of a plan see it: ``device`` is of the kind of theirs."""
+    return topology.seen_from(0 if plan.placement is None else plan.placement[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One deployment, its requests, and what is expected of it.
@@ -114,7 +119,10 @@ class Scenario:
         """Return a scenario per pool, with its plan and serving decisions: itself, where there is one."""
         if not self.pools:
             return (self,)
-        return tuple(replace(self, plan=pool.plan, serving=pool.serving, pools=()) for pool in self.pools)
+        return tuple(
+            replace(self, topology=seen_by(self.topology, pool.plan), plan=pool.plan, serving=pool.serving, pools=())
+            for pool in self.pools
+        )
 
     def refuse_pools(self, what: str) -> None:
         """Refuse what can be done with one plan only.

@@ -79,11 +79,12 @@ def _routing(value: object) -> object:
 
 
 def _placement(value: object) -> object:
-    if value == "packed":
+    if isinstance(value, str):
         return value
     names = value if isinstance(value, list) else [None]
     if not names or not all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
-        raise refuse("'packed' or a list of devices, rank by rank, such as [n0.g0, n0.g1]", value)
+        message = "'packed', the name of a kind of device, or a list of devices, rank by rank, such as [n0.g0, n0.g1]"
+        raise refuse(message, value)
     return value
 
 

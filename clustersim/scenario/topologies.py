@@ -32,7 +32,9 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
         With every problem, placed in the scenario, the topology's file or the device's file.
     """
     written = mapping_at(document, path)
-    if "fabric" in written and "device" not in written and written.get("name") in catalog.names("topologies"):
+    inline = written.get("fabric")
+    whole = "device" in written or (isinstance(inline, dict) and inline.get("kind") == "groups")
+    if "fabric" in written and not whole and written.get("name") in catalog.names("topologies"):
         example = f"{dotted((*path, 'nic_bandwidth'))}: 50 GB/s"
         message = f"a topology that is named is changed by the keys of its fabric themselves, such as '{example}'"
         raise InputError(document.problem((*path, "fabric"), message))
@@ -43,6 +45,9 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
         read, inside = read_mapping(file), ()
         changes = {key: value for key, value in written.items() if key != "name"}
     base: dict[str, Any] = {"name": "inline"} | dict(mapping_at(read, inside))
+    fabric = base.get("fabric")
+    if isinstance(fabric, dict) and fabric.get("kind") == "groups":
+        return _of_groups(document, path, (read, inside), base, changes)
     origin = (document, (*path, "device")) if "device" in changes else (read, (*inside, "device"))
     device, device_path = _device_document(*origin, changes.get("device", base.get("device")))
     name = mapping_at(device, device_path).get("name")
@@ -56,6 +61,53 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
     except InputError as error:
         raise InputError(_placed(error, document, path, (read, inside), (device, device_path))) from None
     return topology, _written_out(base, changes, device_data)
+
+
+def _of_groups(
+    document: Document, path: KeyPath, topology: tuple[Document, KeyPath], base: dict[str, Any], changes: dict[str, Any]
+) -> tuple[Topology, dict[str, Any]]:
+    """Return a topology of groups of nodes, each of which names its device; see :func:`build_cluster`."""
+    read, inside = topology
+    changed = "groups" in changes
+    written = changes["groups"] if changed else base["fabric"].get("groups")
+    owner, at = (document, (*path, "groups")) if changed else (read, (*inside, "fabric", "groups"))
+    devices: dict[str, tuple[Document, KeyPath]] = {}
+    groups = []
+    for number, group in enumerate(written if isinstance(written, list) else ()):
+        if isinstance(group, dict):
+            origin = _device_document(owner, (*at, number, "device"), group.get("device"))
+            name = mapping_at(*origin).get("name", "?")
+            if name in devices and mapping_at(*devices[name]) != mapping_at(*origin):
+                message = f"another group has a device {name!r} with other figures; give it a name of its own"
+                raise InputError(owner.problem((*at, number, "device"), message))
+            devices[name] = origin
+            groups.append(dict(group) | {"device": name})
+        else:
+            groups.append(group)
+    data = {name: dict(mapping_at(*origin)) for name, origin in devices.items()}
+    if isinstance(written, list):
+        base["fabric"] = dict(base["fabric"]) | {"groups": groups}
+        changes = {key: value for key, value in changes.items() if key != "groups"}
+    if "device" in base or "device" in changes:
+        message = "each group of nodes names its device, in fabric.groups; remove it here"
+        where, key = (document, path) if "device" in changes else (read, inside)
+        raise InputError(where.problem((*key, "device"), message))
+    first = next(iter(data), "?")
+    if not data:
+        raise InputError(owner.problem(at, "expected a list of groups of nodes, each with a device"))
+    try:
+        found = build_topology({**base, "device": first}, changes, data[first], where=read.file, others=data)
+        for kind in found.kinds.devices if found.kinds is not None else ():
+            _check_constants(kind)
+    except InputError as error:
+        problems = []
+        for problem in error.problems:
+            of = (problem.file or "").removeprefix("device ")
+            problems += _placed(InputError(problem), document, path, topology, devices.get(of, topology))
+        raise InputError(problems) from None
+    groups = [group | {"device": data[group["device"]]} for group in groups]
+    resolved = {**base, "fabric": {**base["fabric"], **changes, "groups": groups}}
+    return found, resolved
 
 
 def _check_constants(device: Device) -> None:

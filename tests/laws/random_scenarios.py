@@ -296,6 +296,11 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
         placement = draw(st.permutations(range(devices)))
         (many, prefill), (others, decode_plan) = pools
         prefill["placement"], decode_plan["placement"] = placement[:many], placement[many : many + others]
+    elif max(pool[0] for pool in pools) <= 8 and draw(st.integers(0, 3)) == 0:
+        document = document | {"topology": {"name": "h100-and-a100"}}
+        kinds = draw(st.permutations(("h100-sxm-80gb", "a100-sxm-80gb")))
+        for (_, plan), kind in zip(pools, kinds, strict=True):
+            plan["placement"] = kind
     names = ("continuous", "chunked_prefill")
     serving = document["serving"] | {"scheduler": "disaggregated"}
     serving.pop("long_prompt_tokens", None)
