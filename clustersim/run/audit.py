@@ -133,8 +133,9 @@ def history_of(
         reasons[list(explained)] = 1
         told["explained"] = reasons
     hashed = requests.prefix_hashes is not None
-    given = replace(given_of(scenario, blocks), hash_tokens=requests.hash_block_tokens if hashed else 1)
-    pools = pools_of(scenario, blocks)
+    hash_tokens = requests.hash_block_tokens if hashed else 1
+    given = replace(given_of(scenario, blocks), hash_tokens=hash_tokens)
+    pools = tuple(replace(pool, hash_tokens=hash_tokens) for pool in pools_of(scenario, blocks))
     return History(
         given=pools[0] if pools else given,
         pools=pools,

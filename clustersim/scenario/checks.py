@@ -232,8 +232,11 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _patience(serving, ("serving",))
     if serving.get("router") == "prefix_aware":
         yield from _prefix_routing(serving)
-    if serving.get("prefix_caching") is True and serving.get("scheduler") == "disaggregated":
-        yield ("serving", "prefix_caching"), "two pools can't cache prefixes yet; remove it, or name another scheduler"
+        decode = serving.get("decode")
+        named = decode.get("router") if isinstance(decode, dict) else None
+        if serving.get("scheduler") == "disaggregated" and named is None:
+            message = "the decode pool has no cached prefixes to follow; name its router in serving.decode.router"
+            yield ("serving", "router"), message
     yield from _swap(serving)
     if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
         "static",

@@ -176,7 +176,7 @@ def _check_kinds(topology: Topology, plan: ParallelPlan | None, pools: tuple[Poo
 def _pools(part: ScenarioPart, document: Document, topology: Topology | None) -> tuple[Pool, ...]:
     plans = build_pool_plans(part.plan, document, topology)
     return tuple(
-        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, getattr(part.serving, name), document))
+        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, name, document))
         for name, plan in zip(POOLS, plans, strict=True)
     )
 

@@ -52,10 +52,16 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     )  # fmt: skip
 
 
-def build_pool_serving(part: ServingPart, pool: PoolServingPart | None, document: Document) -> ServingConfig:
-    """Return the serving configuration of one of two pools: its own keys, else those of ``serving``."""
+def build_pool_serving(part: ServingPart, name: str, document: Document) -> ServingConfig:
+    """Return the serving configuration of one of two pools: its own keys, else those of ``serving``.
+
+    Prefixes are cached where prompts are computed: a decode pool computes only what it has preempted.
+    """
+    pool: PoolServingPart | None = getattr(part, name)
     own = {} if pool is None else {key: getattr(pool, key) for key in pool.model_fields_set}
     own = {"scheduler": POOL_SCHEDULER} | {key: value for key, value in own.items() if value is not None}
+    if name == "decode":
+        own["prefix_caching"] = False
     return build_serving(part.model_copy(update=own), document)
 
 

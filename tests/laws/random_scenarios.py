@@ -305,10 +305,6 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
     serving = document["serving"] | {"scheduler": "disaggregated"}
     serving.pop("long_prompt_tokens", None)
     workload = dict(document["workload"])
-    if serving.pop("prefix_caching", False):
-        serving["router"] = "least_outstanding"
-        serving.pop("router_options", None)
-        workload.pop("shared_prefixes")
     for pool in ("prefill", "decode"):
         serving[pool] = {"scheduler": draw(st.sampled_from(names)), "router": draw(st.sampled_from(ROUTERS))}
     if draw(st.booleans()):  # so few that sequences which were received are preempted

@@ -79,6 +79,10 @@ def test_packed_ranks_are_on_devices_that_the_other_pool_leaves_free(plan, expec
             document({"prefill": {"sp": 2}, "decode": {}}, transfer="layerwise"),
             "serving.transfer: the K/V of prompts that SP ranks share is brought together behind the last layer",
         ),
+        (
+            document(prefix_caching=True, router="prefix_aware"),
+            "serving.router: the decode pool has no cached prefixes to follow; name its router",
+        ),
         (document(transfer="wohle"), "serving.transfer: expected one of whole, layerwise"),
         (document(decode={"order": {"patience": "1 s"}}), "serving.decode.order.patience: in order of arrival"),
         (

@@ -313,6 +313,16 @@ class Reading:
         return reused_in(facts, rows, pieces)
 
     @cached_property
+    def caches(self) -> BoolArray | None:
+        """Whether each replica keeps prefixes; None where all do alike."""
+        pools, facts = self.history.pools, self.history.facts
+        if not pools or facts is None:
+            return None
+        replicas = max(pools[-1].first_replica + pools[-1].dp, int(facts["replica"].max(initial=0)) + 1)
+        at = np.searchsorted([pool.first_replica for pool in pools], np.arange(replicas), side="right") - 1
+        return np.array([pool.prefix_caching for pool in pools])[at]
+
+    @cached_property
     def sharing(self) -> Sharing | None:
         """Who holds which full prompt block when; None where it does not follow."""
         pieces, facts, reused, contents = self.pieces, self.history.facts, self.reused, self.contents
@@ -320,9 +330,12 @@ class Reading:
         if pieces is None or facts is None or reused is None or contents is None or size is None:
             return None
         rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
-        rows, turns = rows[turns >= 0], turns[turns >= 0]
+        there = turns >= 0
+        if self.caches is not None:  # what was handed over is given back where it was computed
+            there &= self.caches[facts["replica"][rows]]
+        rows, turns = rows[there], turns[there]
         released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
-        return sharing_of(pieces, reused, released, contents, size, self.given.down)
+        return sharing_of(pieces, reused, released, contents, size, self.given.down, self.caches)
 
     @cached_property
     def absences(self) -> list[Absence]:

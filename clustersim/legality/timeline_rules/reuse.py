@@ -43,7 +43,9 @@ def taken_over(reading: Reading) -> Finding:
             lambda i: f"takes over {reused.tokens[i]:,} tokens at {reused.time[i]:,} ns, " + message, _FIX,
         )  # fmt: skip
 
+    there = np.ones(len(carried), bool) if reading.caches is None else reading.caches[reused.replica]
     findings = [
+        say(~there, "on a replica that keeps no prefixes"),
         say(~whole, f"and a block of {size} tokens only in part", len(reused.row)),
         say(whole & ~within, "more than full blocks of its prompt that are declared to be equal to others"),
         say(carried & (reused.tokens >= exists), "and computes none: the next one can't be sampled"),

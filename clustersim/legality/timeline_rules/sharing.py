@@ -133,6 +133,7 @@ def sharing_of(
     contents: Contents,
     size: int,
     down: Sequence[tuple[int, int, int]] = (),
+    caches: BoolArray | None = None,
 ) -> Sharing:
     """Follow every block that has a declared content.
 
@@ -145,13 +146,15 @@ def sharing_of(
         Tokens per block.
     down : sequence of (int, int, int)
         Replica and the instants between which it was down: what it had cached before is gone.
+    caches : bool array of shape (replicas,), optional
+        Whether each keeps prefixes; all do by default.
     """
     turns = int(pieces.turn_of.max(initial=-1)) + 1
     never = np.iinfo(np.int64).max
     freed_at, freed_row = np.full(turns, never), np.full(turns, never)
     freed_at[released[0]], freed_row[released[0]] = released[1], released[2]
 
-    chunk = np.flatnonzero(pieces.is_chunk)
+    chunk = np.flatnonzero(pieces.is_chunk if caches is None else pieces.is_chunk & caches[pieces.replica])
     mine = contents.blocks[pieces.request[chunk]]
     filled = [np.minimum(tokens[chunk] // size, mine) for tokens in (pieces.computed, pieces.computed + pieces.count)]
     made = _blocks(pieces, chunk, filled[0], filled[1])

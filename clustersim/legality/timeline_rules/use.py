@@ -98,7 +98,7 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
     last &= preempted & (facts["kind"] <= FINISHED).all()
-    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT)) | last)
+    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT, HANDED_OVER)) | last)
     return Use(
         at_run=at_run,
         at_last=at_run - first_takes + takes,
@@ -177,7 +177,8 @@ def returns(
     known = some & (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
     amount = np.where(known & ~_at_host(facts, rows), held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
     reserved = hand_overs.reserved
-    turns = np.where(known, at, -1)
+    last = ends[np.minimum(at, len(ends) - 1)] if len(ends) else at
+    turns = np.where(known, pieces.turn_of[last] if len(ends) else 0, -1)
     if len(reserved):
         rows = np.concatenate((rows, reserved))
         turns = np.concatenate((turns, np.full(len(reserved), -1)))
