@@ -8,6 +8,7 @@ from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import TOLERANCE
 from clustersim.proof.proof import LOOKED_AT, Proof
 from clustersim.run.legality import problem
@@ -45,6 +46,15 @@ def prove(ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders:
         ctx.exit(ILLEGAL)
 
 
+def _plans(plan: ParallelPlan, decode: ParallelPlan | None) -> dict[str, str]:
+    named = {"plan": plan} if decode is None else {"prefill": plan, "decode": decode}
+    found = {}
+    for name, one in named.items():
+        shape = f"dp {one.sp.degree} in lockstep" if one.sp.whole else f"sp {one.sp.degree}"
+        found[name] = f"tp {one.tp}, {shape}, pp {one.pp}, ep {one.ep.degree}: {one.replica_ranks} ranks"
+    return found
+
+
 def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
     script = found.script
     assert script is not None
@@ -57,13 +67,12 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
         for one in found.verdict.violations:
             click.echo(f"{one.where}: {one.message}; {one.fix} [{one.rule}]")
     model, plan = found.model, found.plan
-    shape = f"dp {plan.sp.degree} in lockstep" if plan.sp.whole else f"sp {plan.sp.degree}"
     prompts = ", ".join(str(len(prompt)) for prompt in script.prompts)
     print_facts(
         {
             "model": f"{model.name}: {counted(len(model.layers), 'layer')}, hidden {model.hidden}, "
             f"{model.layers[0].attention.num_heads} heads",
-            "plan": f"tp {plan.tp}, {shape}, pp {plan.pp}, ep {plan.ep.degree}: {plan.replica_ranks} ranks",
+            **_plans(plan, found.decode),
             "steps": f"{len(script.steps)} of which {script.prefill_steps} with prompts ({prompts} tokens)",
             "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each",
             "logits": f"{proof.num_logits:,} vectors, largest relative error {proof.max_relative_error:.1e} "

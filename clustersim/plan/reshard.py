@@ -29,13 +29,16 @@ class Shard:
     source, target : (int, int)
         Stage and TP rank.
     layers : tuple of int
+    heads : tuple of tuple of int
+        K/V heads of each of these layers.
     layer_bytes : tuple of float
-        Bytes of one token in each of these layers.
+        Bytes of one token in each of them.
     """
 
     source: tuple[int, int]
     target: tuple[int, int]
     layers: tuple[int, ...]
+    heads: tuple[tuple[int, ...], ...]
     layer_bytes: tuple[float, ...]
 
     @property
@@ -67,22 +70,32 @@ def kv_shards(model: ModelSpec, source: ParallelPlan, target: ParallelPlan, kv_b
     kv_bytes : float
         Bytes of one element of the cache.
     """
-    found: dict[tuple[tuple[int, int], tuple[int, int]], dict[int, float]] = {}
+    found: dict[tuple[tuple[int, int], tuple[int, int]], dict[int, list[int]]] = {}
     held_by = {layer: stage for stage, layers in enumerate(cached_layers(model, source)) for layer in layers}
     for stage, layers in enumerate(cached_layers(model, target)):
         for t in range(target.tp):
             for layer in layers:
                 attention = model.layers[layer].attention
-                each = kv_elements_per_token(attention) / kv_heads(attention) * kv_bytes
                 for head in kv_heads_of(attention, target.tp, t):
                     holders = [s for s in range(source.tp) if head in kv_heads_of(attention, source.tp, s)]
                     pair = (held_by[layer], holders[t % len(holders)]), (stage, t)
-                    by_layer = found.setdefault(pair, {})
-                    by_layer[layer] = by_layer.get(layer, 0.0) + each
+                    found.setdefault(pair, {}).setdefault(layer, []).append(head)
     return tuple(
-        Shard(source=pair[0], target=pair[1], layers=tuple(by_layer), layer_bytes=tuple(by_layer.values()))
+        Shard(
+            source=pair[0],
+            target=pair[1],
+            layers=tuple(by_layer),
+            heads=tuple(map(tuple, by_layer.values())),
+            layer_bytes=tuple(_bytes(model, layer, len(heads), kv_bytes) for layer, heads in by_layer.items()),
+        )
         for pair, by_layer in sorted(found.items())
     )
+
+
+def _bytes(model: ModelSpec, layer: int, heads: int, kv_bytes: float) -> float:
+    """Return the bytes of one token in so many heads of a layer."""
+    attention = model.layers[layer].attention
+    return heads * (kv_elements_per_token(attention) / kv_heads(attention) * kv_bytes)
 
 
 def cached_layers(model: ModelSpec, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:

@@ -137,7 +137,7 @@ def prove(
             violations.append(_order_matters(name))
             break
     return Proof(
-        verdict=Verdict(violations=tuple(violations), rules=_looked_at(counts, plan, model, seen)),
+        verdict=Verdict(violations=tuple(violations), rules=looked_at(counts, plan, model, seen)),
         max_relative_error=error,
         tokens_equal=equal,
         num_logits=seen,
@@ -169,7 +169,8 @@ def _found(
     return witness.violation(name)
 
 
-def _looked_at(counts: Counter[str], plan: ParallelPlan, model: ModelSpec, vectors: int) -> tuple[LookedAt, ...]:
+def looked_at(counts: Counter[str], plan: ParallelPlan, model: ModelSpec, vectors: int) -> tuple[LookedAt, ...]:
+    """Return how much each rule looked at, of what was counted while a plan was executed."""
     experts = any(isinstance(layer.ffn, Moe) for layer in model.layers)
     found = {
         "PH-5": counts["pairs"],

@@ -8,6 +8,7 @@ the same graph).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd, lcm
 
@@ -30,27 +31,40 @@ def shrunk(model: ModelSpec, plan: ParallelPlan, *, positions: int = 256) -> tup
     positions : int
         Longest context.
     """
-    kept = kept_layers(model, plan)
-    cuts = tuple(
-        Cut(layer=sum(layer < cut.layer for layer in kept), before=cut.before) for cut in stage_cuts(model, plan)
-    )
+    small, (found,) = shrunk_together(model, (plan,), positions=positions)
+    return small, found
+
+
+def shrunk_together(
+    model: ModelSpec, plans: Sequence[ParallelPlan], *, positions: int = 256
+) -> tuple[ModelSpec, tuple[ParallelPlan, ...]]:
+    """Return one small model, and each plan for one replica of it; see :func:`shrunk`."""
+    kept = tuple(sorted(set().union(*(kept_layers(model, plan) for plan in plans))))
+    tp = lcm(*(plan.tp for plan in plans))
     few = replace(model, layers=tuple(model.layers[layer] for layer in kept))
     small = tiny(
         few,
         layers=len(kept),
-        hidden=_multiple(_HIDDEN, plan.tp),
-        heads=heads_for(model, plan),
-        intermediate=_multiple(_INNER, plan.tp),
-        experts=experts_for(model, plan),
-        expert_intermediate=_expert_width(model, plan),
-        vocab=_multiple(_VOCAB, plan.tp),
+        hidden=_multiple(_HIDDEN, tp),
+        heads=heads_for(model, *plans),
+        intermediate=_multiple(_INNER, tp),
+        experts=experts_for(model, *plans),
+        expert_intermediate=_expert_width(*plans),
+        vocab=_multiple(_VOCAB, tp),
         positions=positions,
         sliding_window=_WINDOW,
     )
+    return _shared_width(small, tp), tuple(_few_layers(model, plan, kept) for plan in plans)
+
+
+def _few_layers(model: ModelSpec, plan: ParallelPlan, kept: tuple[int, ...]) -> ParallelPlan:
+    """Return a plan for one replica of a model that has only some of the layers."""
+    cuts = tuple(
+        Cut(layer=sum(layer < cut.layer for layer in kept), before=cut.before) for cut in stage_cuts(model, plan)
+    )
     # how often experts are visited is what the random router makes of it, and one copy for each EP rank shows them all
     experts = replace(plan.ep, routing=None, redundant=plan.ep.degree if plan.ep.redundant else 0)
-    few_stages = cuts if plan.pp > 1 else None
-    return _shared_width(small, plan.tp), replace(plan, dp=1, ep=experts, stages=few_stages, placement=None)
+    return replace(plan, dp=1, ep=experts, stages=cuts if plan.pp > 1 else None, placement=None)
 
 
 def kept_layers(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
@@ -72,36 +86,42 @@ def kept_layers(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def heads_for(model: ModelSpec, plan: ParallelPlan) -> int:
+def heads_for(model: ModelSpec, *plans: ParallelPlan) -> int:
     """Return the fewest query heads that TP and SP split as they split the model's."""
     a = model.layers[0].attention
-    parts = plan.tp * (plan.sp.degree if plan.sp.scheme == "all_to_all" else 1)
+    parts = lcm(*(plan.tp * (plan.sp.degree if plan.sp.scheme == "all_to_all" else 1) for plan in plans))
     if a.kind in ("mla", "mqa"):
         return _multiple(4, parts)
     share = a.num_heads // a.num_kv_heads
     for kv_heads in range(min(2, a.num_kv_heads), a.num_kv_heads):
-        same_side = (kv_heads >= plan.tp) == (a.num_kv_heads >= plan.tp)
-        splits = kv_heads % plan.tp == 0 or plan.tp % kv_heads == 0
-        several = kv_heads > plan.tp or a.num_kv_heads <= plan.tp
-        if same_side and splits and several and kv_heads * share % parts == 0:
+        alike = all(_split_alike(kv_heads, a.num_kv_heads, plan.tp) for plan in plans)
+        if alike and kv_heads * share % parts == 0:
             return kv_heads * share
     return a.num_heads
 
 
-def experts_for(model: ModelSpec, plan: ParallelPlan) -> int | None:
+def _split_alike(few: int, kv_heads: int, tp: int) -> bool:
+    """Return whether TP splits, or copies, so few K/V heads as it does all."""
+    same_side = (few >= tp) == (kv_heads >= tp)
+    return same_side and (few % tp == 0 or tp % few == 0) and (few > tp or kv_heads <= tp)
+
+
+def experts_for(model: ModelSpec, *plans: ParallelPlan) -> int | None:
     """Return the fewest experts that keep the ratio to those per token and divide by EP; None without experts."""
     moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
     if not moes:
         return None
-    if isinstance(plan.ep.placement, tuple):
+    if any(isinstance(plan.ep.placement, tuple) for plan in plans):
         return moes[0].num_experts
-    least = lcm(plan.ep.degree, *(moe.num_experts // gcd(moe.num_experts, moe.top_k) for moe in moes))
+    least = lcm(
+        *(plan.ep.degree for plan in plans), *(moe.num_experts // gcd(moe.num_experts, moe.top_k) for moe in moes)
+    )
     twice = 2 if all(moe.top_k > 1 for moe in moes) and least < moes[0].num_experts else 1
     return min(least * twice, moes[0].num_experts) if moes[0].num_experts % (least * twice) == 0 else least
 
 
-def _expert_width(model: ModelSpec, plan: ParallelPlan) -> int:
-    return _multiple(_EXPERT_INNER, lcm(plan.expert_tp, plan.tp))
+def _expert_width(*plans: ParallelPlan) -> int:
+    return _multiple(_EXPERT_INNER, lcm(*(degree for plan in plans for degree in (plan.expert_tp, plan.tp))))
 
 
 def _shared_width(model: ModelSpec, tp: int) -> ModelSpec:

@@ -16,10 +16,11 @@ from clustersim.errors import InputError
 from clustersim.legality.rule import LookedAt, Verdict, together
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.hand_over import halves, prove_hand_over
 from clustersim.proof.order import orders_from_spans
 from clustersim.proof.proof import RULES, Proof, graphs_of, prove
 from clustersim.proof.script import Part, Script, chunked_script, owner_of, random_prompts
-from clustersim.proof.shrink import shrunk
+from clustersim.proof.shrink import shrunk, shrunk_together
 from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
 from clustersim.run.legality import check_scenario_plan
@@ -53,6 +54,8 @@ class ScenarioProof:
         The plan of one replica of it.
     script : Script or None
         The steps.
+    decode : ParallelPlan or None
+        That of a decode pool, where prompts are computed under ``plan`` and go on there.
     """
 
     verdict: Verdict
@@ -60,6 +63,7 @@ class ScenarioProof:
     model: ModelSpec
     plan: ParallelPlan
     script: Script | None
+    decode: ParallelPlan | None = None
 
 
 def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
@@ -76,12 +80,13 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     InputError
         When replicas that share experts have stages or split prompts.
     """
-    scenario.refuse_pools("a proof")
     checked = check_scenario_plan(scenario)
     if checked.verdict == "illegal":
         silent = tuple(LookedAt(id=rule, level="X", looked_at=0) for rule in RULES)
         verdict = together((checked, Verdict(violations=(), rules=silent)))
         return ScenarioProof(verdict=verdict, proof=None, model=scenario.model, plan=scenario.plan, script=None)
+    if scenario.pools:
+        return _prove_pools(scenario, orders)
     if scenario.plan.is_lockstep:
         return _prove_lockstep(scenario, orders)
     model, plan = shrunk(scenario.model, scenario.plan, positions=max(PROMPTS) + OUTPUT_TOKENS)
@@ -107,6 +112,23 @@ def _prove_lockstep(scenario: Scenario, orders: int) -> ScenarioProof:
     )
     proof = prove(model, plan, script, orders=orders, seed=scenario.seed)
     return ScenarioProof(verdict=proof.verdict, proof=proof, model=model, plan=plan, script=script)
+
+
+def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
+    """Prove that prompts which one pool computes go on in the other one, whatever the plans of both are."""
+    prefill, decode = (pool.plan for pool in scenario.pools)
+    if prefill.is_lockstep or decode.is_lockstep:
+        message = "pools whose replicas share experts can't be executed; use replica"
+        raise InputError(scenario.problem("plan.ep.scope", message))
+    positions = max(PROMPTS) + OUTPUT_TOKENS
+    model, (source, target) = shrunk_together(scenario.model, (prefill, decode), positions=positions)
+    budget = max(BUDGET, 4 * source.sp.degree)
+    plans = source, target
+    steps = halves(model, plans, PROMPTS, output_tokens=OUTPUT_TOKENS, budget=budget, seed=scenario.seed)
+    proof = prove_hand_over(model, plans, steps, orders=orders, seed=scenario.seed)
+    return ScenarioProof(
+        verdict=proof.verdict, proof=proof, model=model, plan=source, script=steps.whole, decode=target
+    )
 
 
 def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan) -> Timeline:

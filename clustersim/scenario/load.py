@@ -105,7 +105,7 @@ def build_scenario(document: Document) -> Scenario:
         if topology is not None and precision is not None:
             attempt(partial(_check_peaks, seen_by(topology, placed).device, precision, document))
     if model is not None and plan is not None:
-                problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
+        problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
     if problems:
         raise InputError(in_order(problems))
     assert cluster is not None

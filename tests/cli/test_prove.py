@@ -124,20 +124,25 @@ def test_experts_over_replicas_with_stages_are_refused_where_they_are_written() 
     assert "plan.ep.scope" in result.stderr
 
 
-UNPROVEN = (
-    "illegal-five-ways",
-    "deepseek-v3-wide-ep",
-    "deepseek-v3-redundant-experts",
-    "distserve-tp2-tp1",
-    "distserve-tp2-pp2",
-)
-"""Illegal; 32 replicas in lockstep (smaller ones above), and two pools (below), which are refused."""
+POOLS = ("distserve-tp2-tp1", "distserve-tp2-pp2", "splitwise-h100-a100")
+UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "deepseek-v3-redundant-experts", *POOLS)
+"""Illegal; 32 replicas in lockstep (smaller ones above); two pools (below), whose order is not recorded."""
 
 
-def test_two_pools_are_refused_where_they_are_written() -> None:
-    result = invoke("prove", "distserve-tp2-tp1")
-    assert result.exit_code == 2
-    assert "serving.scheduler: a proof takes one plan; prefill and decode have two" in result.stderr
+@pytest.mark.parametrize("name", POOLS)
+def test_two_pools_prove_together(name: str) -> None:
+    found = prove_scenario(load(name, ()), orders=1)
+    assert found.verdict.verdict == "legal"
+    assert found.proof is not None
+    assert found.proof.orders == ("program order", "random order 0")
+    assert (found.proof.tokens_equal, found.proof.max_relative_error < 1e-9) == (True, True)
+
+
+def test_prove_shows_both_plans() -> None:
+    lines = invoke("prove", "distserve-tp2-pp2").stdout.splitlines()
+    assert lines[0] == "legal: executed, the step graphs of distserve-tp2-pp2 compute what the unsharded model does"
+    assert "prefill  tp 2, sp 1, pp 1, ep 1: 2 ranks" in lines
+    assert "decode   tp 1, sp 1, pp 2, ep 1: 2 ranks" in lines
 
 
 @pytest.mark.parametrize("name", [name for name in names("scenarios") if name not in UNPROVEN])
