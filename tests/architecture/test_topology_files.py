@@ -1,5 +1,7 @@
 """Every file in ``topologies/`` can be used, and names where its figures come from."""
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -12,9 +14,9 @@ PROMISED = {
 }  # fmt: skip
 
 
-def read(folder: str, name: str) -> dict[str, object]:
+def read(folder: str, name: str) -> dict[str, Any]:
     text = catalog.path_of(folder, name).read_text(encoding="utf-8")
-    document: dict[str, object] = yaml.safe_load(text)
+    document: dict[str, Any] = yaml.safe_load(text)
     return document
 
 
@@ -25,7 +27,11 @@ def test_promised_topologies_are_there() -> None:
 @pytest.mark.parametrize("name", catalog.names("topologies"))
 def test_topology_file_is_usable_and_sourced(name: str) -> None:
     document = read("topologies", name)
-    topology = build_topology(document, {}, read("topologies/devices", str(document["device"])), where=name)
+    groups = document["fabric"].get("groups", ())
+    others = {group["device"]: read("topologies/devices", group["device"]) for group in groups}
+    document.setdefault("device", next(iter(others), None))
+    device = read("topologies/devices", str(document["device"]))
+    topology = build_topology(document, {}, device, where=name, others=others)
     assert topology.name == name
     assert topology.source
     assert topology.route(0, len(topology.devices) - 1)
