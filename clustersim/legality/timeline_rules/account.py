@@ -18,6 +18,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 
@@ -82,6 +83,7 @@ def none_lost(reading: Reading) -> Finding:
         findings.append(say((held < 0) | (held > 1), again, "admit what waits, preempt what runs"))
         early = (finished == 1) & (arrived == 1) & (held != 1)
         findings.append(say(early, "finishes without being admitted", "admit it first"))
+        findings.append(_admitted_first(reading))
         twice = "is swapped out, or back, twice in a row"
         findings.append(
             say((out < back) | (out > back + 1), twice, "swap out what runs, and back what was swapped out")
@@ -96,6 +98,25 @@ def none_lost(reading: Reading) -> Finding:
     findings.append(_reasons(reading, lost > 0, "lost"))
     findings.append(_after_arrival(reading, count))
     return merged(*findings, _before_horizon(reading))
+
+
+def _admitted_first(reading: Reading) -> Finding:
+    """No step carries a request before it was admitted for the first time."""
+    pieces, facts = reading.pieces, reading.history.facts
+    if pieces is None or facts is None or not len(pieces):
+        return NOTHING
+    rows = reading.facts_of(ADMITTED)
+    admitted = Groups(facts["request"][rows].astype(np.int64))
+    begun, request = pieces.begin[pieces.opens], pieces.request[pieces.opens]
+    at = admitted.find(request)
+    first = np.append(admitted.least(facts["time_ns"][rows].astype(np.int64)), np.iinfo(np.int64).min)[at]
+    return judged(
+        0,
+        first > begun,
+        lambda i: f"request {request[i]}",
+        lambda i: f"a step carries it from {begun[i]:,} ns, and it is admitted at {first[i]:,} ns",
+        "admit it first",
+    )
 
 
 def _before_horizon(reading: Reading) -> Finding:

@@ -154,6 +154,13 @@ def moves_in_turn(history: History) -> Finding:
 
 
 def _links(reading: Reading) -> Finding:
+    """The rates of the flows on a link add up to no more than its capacity.
+
+    A run's own record has no flows: of a collective it says when it began and ended, not how the bytes of its algorithm
+    fall on the links of its route, nor what share of each it had while others were there. From the two instants alone a
+    link that carried 101 % can't be told from a collective whose α was short, so that this is "not checkable" there.
+    What is checked of each is that it takes no less than it costs alone (RUN-2).
+    """
     flows = reading.history.flows
     if flows is None:
         return lacking("the load of links (no flows were recorded)")
