@@ -29,8 +29,10 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "sp_decode": ("idle", "dp"),
     "ep_scope": ("replica", "global"),
     "decode_overlap": ("per_sequence", "none"),
+    "prefix_caching": ("false", "true"),
 }
 """Words that can be declared."""
+TRUTH: Final = {"false": False, "true": True}
 KEYS: Final = ", ".join([*NUMBERS, *(f"{name} ({' | '.join(words)})" for name, words in WORDS.items())])
 """All that can be declared, as help."""
 
@@ -53,7 +55,7 @@ def declared_in(given: Sequence[str]) -> dict[str, Any]:
         if message:
             problems.append(Problem(path="--given", message=message))
         else:
-            found[name] = int(value) if name in NUMBERS else value
+            found[name] = int(value) if name in NUMBERS else TRUTH.get(value, value)
     if problems:
         raise InputError(problems)
     return found

@@ -61,7 +61,7 @@ def _sized(reading: Reading) -> Finding:
             exceeds("but the pool has", "blocks in use", pool, np.where(reading.sound[runs.replica], use.at_run, 0))
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
-        elif reading.shares_undeclared:
+        elif reading.shares_undeclared or reading.given.prefix_caching:
             findings.append(lacking("whether blocks fit the pool (which of them are shared was not declared)"))
         if facts is not None and "used" in facts:
             rows = reading.facts_of(
