@@ -121,7 +121,9 @@ def _as_slow_as_told(reading: Reading) -> Finding:
         replica, stage = divmod(rank // given.stage_ranks, given.pp)
         replica = 0 if tables.lockstep > 1 else replica  # whose the passes of all are
         mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
-        regular = np.flatnonzero(mine & (table["irregular"] < 0))
+        local = rank % (given.stage_ranks * tables.lockstep)
+        works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
+        regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
         broken = last >= since if len(regular) else np.empty(0, bool)
         findings.append(
