@@ -161,8 +161,14 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             "and TTFT depends on how long the run is."
         )
     if requests is not None and (preempted := int((requests["preemptions"] > 0).sum())):
-        lost = "lost K/V blocks (preempted, or their replica failed) and had to compute anew."
-        found.append(f"{plural(preempted, 'request')} {lost}")
+        swapped = (summary.get("preempted") or {}).get("swapped", 0)
+        what = (
+            f"{'was' if preempted == 1 else 'were'} preempted for want of K/V blocks, which were copied to host "
+            f"memory, {plural(swapped, 'time')}."
+            if swapped
+            else "lost K/V blocks (preempted, or their replica failed) and had to compute anew."
+        )
+        found.append(f"{plural(preempted, 'request')} {what}")
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
     return found

@@ -16,8 +16,8 @@ Finding = tuple[KeyPath, str]
 """Where, and what is wrong."""
 
 DRAWN_KEYS: Final = ("arrivals", "prompt_tokens", "output_tokens", "requests")
-CLIENT_KEYS: Final = ("priority", "cancel_after")
-"""What may be drawn besides."""
+CLIENT_KEYS: Final = {"priority": "priority", "cancel_after": "cancel_after_s"}
+"""What may be drawn besides → the column in which a plain CSV trace tells it."""
 _ARRIVAL_KEYS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "poisson": (("rate",), ("rescale",)),
     "gamma": (("rate", "cv"), ("rescale",)),
@@ -149,7 +149,7 @@ def _workload(workload: Mapping[str, Any]) -> Iterator[Finding]:
     if workload.get("trace") is not None:
         for key in (*drawn, *(key for key in CLIENT_KEYS if workload.get(key) is not None)):
             hint = {"requests": "; write it inside trace"}.get(key, "")
-            hint = "; a trace tells it in a column" if key in CLIENT_KEYS else hint
+            hint = f"; a csv trace tells it in a column {CLIENT_KEYS[key]}" if key in CLIENT_KEYS else hint
             yield ("workload", key), f"a workload is a trace or drawn, not both{hint}"
         if workload.get("shared_prefixes") is not None:
             yield ("workload", "shared_prefixes"), "a trace says itself which prompts share a prefix; remove it"

@@ -2,15 +2,18 @@
 
 Instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``, ``_ns``).
 ``priority`` (lower numbers go first) and ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client
-gives a request up, an empty cell for never) may be there. Further columns are allowed and not read.
+gives a request up, an empty cell for never) may be there. Further columns are allowed and not read, but for names that
+are almost one of these two: what somebody wrote down about clients must not be passed over in silence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
-from clustersim.errors import InputError
+from clustersim.errors import InputError, Problem
 from clustersim.workload.cells import parse_instants, parse_or_never, parse_tokens, parse_whole
 from clustersim.workload.trace_csv import CsvColumn, header_names, missing_column, read_columns
 from clustersim.workload.trace_text import TraceColumns, TraceText
@@ -28,6 +31,7 @@ _INSTANTS: Final = {
 }
 _PRIORITY: Final = "priority"
 _CANCELS: Final = {f"cancel_after_{unit}": parse_or_never(parse_instants(*_UNITS[unit])) for unit in _UNITS}
+_CANCEL: Final = next(iter(_CANCELS))
 NAMES: Final = (
     tuple(_INSTANTS),
     ("prompt_tokens", "input_tokens", "served_prompt_tokens"),
@@ -55,6 +59,8 @@ def read(file: TraceText) -> TraceColumns:
     if len(cancels) > 1:
         message = f"columns {' and '.join(cancels)} mean the same; expected one of them"
         raise InputError(file.problem(message, line=1))
+    if problems := _almost(file, header):
+        raise InputError(problems)
     optional = [CsvColumn(name=name, parse=_CANCELS[name]) for name in cancels]
     if _PRIORITY in header:
         optional.append(CsvColumn(name=_PRIORITY, parse=parse_whole("a priority")))
@@ -66,6 +72,19 @@ def read(file: TraceText) -> TraceColumns:
         cancel_after_ns=more[0] if cancels else None,
         priorities=more[-1] if _PRIORITY in header else None,
     )
+
+
+def _almost(file: TraceText, header: Sequence[str]) -> list[Problem]:
+    """Return a problem for each column that is not read but seems to tell of clients."""
+    known = [_PRIORITY, *_CANCELS]
+    found = []
+    for name in header:
+        word = name.lower()
+        guesses = [_CANCEL] if word.startswith(("cancel", "timeout")) else get_close_matches(word, known, 1, 0.75)
+        if guesses and name not in known:
+            message = f"column {name!r} is not read; did you mean {guesses[0]!r}? Rename it, or leave it out"
+            found.append(file.problem(message, line=1))
+    return found
 
 
 def _chosen_names(file: TraceText) -> list[str]:

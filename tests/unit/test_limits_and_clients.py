@@ -169,5 +169,5 @@ def test_clients_that_cannot_be_are_refused(text, message):
 
 
 def test_a_trace_has_its_clients_in_columns():
-    with pytest.raises(InputError, match="a workload is a trace or drawn, not both; a trace tells it in a column"):
+    with pytest.raises(InputError, match="a csv trace tells it in a column cancel_after_s"):
         load("quickstart", ("workload.cancel_after=5 s",))

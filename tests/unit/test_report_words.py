@@ -97,6 +97,14 @@ def test_a_preemption_is_remarked(run: dict[str, Any]) -> None:
     assert "1 request lost K/V blocks" in remarks(summary_of(run), requests, run["steps"])[0]
 
 
+def test_a_swap_is_not_said_to_be_computed_anew(run: dict[str, Any]) -> None:
+    requests = {**run["requests"], "preemptions": np.array([2, 1] + [0] * 118)}
+    summary = {**summary_of(run), "preempted": {"recomputed": 0, "swapped": 3, "swapped_bytes": 9}}
+    (found,) = [line for line in remarks(summary, requests) if "preempted" in line]
+    assert found.endswith("copied to host memory, 3 times.")
+    assert "anew" not in found
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [

@@ -82,6 +82,20 @@ def test_jsonl_without_hashes_has_none(write):
     assert requests.hash_block_tokens is None
 
 
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [
+        ("cancel_after", "cancel_after_s"),
+        ("timeout_s", "cancel_after_s"),
+        ("Priority", "priority"),
+        ("cancel_ms", "cancel"),
+    ],
+)
+def test_plain_csv_passes_over_nothing_that_seems_to_tell_of_clients(write, column, meant):
+    with pytest.raises(InputError, match=rf"trace.txt:1.*column '{column}' is not read; did you mean '{meant}"):
+        read_trace(write(f"arrival_s,prompt_tokens,output_tokens,{column}\n0,5,3,1\n"))
+
+
 def test_plain_csv_ignores_further_columns(write):
     assert columns(read_trace(write(PLAIN))) == [[0, 800_180_768], [304, 497], [822, 1783]]
 
