@@ -84,6 +84,7 @@ def none_lost(reading: Reading) -> Finding:
         early = (finished == 1) & (arrived == 1) & (held != 1)
         findings.append(say(early, "finishes without being admitted", "admit it first"))
         findings.append(_admitted_first(reading))
+        findings.append(_ended_last(reading, count))
         twice = "is swapped out, or back, twice in a row"
         findings.append(
             say((out < back) | (out > back + 1), twice, "swap out what runs, and back what was swapped out")
@@ -116,6 +117,24 @@ def _admitted_first(reading: Reading) -> Finding:
         lambda i: f"request {request[i]}",
         lambda i: f"a step carries it from {begun[i]:,} ns, and it is admitted at {first[i]:,} ns",
         "admit it first",
+    )
+
+
+def _ended_last(reading: Reading, count: int) -> Finding:
+    """No request is admitted after it has finished."""
+    facts = reading.history.facts
+    assert facts is not None
+    latest = np.full(count, np.iinfo(np.int64).min)
+    rows = reading.facts_of(ADMITTED)
+    np.maximum.at(latest, facts["request"][rows], facts["time_ns"][rows])
+    ends = reading.facts_of(FINISHED)
+    request, time = facts["request"][ends], facts["time_ns"][ends]
+    return judged(
+        0,
+        latest[request] > time,
+        lambda i: f"request {request[i]}",
+        lambda i: f"finishes at {time[i]:,} ns, and is admitted at {latest[request[i]]:,} ns",
+        "finish what was admitted, and end it there",
     )
 
 
