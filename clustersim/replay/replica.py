@@ -37,25 +37,24 @@ class Replica(SteadyRuns):
     def view(self, request: Sequence) -> ReplicaView:
         """Return what a user's router is shown."""
         scheduler, pool = self.scheduler, self.scheduler.pool
-        cached = self.cached_tokens(request)
+        self._catch_up(now_ns(self.env))
         return ReplicaView(
             replica=self.index,
             waiting=self.waiting,
             running=self.running,
             outstanding_tokens=self.outstanding,
             waiting_tokens=sum(s.to_compute for s in (*scheduler.waiting, *scheduler.running) if not s.decodes),
-            free_blocks=sum(pool.free) - self._taken(now_ns(self.env)),
+            free_blocks=sum(pool.free),
             pool_blocks=pool.total,
-            cached_tokens=cached,
+            cached_tokens=self.cached_tokens(request),
         )
 
     def cached_tokens(self, request: Sequence) -> int:
         """Return how many leading tokens of a prompt one of the pools has cached."""
-        pool, run = self.scheduler.caching, self.run
+        pool = self.scheduler.caching
         if pool is None:
             return 0
-        if run is not None:  # its decodes have taken blocks that may have been cached ones
-            self.scheduler.take_for(run.decision, self._begun(run, now_ns(self.env)))
+        self._catch_up(now_ns(self.env))  # decodes may have taken blocks that were cached ones
         return pool.block_tokens * max(pool.cached_blocks(owner, request) for owner in range(len(pool.free)))
 
     def add(self, sequence: Sequence) -> None:
@@ -80,7 +79,8 @@ class Replica(SteadyRuns):
         """Let a sequence decode whose K/V has arrived."""
         now = now_ns(self.env)
         assert isinstance(self.scheduler, DecodeScheduler)
-        self.scheduler.received(now, sequence, self._taken(now))
+        self._catch_up(now)
+        self.scheduler.received(now, sequence)
         if self.run is not None:
             self._cut(now)
         self.wake(self.index)
@@ -93,7 +93,9 @@ class Replica(SteadyRuns):
 
     def cancel(self, sequence: Sequence) -> bool:
         """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
-        gone = self.scheduler.cancel(now_ns(self.env), sequence)
+        now = now_ns(self.env)
+        self._catch_up(now)
+        gone = self.scheduler.cancel(now, sequence)
         if gone:
             self._left((sequence,))
             self.recorder.finished(self.index, (sequence.request,))

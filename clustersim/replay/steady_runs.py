@@ -43,14 +43,14 @@ class SteadyRuns(Stepper):
         """Return how many steps of a run began before this instant."""
         return int(np.searchsorted(run.starts, now, side="left"))
 
-    def _taken(self, now: int) -> int:
-        """Return the blocks that the run under way has taken since it began; its first step's are the scheduler's."""
+    def _catch_up(self, now: int) -> None:
+        """Take the blocks that the run under way has taken by now, so that what happens now finds them taken.
+
+        The scheduler has taken those of its first step, and learns of the others only when the run has ended.
+        """
         run = self.run
-        if run is None:
-            return 0
-        begun = self._begun(run, now)
-        needed = self.scheduler.pool.needed
-        return sum(max(0, needed(s.computed + begun) - s.blocks) for s in run.decision.decodes)
+        if run is not None:
+            self.scheduler.take_for(run.decision, self._begun(run, now))
 
     def _jump(self, decision: Decision, batch: StepBatch) -> None:
         steps = min(self.scheduler.horizon(decision), MAX_RUN)

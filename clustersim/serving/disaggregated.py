@@ -69,20 +69,12 @@ class DecodeScheduler(Scheduler):
         del sequence
         return len(self.running) + self.receiving < self.config.max_batch_requests
 
-    def received(self, now: int, sequence: Sequence, taken: int) -> None:
-        """Let a sequence decode whose K/V is here now.
-
-        Parameters
-        ----------
-        now : int
-        sequence : Sequence
-        taken : int
-            Blocks that steps under way have taken and the pool does not know of yet.
-        """
+    def received(self, now: int, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V is here now."""
         self.receiving -= 1
         sequence.rank = self.config.order.rank(sequence)
         self.running.append(sequence)
-        self.facts.append((now, RECEIVED, sequence.request, sequence.computed, self.pool.used + taken))
+        self._note(now, RECEIVED, sequence, sequence.computed)
 
 
 def _nobody(sequence: Sequence) -> None:
