@@ -15,6 +15,18 @@ from clustersim.workload.requests import Requests
 Figures = dict[str, float | int | None]
 
 
+def first_of(facts: Table, kinds: tuple[int, ...], count: int) -> Int64Array:
+    """Return the instant of the first fact of some kinds of each request, −1 where there is none; rows in any order.
+
+    A request that is handed over while its prompt is computed is admitted twice: first where that is.
+    """
+    never = np.iinfo(np.int64).max
+    found = np.full(count, never, np.int64)
+    rows = np.flatnonzero(np.isin(facts["kind"], kinds))
+    np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows])
+    return np.where(found == never, -1, found)
+
+
 def cached_tokens(facts: Table, count: int) -> Int64Array:
     """Return how many tokens each request took over when it was first admitted.
 
@@ -28,9 +40,7 @@ def cached_tokens(facts: Table, count: int) -> Int64Array:
         Requests.
     """
     kind, request, time = facts["kind"], facts["request"], facts["time_ns"]
-    first = np.full(count, -1, np.int64)
-    rows = np.flatnonzero(kind == ADMITTED)[::-1]  # the first of several is the one that stays
-    first[request[rows]] = time[rows]
+    first = first_of(facts, (ADMITTED,), count)
     found = np.zeros(count, np.int64)
     rows = np.flatnonzero(kind == REUSED)
     rows = rows[time[rows] == first[request[rows]]]

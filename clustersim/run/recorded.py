@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
-from clustersim.run.prefixes import cached_tokens
+from clustersim.run.prefixes import cached_tokens, first_of
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
@@ -88,13 +88,9 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
     """
     count = len(requests)
     facts = timeline.facts
-    came = np.isin(facts["kind"], (ARRIVED, REJECTED))
-    arrived = _first(facts["request"], facts["time_ns"], came, count)
+    arrived = first_of(facts, (ARRIVED, REJECTED), count)
     replica = _last_heard_of(timeline, count)
-    admitted, finished, rejected = (
-        _first(facts["request"], facts["time_ns"], facts["kind"] == kind, count)
-        for kind in (ADMITTED, FINISHED, REJECTED)
-    )
+    admitted, finished, rejected = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED, REJECTED))
     chosen = np.flatnonzero(arrived > NEVER)
     outcome = np.where(finished > NEVER, "finished", np.where(rejected > NEVER, "rejected", "unfinished"))
     outcome = outcome.astype(object)
@@ -135,14 +131,6 @@ def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
     last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
     found = np.full(count, NEVER, np.int64)
     found[request[order[last]]] = facts["replica"][rows[order[last]]]
-    return found
-
-
-def _first(request: Any, time: Any, some: Any, count: int) -> Int64Array:
-    """Return the time of the first of some facts of each request, −1 where there is none."""
-    found = np.full(count, NEVER, np.int64)
-    rows = np.flatnonzero(some)[::-1]  # the first of several is the one that stays
-    found[request[rows]] = time[rows]
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.given import ReplayInput, ReplayResult
-from clustersim.run.prefixes import cached_tokens
+from clustersim.run.prefixes import cached_tokens, first_of
 from clustersim.serving.decision import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.timeline.tables import Table
 from clustersim.timeline.tokens import TokenTimes
@@ -36,12 +36,8 @@ def request_columns(
     count = len(requests.prompt_tokens)
     arrived = replayed.arrived_ns >= 0
     chosen = np.flatnonzero(arrived)
-    admitted = np.full(count, -1, np.int64)
-    finished = np.full(count, -1, np.int64)
     facts = replayed.timeline.facts
-    for kind, column in ((ADMITTED, admitted), (FINISHED, finished)):
-        rows = np.flatnonzero(facts["kind"] == kind)[::-1]  # the first of several is the one that stays
-        column[facts["request"][rows]] = facts["time_ns"][rows]
+    admitted, finished = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED))
     reasons = np.full(count, None, object)
     reasons[list(replayed.reasons)] = list(replayed.reasons.values())
     outcome = np.where(finished >= 0, "finished", "unfinished").astype(object)

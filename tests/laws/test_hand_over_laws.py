@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from clustersim.run.audit import audit_run
@@ -18,6 +19,8 @@ def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> N
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
+    for column in ("admitted_ns", "first_token_ns", "finished_ns"):
+        assert np.array_equal(folded.requests[column].filled(-1), full.requests[column].filled(-1)), column
     assert audit_run(folded).violations == ()
     told = folded.timeline.facts
     left, came = (set(told["request"][told["kind"] == kind].tolist()) for kind in (HANDED_OVER, RECEIVED))
@@ -27,3 +30,32 @@ def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> N
         finished = folded.requests["outcome"] == "finished"
         assert left == set(folded.requests["request"][wanted & finished].tolist())
         assert not (folded.requests["outcome"] == "unfinished").any()
+
+
+def test_a_request_is_admitted_where_its_prompt_is_computed_and_then_received() -> None:
+    document = {
+        "name": "two-pools",
+        "seed": 29,
+        "model": {"name": "qwen3-8b", "config": {"num_hidden_layers": 1}},
+        "topology": {"name": "mi300x-node", "nodes": 2},
+        "plan": {"prefill": {"tp": 2, "dp": 3}, "decode": {"tp": 2, "dp": 2}},
+        "serving": {
+            "scheduler": "disaggregated",
+            "transfer": "layerwise",
+            "kv_block_tokens": 16,
+            "max_batch_requests": 4,
+            "max_batch_tokens": 512,
+            "prefill": {"scheduler": "continuous", "kv_blocks": 24},
+            "decode": {"scheduler": "chunked_prefill", "kv_blocks": 47},
+        },
+        "workload": {
+            "requests": 3,
+            "arrivals": {"process": "constant", "rate": "200/s"},
+            "prompt_tokens": {"fixed": 300},
+            "output_tokens": {"uniform": {"low": 1, "high": 40}},
+        },
+        "run": {},
+    }
+    for replay in ("folded", "full"):
+        found = simulate(scenario_of(document, replay=replay)).requests
+        assert np.array_equal(found["admitted_ns"], found["arrived_ns"]), replay
