@@ -52,8 +52,8 @@ class Given:
         Experts that a token visits.
     horizon_ns : int or None
         Where the history was cut; None: it is complete.
-    prefix_caching : bool
-        Whether sequences share full prompt blocks of equal content.
+    prefix_caching : bool or None
+        Whether sequences share full prompt blocks of equal content; None: it was not said.
     hash_tokens : int or None
         Prompt tokens per hash of ``History.prefixes``.
     hidden_bytes : int or None
@@ -101,7 +101,7 @@ class Given:
     max_batch_requests: int | None = None
     top_k: int | None = None
     horizon_ns: int | None = None
-    prefix_caching: bool = False
+    prefix_caching: bool | None = False
     hash_tokens: int | None = None
     hidden_bytes: int | None = None
     down: tuple[tuple[int, int, int], ...] = ()

@@ -90,7 +90,7 @@ def given_for(declared: Mapping[str, Any], ranks: int) -> Given:
     InputError
         If the degrees make fewer ranks than were recorded, or too many replicas.
     """
-    whole = {"ep_scope": None, **declared}
+    whole = {"ep_scope": None, "prefix_caching": None, **declared}
     size = math.prod(declared.get(name, 1) for name in DEGREES)
     inner = math.prod(declared.get(name, 1) for name in ("tp", "sp", "pp"))
     if all(name in declared for name in DEGREES) and ranks > size:

@@ -24,7 +24,7 @@ _NO_STEPS = "whether blocks hold all entries (no steps, chunks and decodes were 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Holds:
+class Holds:
     """Rows of ``held`` in order of (replica, block, instant); ``until`` is ``FOREVER`` where none was told."""
 
     replica: Int64Array
@@ -57,7 +57,8 @@ class _Holds:
         return found
 
 
-def _holds(reading: Reading) -> _Holds | None:
+def holds_of(reading: Reading) -> Holds | None:
+    """Return who held which block when; None where it was not recorded."""
     held = reading.history.held
     if held is None:
         return None
@@ -67,12 +68,12 @@ def _holds(reading: Reading) -> _Holds | None:
         for name in ("replica", "block", "request", "taken_ns", "freed_ns", "content")
     )
     until = np.where(freed < 0, FOREVER, freed)
-    return _Holds(replica=replica, block=block, request=request, taken=taken, freed=freed, until=until, content=content)
+    return Holds(replica=replica, block=block, request=request, taken=taken, freed=freed, until=until, content=content)
 
 
 def lent_to_one(reading: Reading) -> Finding:
     """KV-5: no block has two holders at a time, but for a shared prefix."""
-    holds = _holds(reading)
+    holds = holds_of(reading)
     if holds is None:
         return lacking("who holds which block (not recorded)")
     before = holds.before
@@ -91,13 +92,13 @@ def lent_to_one(reading: Reading) -> Finding:
     )
 
 
-def _until(holds: _Holds, at: int) -> str:
+def _until(holds: Holds, at: int) -> str:
     return "and never gives it back" if holds.freed[at] < 0 else f"until {holds.freed[at]:,} ns"
 
 
 def fits_pool(reading: Reading) -> Finding:
     """KV-6: the blocks that are held at a time, shared ones once, are no more than the pool has."""
-    holds, pool = _holds(reading), reading.given.pool_blocks
+    holds, pool = holds_of(reading), reading.given.pool_blocks
     if holds is None or pool is None or not len(holds):
         return NOTHING
     before = holds.before
@@ -123,7 +124,7 @@ def fits_pool(reading: Reading) -> Finding:
 
 def given_back(reading: Reading) -> Finding:
     """KV-7: a request gives each block back, once, at the latest when it ends or is preempted."""
-    holds = _holds(reading)
+    holds = holds_of(reading)
     if holds is None:
         return NOTHING
     before = holds.before
@@ -156,7 +157,7 @@ def given_back(reading: Reading) -> Finding:
     return merged(lost, again, told)
 
 
-def _ends(reading: Reading, holds: _Holds) -> tuple[Int64Array, list[str]]:
+def _ends(reading: Reading, holds: Holds) -> tuple[Int64Array, list[str]]:
     """Return the instant by which each block must be back, and what its request does then."""
     found, why = np.full(len(holds), FOREVER, np.int64), ["finishes"] * len(holds)
     preempted: dict[int, list[int]] = {}
@@ -229,7 +230,7 @@ def _blocks(count: int) -> str:
 
 
 def _needs(reading: Reading) -> _Needs | Finding:
-    holds, pieces, runs, size = _holds(reading), reading.pieces, reading.runs, reading.given.block_tokens
+    holds, pieces, runs, size = holds_of(reading), reading.pieces, reading.runs, reading.given.block_tokens
     if holds is None:
         return NOTHING
     if pieces is None or runs is None:
@@ -259,12 +260,12 @@ def _opened(opens: BoolArray) -> Int64Array:
 
 
 def _had(
-    holds: _Holds, replica: Int64Array, request: Int64Array, begin: Int64Array, end: Int64Array, turn: Int64Array
+    holds: Holds, replica: Int64Array, request: Int64Array, begin: Int64Array, end: Int64Array, turn: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return the blocks held throughout each step, and when the first was given back since its turn began."""
     had, early = np.zeros(len(begin), np.int64), np.full(len(begin), -1, np.int64)
-    of_rows = _rows_by(holds.replica, holds.request)
-    for owner, steps in _rows_by(replica, request).items():
+    of_rows = rows_by(holds.replica, holds.request)
+    for owner, steps in rows_by(replica, request).items():
         rows = of_rows.get(owner)
         if rows is None:
             continue
@@ -288,7 +289,7 @@ def _had(
     return had, early
 
 
-def _rows_by(replica: Int64Array, request: Int64Array) -> dict[tuple[int, int], Int64Array]:
+def rows_by(replica: Int64Array, request: Int64Array) -> dict[tuple[int, int], Int64Array]:
     """Return the rows of each replica and request, in their order."""
     order = np.lexsort((request, replica))
     ends = np.flatnonzero((np.diff(replica[order]) != 0) | (np.diff(request[order]) != 0)) + 1

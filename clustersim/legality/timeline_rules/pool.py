@@ -24,8 +24,10 @@ from clustersim.legality.timeline_rules.hand_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.idle import none_left
 from clustersim.legality.timeline_rules.phases import place
+from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.swapped import away, host_pool
+from clustersim.legality.timeline_rules.use import Use
 
 
 def within_pool(reading: Reading) -> Finding:
@@ -56,12 +58,13 @@ def _sized(reading: Reading) -> Finding:
 
     told = runs.column("kv_blocks_used")
     use = reading.use
+    shared = use is not None and any(some.any() for some in _perhaps_shared(reading, use))
     if pool is not None:
-        if use is not None:
+        if use is not None and not shared:
             exceeds("but the pool has", "blocks in use", pool, np.where(reading.sound[runs.replica], use.at_run, 0))
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
-        elif reading.shares_undeclared or reading.given.prefix_caching:
+        elif shared or reading.shares_undeclared or reading.given.prefix_caching:
             findings.append(lacking("whether blocks fit the pool (which of them are shared was not declared)"))
         if facts is not None and "used" in facts:
             rows = reading.facts_of(
@@ -155,9 +158,11 @@ def _counted(reading: Reading) -> Finding:
     assert runs is not None
     assert facts is not None
     findings = []
-    told = runs.column("kv_blocks_used")
+    told, (fewer, fewer_at_end) = runs.column("kv_blocks_used"), _perhaps_shared(reading, use)
+    if fewer.any() or fewer_at_end.any():
+        findings.append(lacking("whether blocks are given back twice (whether they are shared was not declared)"))
     if told is not None:
-        looked = reading.sound[runs.replica]
+        looked = reading.sound[runs.replica] & ~fewer
         words = partial(_difference, told, use.at_run)
         findings.append(
             judged(
@@ -173,7 +178,7 @@ def _counted(reading: Reading) -> Finding:
         replica = facts["replica"][rows].astype(np.int64)
         inside = (replica >= 0) & (replica < len(reading.sound))
         sound = np.append(reading.sound, False)[np.where(inside, replica, -1)]
-        looked = (facts["used"][rows] >= 0) & use.certain & sound
+        looked = (facts["used"][rows] >= 0) & use.certain & sound & ~fewer_at_end
         used = facts["used"][rows].astype(np.int64)
         findings.append(
             judged(
@@ -188,6 +193,23 @@ def _counted(reading: Reading) -> Finding:
             )
         )
     return merged(*findings)
+
+
+def _perhaps_shared(reading: Reading, use: Use) -> tuple[BoolArray, BoolArray]:
+    """Return where fewer blocks are in use than without sharing, by steps and by ends, and may be shared."""
+    runs, facts, near = reading.runs, reading.history.facts, reading.neighbours
+    assert runs is not None
+    assert facts is not None
+    fewer, fewer_at_end = np.zeros(len(runs), bool), np.zeros(len(use.ends), bool)
+    if near is None:
+        return fewer, fewer_at_end
+    told = runs.column("kv_blocks_used")
+    if told is not None:
+        fewer = (told < use.at_run) & near.several(runs.replica, runs.start)
+    if "used" in facts:
+        used, replica, time = (facts[name][use.ends].astype(np.int64) for name in ("used", "replica", "time_ns"))
+        fewer_at_end = (used >= 0) & (used < use.at_end) & near.several(replica, time, use.ends)
+    return fewer, fewer_at_end
 
 
 def _ended(kind: int) -> str:

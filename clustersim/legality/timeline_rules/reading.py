@@ -19,6 +19,7 @@ from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
 from clustersim.legality.timeline_rules.sharing import Reused, Sharing, reused_in, sharing_of
 from clustersim.legality.timeline_rules.sheet import Sheet, sheet_of_spans
+from clustersim.legality.timeline_rules.undeclared import Neighbours
 from clustersim.legality.timeline_rules.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.use import Use, returns, use_of
 
@@ -285,8 +286,17 @@ class Reading:
     @property
     def shares_undeclared(self) -> bool:
         """Whether a history from elsewhere takes prefixes over, and nothing says which blocks are one and the same."""
-        undeclared = self.history.folded is None and not self.given.prefix_caching
+        undeclared = self.given.prefix_caching is None
         return undeclared and self.reused is not None and len(self.reused.row) > 0
+
+    @cached_property
+    def neighbours(self) -> Neighbours | None:
+        """Sequences that may share blocks; None where it was declared whether they do, or does not follow."""
+        pieces, facts, size = self.pieces, self.history.facts, self.given.block_tokens
+        if self.given.prefix_caching is not None or pieces is None or facts is None or size is None:
+            return None
+        rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
+        return Neighbours(pieces, size, rows, turns, facts["time_ns"][rows].astype(np.int64))
 
     @property
     def several_pools(self) -> bool:

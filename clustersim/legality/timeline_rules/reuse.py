@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.origins import were_there
 from clustersim.legality.timeline_rules.reading import Reading
 
 _FIX: Final = "take over full blocks of an equal start that a step of this replica has computed, and compute the rest"
@@ -18,9 +19,7 @@ def taken_over(reading: Reading) -> Finding:
     pieces, known, contents = reading.pieces, reading.known, reading.contents
     if reused is None or not len(reused.row):
         return NOTHING
-    if not given.prefix_caching and reading.history.folded is None:
-        return lacking("whether what is taken over was there (that prefixes are shared was not declared)")
-    if not given.prefix_caching:
+    if given.prefix_caching is False:
         every = np.ones(len(reused.row), bool)
         return judged(
             len(every), every, lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
@@ -28,7 +27,8 @@ def taken_over(reading: Reading) -> Finding:
             "compute every prompt in full, or set prefix_caching: true",
         )  # fmt: skip
     if pieces is None or known is None or contents is None or size is None:
-        return lacking("whether what is taken over was there (no hashes of prompts, lengths or steps were recorded)")
+        why = "whether what is taken over is equal (no hashes of prompts, lengths or steps were recorded)"
+        return merged(were_there(reading), lacking(why))
     declared = contents.blocks[reused.request] * size
     carried = reused.piece >= 0
     exists = known[reused.piece] if len(pieces) else np.zeros(len(carried), np.int64)

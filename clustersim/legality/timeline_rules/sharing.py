@@ -166,7 +166,7 @@ def sharing_of(
     piece = np.concatenate((chunk[made.of], reused.piece[fact]))
     block = np.concatenate((made.block, taken.block))
     time = np.concatenate((pieces.end[chunk[made.of]], reused.time[fact]))
-    place = _place(pieces, contents, piece, block, _failures(pieces.replica[piece], time, down))
+    place = _place(pieces, contents, piece, block, failures(pieces.replica[piece], time, down))
     row = np.concatenate((np.full(len(made.of), _BEFORE_FACTS), reused.row[fact]))
     turn = pieces.turn_of[piece]
     ends = np.flatnonzero(freed_at[turn] < never)
@@ -195,7 +195,7 @@ def _blocks(pieces: Pieces, which: Int64Array, first: Int64Array, past: Int64Arr
     return _Blocks(np.repeat(np.arange(len(which)), many), np.repeat(first, many) + within(many))
 
 
-def _failures(replica: Int64Array, time: Int64Array, down: Sequence[tuple[int, int, int]]) -> Int64Array:
+def failures(replica: Int64Array, time: Int64Array, down: Sequence[tuple[int, int, int]]) -> Int64Array:
     """Return how often a replica had failed before an instant; a step that ends as it fails has ended."""
     found = np.zeros(len(replica), np.int64)
     for failed, since, _ in down:

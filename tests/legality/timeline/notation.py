@@ -43,7 +43,7 @@ NUMBERS = {
     "tokens": "max_batch_tokens", "requests": "max_batch_requests", "top_k": "top_k", "horizon": "horizon_ns",
     "hidden_bytes": "hidden_bytes",
 }  # fmt: skip
-WORDS = {
+WORDS: dict[str, tuple[str, Any]] = {
     "ring": ("sp_scheme", "ring"),
     "all_gather": ("sp_scheme", "all_gather"),
     "all_to_all": ("sp_scheme", "all_to_all"),
@@ -51,6 +51,8 @@ WORDS = {
     "spread": ("sp_decode", "dp"),
     "global": ("ep_scope", "global"),
     "no_overlap": ("decode_overlap", "none"),
+    "caching": ("prefix_caching", True),
+    "perhaps_caching": ("prefix_caching", None),
 }
 
 

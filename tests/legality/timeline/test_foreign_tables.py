@@ -256,3 +256,10 @@ def test_message_names_no_operator_and_no_step_that_was_not_told(tmp_path: Path)
     (found,) = verdict_on(tmp_path, [], spans="start_ns,end_ns,rank\n0,10,1\n9,20,1\n").violations
     assert found.where == "rank 1"
     assert found.message == "starts at 9 ns on a stream that runs another operator until 10 ns"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [((), None), (("prefix_caching=false",), False), (("prefix_caching=true",), True)]
+)
+def test_sharing_is_unknown_where_nobody_declares_it(tmp_path: Path, words: tuple[str, ...], told: bool | None) -> None:
+    assert read_history(written(tmp_path, tables()), [*GIVEN, *words]).given.prefix_caching is told
