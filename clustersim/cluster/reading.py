@@ -7,9 +7,15 @@ holds the list of problems raises one :class:`~clustersim.errors.InputError` at 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from clustersim.errors import Problem, did_you_mean
 from clustersim.units import UnitError, parse
+
+_LONGEST_S: Final = 2**63 / 1e9
+"""292 years: what int64 nanoseconds hold."""
+_SLOWEST: Final = {"bandwidth": "B/s", "flops": "FLOP/s"}
+"""Dimensions of which nothing is below 1 (assumed): what is slower works no more."""
 
 
 class Reader:
@@ -174,6 +180,12 @@ class Reader:
         if quantity < 0 or (quantity == 0 and not zero):
             wanted = "no negative" if zero else "a positive"
             self.problem(key, f"expected {wanted} {dimension}, but found {value!r}")
+            return 1.0
+        if dimension == "time" and quantity >= _LONGEST_S:
+            self.problem(key, f"expected a time of less than 292 years, but found {value!r}")
+            return 1.0
+        if dimension in _SLOWEST and quantity < 1:
+            self.problem(key, f"expected at least 1 {_SLOWEST[dimension]}, but found {value!r}")
             return 1.0
         return quantity
 

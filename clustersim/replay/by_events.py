@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import simpy
 
-from clustersim.errors import StallError
 from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
@@ -18,7 +17,7 @@ from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
 from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.replica import Replica
-from clustersim.replay.stall import stall_story
+from clustersim.replay.stall import stall_error
 from clustersim.replay.strain import WeakLinks
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
@@ -83,6 +82,8 @@ class EventReplay:
         ------
         StallError
             When nothing can happen any more although requests are unfinished.
+        InputError
+            When that is so because a user's own scheduler chooses nothing.
         """
         horizon = self.given.horizon_ns
         if self.total == 0:
@@ -102,8 +103,8 @@ class EventReplay:
         except RuntimeError as error:
             if self.env.peek() != simpy.core.Infinity:
                 raise
-            story = stall_story(now_ns(self.env), self.total - self.ended, self.replicas, self.hand_overs)
-            raise StallError(story) from error
+            left = self.total - self.ended
+            raise stall_error(now_ns(self.env), left, self.replicas, self.hand_overs) from error
         return self._result()
 
     def _stop(self) -> None:

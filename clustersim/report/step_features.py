@@ -61,7 +61,7 @@ def step_features(tables: Tables, sp: SequencePlan) -> dict[tuple[int, str], Ste
     groups, firsts = np.unique(code[order], return_index=True)
     split = _split(tables, sp) if sp.degree > 1 else {}
     found = {}
-    for group, rows in zip(groups.tolist(), np.split(order, firsts[1:]), strict=True):
+    for group, rows in zip(groups.tolist(), np.split(order, firsts)[1:], strict=True):
         replica, kind = divmod(group, len(STEP_KINDS))
         columns = {name: steps[name][rows].astype(np.float64) for name in _COLUMNS}
         features = {name: values[:, None] for name, values in _whole(columns).items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Final
 
 import numpy as np
 
@@ -11,7 +13,10 @@ from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath
-from clustersim.scenario.schema import FaultPart
+from clustersim.scenario.schema import LEAST_SHARE, MOST_SLOWDOWN, FaultPart
+
+_ROUNDING: Final = 1 + 1e-9
+"""0.001 three times is less than 1e-9 by a rounding."""
 
 
 def build_faults(parts: Sequence[FaultPart], document: Document, topology: Topology) -> tuple[Fault, ...]:
@@ -47,9 +52,44 @@ def build_faults(parts: Sequence[FaultPart], document: Document, topology: Topol
                 name=_words(part, topology),
             )
         )
+    if not problems:
+        problems += [document.problem(("faults", *path), message) for path, message in _together(found)]
     if problems:
         raise InputError(problems)
     return tuple(found)
+
+
+def _together(faults: Sequence[Fault]) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what is as good as dead where faults overlap: it is slowest at the instant at which one of them begins."""
+    of_device: dict[int, list[Fault]] = {}
+    of_link: dict[int, list[Fault]] = {}
+    for fault in faults:
+        if fault.fails:
+            continue
+        for device in fault.devices:
+            of_device.setdefault(device, []).append(fault)
+        for link in fault.links:
+            of_link.setdefault(link, []).append(fault)
+    for number, fault in enumerate(faults):
+        if fault.fails:
+            continue
+        now = fault.at_ns
+        slowest = max((prod(_slowdowns(of_device[one], now)) for one in fault.devices), default=1.0)
+        least = min((prod(_shares(of_link[one], now)) for one in fault.links), default=1.0)
+        if slowest > MOST_SLOWDOWN * _ROUNDING:
+            message = f"with what slows {fault.name} down at the same time it is {slowest:g} times as slow"
+            yield (number, "slowdown"), f"{message}; expected at most {MOST_SLOWDOWN:g} times"
+        if least * _ROUNDING < LEAST_SHARE:
+            message = f"with what else {fault.name} suffers at the same time {least:g} of it is left"
+            yield (number, "factor"), f"{message}; expected at least {LEAST_SHARE:g}, or 0 where it fails"
+
+
+def _slowdowns(faults: Sequence[Fault], now: int) -> Iterator[float]:
+    return (fault.slowdown or 1.0 for fault in faults if fault.covers(now))
+
+
+def _shares(faults: Sequence[Fault], now: int) -> Iterator[float]:
+    return (fault.share for fault in faults if fault.covers(now))
 
 
 def _words(part: FaultPart, topology: Topology) -> str:

@@ -16,6 +16,9 @@ from clustersim.scenario.document import Document, KeyPath, dotted, shown
 from clustersim.scenario.lookup import find_file
 
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]+")
+_LEAST: Final = 1e-99
+_MOST: Final = 1e99
+"""What shares of a sum can be computed of without running out of exponents (assumed; nothing is counted so often)."""
 _MOST_PROBLEMS: Final = 20
 
 Rows = tuple[tuple[float, ...], ...]
@@ -51,11 +54,12 @@ def read_frequencies(path: Path) -> Rows:
         found, column = [], 1
         for cell in written.split(","):
             value = cell.strip()
-            if _NUMBER.fullmatch(value):
+            if _NUMBER.fullmatch(value) and (float(value) == 0 or _LEAST <= float(value) <= _MOST):
                 found.append(float(value))
             else:
                 begins = column + len(cell) - len(cell.lstrip())
-                message = f"found {value[:40]!r}; expected how often an expert is visited, as a number from 0"
+                short = value if len(value) <= 40 else f"{value[:37]}..."
+                message = f"found {short!r}; expected how often an expert is visited, as 0 or from 1e-99 to 1e99"
                 problems.append(Problem(message=message, file=name, line=line, column=begins))
             column += len(cell) + 1
         if rows and len(found) != len(rows[0]) and not problems:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from clustersim.plan.parallel import Cut
 from clustersim.scenario.document import KeyPath
@@ -49,6 +49,11 @@ SHORTHANDS: Final[Mapping[KeyPath, str | None]] = {
     ("workload", "cancel_after"): "fixed",
 }
 """Where a lone value stands for a mapping with this one key (``plan.tp: 8``), or for an empty one (None)."""
+
+MOST_SLOWDOWN: Final = 1e9
+"""Largest factor by which a device may be slower (assumed: what is slower has failed)."""
+LEAST_SHARE: Final = 1e-9
+"""Smallest share that a link that works may have left (assumed, likewise)."""
 
 _CUT: Final = re.compile(r"(\d+)\.(attention|ffn)")
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -246,6 +251,12 @@ class RunPart(Part):
     horizon: Duration | None = None
 
 
+def _share(value: float) -> float:
+    if 0 < value < LEAST_SHARE:
+        raise ValueError(f"must be 0 (the link fails) or at least {LEAST_SHARE:g}")
+    return value
+
+
 class FaultPart(Part):
     """A device, a node or a link that fails, or gets slower, at an instant, and is as before at another one."""
 
@@ -255,8 +266,8 @@ class FaultPart(Part):
     at: DurationOrZero = Field(examples=["30 s"])
     until: Duration | None = None
     lose: Literal["recompute", "lose"] = "recompute"
-    slowdown: Annotated[float, Field(gt=1)] | None = None
-    factor: Annotated[float, Field(ge=0, lt=1)] | None = None
+    slowdown: Annotated[float, Field(gt=1, le=MOST_SLOWDOWN)] | None = None
+    factor: Annotated[float, Field(ge=0, lt=1), AfterValidator(_share)] | None = None
 
 
 class TargetsPart(Part):

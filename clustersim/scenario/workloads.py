@@ -62,6 +62,7 @@ def build_workload(part: WorkloadPart, document: Document) -> TraceWorkload | Dr
     if arrivals is None or prompt is None or output is None:
         raise InputError(problems)
     shared = part.shared_prefixes
+    prefixes = attempt(lambda: None if shared is None else SharedPrefixes(**shared.model_dump()), _WORKLOAD)
     cancel_after = attempt(lambda: _patience(part.cancel_after, document), _WORKLOAD)
     if problems:
         raise InputError(problems)
@@ -70,7 +71,7 @@ def build_workload(part: WorkloadPart, document: Document) -> TraceWorkload | Dr
         prompt_tokens=prompt,
         output_tokens=output,
         requests=requests,
-        shared_prefixes=None if shared is None else SharedPrefixes(**shared.model_dump()),
+        shared_prefixes=prefixes,
         priority=_priorities(part.priority),
         cancel_after=cancel_after,
     )

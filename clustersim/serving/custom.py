@@ -6,7 +6,7 @@ What no scheduler may decide is refused with the rule that it breaks; nothing of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn
 
 from clustersim.errors import IllegalDecisionError
@@ -16,6 +16,7 @@ from clustersim.serving.decision import Decision
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass
+from clustersim.serving.user_class import shown as told
 from clustersim.serving.view import Choice, DecidesSteps, SchedulerView, SequenceView
 
 
@@ -99,9 +100,11 @@ class CustomScheduler(Scheduler):
     def _choice(self, now: int) -> Choice:
         """Ask the user's scheduler, and check what can be checked before anything is carried out."""
         view = self.view(now)
-        choice = self.user.asked(lambda: self.decider.decide(view))
-        if not isinstance(choice, Choice) or not isinstance(choice.tokens, Mapping):
-            self._refuse(now, f"decided {choice!r}; expected Choice(tokens={{request: tokens}}, preempt=(request, …))")
+        decided = self.user.asked(lambda: self.decider.decide(view))
+        choice = self.user.asked(lambda: _plain(decided))
+        if choice is None:
+            expected = "expected Choice(tokens={request: tokens}, preempt=(request, …)), requests as whole numbers"
+            self._refuse(now, f"decided {told(decided)}; {expected}")
         fault = next(self._faults(choice), None)
         if fault is not None:
             self._refuse(now, fault)
@@ -118,7 +121,7 @@ class CustomScheduler(Scheduler):
         waiting = {sequence.request: sequence for sequence in self.waiting}
         for place, request in enumerate(choice.preempt):
             if request not in running:
-                yield f"KV-7: request {request} is preempted, but is not running"
+                yield f"KV-7: request {told(request)} is preempted, but is not running"
             elif running[request].in_flight:
                 yield f"PH-3: request {request} is preempted while a step carries it"
             elif request in choice.preempt[:place]:
@@ -128,16 +131,21 @@ class CustomScheduler(Scheduler):
         for request, count in choice.tokens.items():
             sequence = running.get(request) or waiting.get(request)
             if sequence is None:
-                yield f"RUN-4: request {request} is not here: it has not come, has finished, or is on another replica"
+                yield (
+                    f"RUN-4: request {told(request)}"
+                    " is not here: it has not come, has finished, or is on another replica"
+                )
             elif sequence.in_flight:
                 yield f"PH-3: request {request} is computed while a step carries it"
             elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                yield f"KV-3: {count!r} tokens of request {request} are computed; expected a whole number from 1"
+                yield f"KV-3: {told(count)} tokens of request {request} are computed; expected a whole number from 1"
             elif sequence.decodes and count > 1:
-                yield f"PH-2: {count} tokens of request {request} are computed in a decode step, which carries one"
+                yield (
+                    f"PH-2: {told(count)} tokens of request {request} are computed in a decode step, which carries one"
+                )
             elif count > (left := sequence.to_compute - (0 if request in running else self._to_reuse(sequence))):
                 yield (
-                    f"KV-1: {count} tokens of request {request} are asked for, but only {left} are known and not "
+                    f"KV-1: {told(count)} tokens of request {request} are asked for, but only {left} are known and not "
                     f"computed; ask for at most {left}"
                 )
         total = sum(choice.tokens.values())
@@ -149,6 +157,18 @@ class CustomScheduler(Scheduler):
         decodes = any(request in running and running[request].decodes for request in choice.tokens)
         if decodes and self.decodes_in_flight and not self.decode_overlap:
             yield "PP-3: a decode step is decided while another one is in flight, and decode_overlap is none"
+
+
+def _plain(decided: object) -> Choice | None:
+    """Return a choice made of a dict and a tuple; None where that is not what a user's scheduler decided."""
+    if not isinstance(decided, Choice):
+        return None
+    tokens: object = decided.tokens
+    preempt: object = decided.preempt
+    if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable):
+        return None
+    choice = Choice(tokens=dict(tokens), preempt=tuple(preempt))
+    return choice if all(isinstance(request, int) for request in (*choice.tokens, *choice.preempt)) else None
 
 
 def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:

@@ -23,7 +23,7 @@ import numpy as np
 from clustersim.errors import IllegalDecisionError
 from clustersim.serving.config import PrefixRouting, RouterName, ServingConfig
 from clustersim.serving.sequence import Sequence as Request
-from clustersim.serving.user_class import UserClass
+from clustersim.serving.user_class import UserClass, shown
 from clustersim.serving.view import ReplicaView, RouterView, RoutesRequests
 from clustersim.workload.streams import named_stream
 
@@ -189,7 +189,7 @@ class CustomRouter:
     def _refuse(self, now: int, request: int, chosen: object, known: list[int]) -> NoReturn:
         names = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
         raise IllegalDecisionError(
-            f"{self.user} at {now / 1e6:.6f} ms: DP-2: request {request} goes to replica {chosen!r}; "
+            f"{self.user} at {now / 1e6:.6f} ms: DP-2: request {request} goes to replica {shown(chosen)}; "
             f"expected one of {names}"
         )
 

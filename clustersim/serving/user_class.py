@@ -10,11 +10,21 @@ from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from clustersim.errors import ClustersimError, InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, did_you_mean
 
 Answer = TypeVar("Answer")
+_LONGEST: Final = 200
+
+
+def shown(value: object) -> str:
+    """Return what a user's code answered as text; also what is too long, or can't be shown."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__} that can't be shown>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +68,14 @@ class UserClass:
             raise InputError(Problem(file=self.path, message=f"class {self.name} has no method {self.method}"))
         try:
             inspect.signature(found).bind(**self.options)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(Problem(file=self.path, message=f"{self.name} can't be made: {error}")) from None
         return self.asked(lambda: found(**self.options), "__init__")
 
     def asked(self, ask: Callable[[], Answer], method: str = "") -> Answer:
         """Call into the user's code; what it raises becomes an error placed in the file.
+
+        That is everything but Ctrl-C: code that is asked for a decision may not end the program, either.
 
         Raises
         ------
@@ -72,12 +84,15 @@ class UserClass:
         """
         try:
             return ask()
-        except ClustersimError:
+        except KeyboardInterrupt:
             raise
-        except Exception as error:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
-            message = f"{self.name}.{method or self.method} raised {type(error).__name__}: {error}"
-            raise InputError(Problem(file=self.path, line=lines[-1] if lines else None, message=message)) from error
+        except BaseException as error:
+            raise self._problem(f"{self.name}.{method or self.method} raised", error) from error
+
+    def _problem(self, what: str, error: BaseException) -> InputError:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
+        told = next(line for line in traceback.format_exception_only(error) if not line.startswith(" ")).strip()
+        return InputError(Problem(file=self.path, line=lines[-1] if lines else None, message=f"{what} {told}"))
 
     def _module(self) -> ModuleType:
         spec = spec_from_file_location(f"clustersim_user_{Path(self.path).stem}", self.path)
@@ -89,8 +104,8 @@ class UserClass:
             spec.loader.exec_module(module)
         except SyntaxError as error:
             raise InputError(Problem(file=self.path, line=error.lineno, message=f"{error.msg}")) from error
-        except Exception as error:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
-            message = f"can't be run: {type(error).__name__}: {error}"
-            raise InputError(Problem(file=self.path, line=lines[-1] if lines else None, message=message)) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._problem("can't be run:", error) from error
         return module

@@ -22,6 +22,7 @@ class Priorities:
     def draw(self, count: int, rng: np.random.Generator) -> Int64Array:
         """Return a priority for each request."""
         weights = np.ones(len(self.values)) if self.weights is None else np.array(self.weights, np.float64)
+        weights = np.ldexp(weights, -int(np.frexp(weights.max())[1]))  # in proportion: their sum can't overflow
         places = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(count), side="right")
         found: Int64Array = np.array(self.values, np.int64)[np.minimum(places, len(self.values) - 1)]
         return found

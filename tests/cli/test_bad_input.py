@@ -246,13 +246,39 @@ def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:
     [
         ("serving.engine.launch=1e30 h", "an operator (memory) would take 3.6e+33 s, expected less than a day"),
         ("serving.engine.sample=25 h", "an operator (sample) would take 9e+04 s"),
-        ("topology.scaleup_latency=1e30 h", "expected less than a day; look at the figures of the device, its links"),
-        ("topology.scaleup_bandwidth=1e-6 B/s", "expected less than a day"),
+        ("topology.scaleup_latency=1e6 h", "expected less than a day; look at the figures of the device, its links"),
+        ("topology.scaleup_bandwidth=1 B/s", "expected less than a day"),
+        (
+            "topology.host_latency=1e9 h",
+            "--set #1: topology.host_latency: expected a time of less than 292 years, but found '1e9 h'",
+        ),
+        (
+            "topology.host_bandwidth=1e-30 B/s",
+            "--set #1: topology.host_bandwidth: expected at least 1 B/s, but found '1e-30 B/s'",
+        ),
         ("run.horizon=1e300 h", "--set #1: run.horizon: must be less than 292 years, but is 1e300 h"),
     ],
 )
 def test_a_time_that_does_not_fit_the_clock(folder: Path, override: str, message: str) -> None:
     assert message in refusal("s.yaml", "--set", override)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "workload.shared_prefixes={groups: 1, tokens: 1000000000000}",
+            "--set #1: workload.shared_prefixes.tokens: found 1000000000000; expected a whole number from 1 to",
+        ),
+        (
+            "workload.shared_prefixes={groups: 10000000, tokens: 1}",
+            "--set #1: workload.shared_prefixes.groups: found 10000000; expected a whole number from 1 to 1000000",
+        ),
+    ],
+)
+def test_prefixes_that_are_too_long_or_too_many(folder: Path, override: str, message: str) -> None:
+    drawn = "workload={arrivals: all_at_once, prompt_tokens: 9, output_tokens: 2, requests: 2}"
+    assert message.replace("#1", "#2") in refusal("s.yaml", "--set", drawn, "--set", override)
 
 
 def test_an_algorithm_that_no_group_of_the_plan_can_run(folder: Path) -> None:

@@ -255,6 +255,9 @@ def test_frequencies_come_from_a_file(tmp_path: Path, text: str, rows: int) -> N
         ("1,2,3,4,5,6,7,8\n" * 3, r"often\.csv:1:1: has 3 lines; tiny has 2 layers with experts"),
         ("1,0,0,0,0,0,0,0\n", r"often\.csv:1:1: lets tokens visit fewer than the 2"),
         ("\n", r"often\.csv: the file is empty"),
+        ("1,2,3,4,5,6,7," + "8" * 5000 + "\n", r"often\.csv:1:15: found '8{37}\.\.\.'; expected how often"),
+        ("1,1e400,3,4,5,6,7,8\n", r"often\.csv:1:3: found '1e400'"),
+        ("1,2,3,4,5,6,7,0." + "0" * 200 + "1\n", r"often\.csv:1:15: found"),
     ],
 )
 def test_mistakes_in_a_file_are_shown_where_they_are(tmp_path: Path, text: str, message: str) -> None:

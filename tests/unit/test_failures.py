@@ -219,12 +219,37 @@ def test_a_weak_link_slows_down_what_uses_it(mode):
         ("{device: 0, at: 1 s, factor: 0.5}", "goes with a link"),
         ("{device: 0, at: 1 s, slowdown: 2, lose: lose}", "what is slow but works loses nothing"),
         ("{device: 0, at: 1 s, slowdown: 1}", "must be more than 1"),
+        ("{device: 0, at: 1 s, slowdown: 1.0e+300}", "faults[0].slowdown: must be at most 1e+09"),
+        (
+            "{link: [n0.g1, n0.nvswitch], at: 1 s, factor: 1.0e-300}",
+            "faults[0].factor: must be 0 (the link fails) or at least 1e-09",
+        ),
+        (
+            "{device: 0, at: 1 s, slowdown: 1.0e+5}, {node: 0, at: 2 s, slowdown: 1.0e+5}",
+            "faults[1].slowdown: with what slows node n0 down at the same time it is 1e+10 times as slow",
+        ),
+        (
+            ", ".join(["{link: [n0.g1, n0.nvswitch], at: 1 s, factor: 1.0e-5}"] * 2),
+            "factor: with what else link n0.g1 to n0.nvswitch suffers at the same time",
+        ),
     ],
 )
 def test_slowness_that_cannot_be_is_refused(fault, message):
     with pytest.raises(InputError) as raised:
         load("quickstart", (f"faults=[{fault}]",))
     assert message in str(raised.value)
+
+
+def test_what_is_slow_one_after_the_other_is_not_slow_together():
+    after = "{device: 0, at: 1 s, until: 2 s, slowdown: 1.0e+5}, {node: 0, at: 2 s, slowdown: 1.0e+5}"
+    thrice = ", ".join(["{link: [n0.g1, n0.nvswitch], at: 1 s, factor: 0.001}"] * 3)
+    assert len(load("quickstart", (f"faults=[{after}, {thrice}]",)).faults) == 5
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_a_time_that_64_bits_do_not_hold_is_an_error_of_the_input(mode):
+    with pytest.raises(InputError, match="simulated time exceeds 292 years"):
+        run([(0, 4, 2)], (Fault(at_ns=0, devices=(0,), slowdown=1e18),), mode=mode)
 
 
 def test_faults_beside_two_pools_are_refused():

@@ -85,6 +85,18 @@ POOLS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("changes", "idle"),
+    [(("workload.output_tokens=1",), ["decode"])],
+)
+def test_a_pool_that_takes_no_step_does_nothing(summary, changes: tuple[str, ...], idle: list[str]) -> None:
+    pools = summary(*POOLS, *changes)["utilisation"]["pools"]
+    assert [name for name, pool in pools.items() if not pool["compute"]] == idle
+    for name in idle:
+        done = {key: value for key, value in pools[name].items() if key != "devices"}
+        assert done == dict.fromkeys(done, 0.0)
+
+
 def test_two_pools_do_together_what_one_would(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL, encoding="utf-8")

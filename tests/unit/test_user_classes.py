@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
-from clustersim.errors import IllegalDecisionError, InputError
+from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.serving.user_class import UserClass
@@ -67,6 +68,9 @@ def test_a_users_scheduler_decides_every_step(tmp_path, mode):
         ("Choice(preempt=(0, 0))", "KV-7: request 0 is preempted twice"),
         ("Choice(tokens={0: 1}, preempt=(0,))", "KV-2: request 0 is preempted and computed in one decision"),
         ("None", "decided None; expected Choice"),
+        ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5); expected Choice"),
+        ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],)); expected Choice"),
+        ("Choice(tokens={0: 10**5000})", "PH-2: <int that can't be shown> tokens of request 0"),
     ],
 )
 def test_an_illegal_decision_is_refused_with_its_rule(tmp_path, expression, message):
@@ -109,6 +113,65 @@ def test_a_sequence_in_flight_is_refused(tmp_path):
 def test_a_broken_file_is_told_by_its_line(tmp_path, body, options, message):
     with pytest.raises(InputError, match=message):
         replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body, **options)))
+
+
+RAISES = [
+    ("ValueError('x')", "raised ValueError: x"),
+    ("SystemExit(0)", "raised SystemExit: 0"),
+    ("BaseException('y')", "raised BaseException: y"),
+    ("InputError([])", "raised clustersim.errors.InputError"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), RAISES)
+@pytest.mark.parametrize("method", ["decide", "route"])
+def test_whatever_a_users_code_raises_is_told_by_its_line(tmp_path, method, error, message):
+    body = f"    def {method}(self, view):\n        from clustersim.errors import InputError\n\n        raise {error}\n"
+    mine = user(tmp_path, body, method=method)
+    asked = {"router": mine} if method == "route" else {"scheduler": mine}
+    given = deployment([(0, 4, 2)], plan=ParallelPlan(dp=2), **asked)
+    with pytest.raises(InputError) as caught:
+        replay(given)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == (mine.path, 8)
+    assert problem.message == f"Mine.{method} {message}"
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "ValueError(1)"])
+def test_a_file_that_ends_the_program_is_refused(tmp_path, error):
+    (tmp_path / "mine.py").write_text(f"raise {error}\n")
+    with pytest.raises(InputError, match=r"mine.py:1: can't be run: (SystemExit|ValueError)"):
+        UserClass(path=str(tmp_path / "mine.py"), name="Mine", method="decide").made()
+
+
+def test_an_input_error_survives_a_copy():
+    error = InputError([Problem(message="is no file", file="a.yaml", line=3)])
+    for copied in (pickle.loads(pickle.dumps(error)), type(error)(*error.args)):  # the second is what SimPy does
+        assert copied.problems == error.problems
+        assert str(copied) == "a.yaml:3: is no file"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("        return Choice()\n", ("at 0.000000 ms", "request 0, waiting: 4 tokens to compute")),
+        (
+            "        s = [*view.waiting, None][0]\n        return Choice(tokens={s.request: 4}) if s else Choice()\n",
+            ("request 0, running: 1 tokens to compute, a decode",),
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_a_scheduler_that_stands_still_is_the_users(tmp_path, body, message, mode):
+    mine = user(tmp_path, "    def decide(self, view):\n" + body)
+    with pytest.raises(InputError) as caught:
+        replay(deployment([(0, 4, 2)], scheduler=mine, mode=mode))
+    (problem,) = caught.value.problems
+    assert problem.file == mine.path
+    assert "Mine.decide chose nothing" in problem.message
+    assert "but 1 requests are unfinished" in problem.message
+    for part in message:
+        assert part in problem.message
 
 
 def test_a_users_router_sees_the_same_in_both_replays(tmp_path):
