@@ -2,6 +2,10 @@
 
 A scheduler reports its state when a step starts. Between two steps of a replica the last report holds, over
 the engine's own overhead too; it drops to zero where the replica had no request at all.
+
+A row of several steps (``count``; the replay ``folded`` writes one for a run of decode steps) has the report of the
+first of them, so that blocks that decodes take within the run count from the next row on. In ``full`` each step has a
+row of its own: the two replays agree on the timeline, and not on these functions.
 """
 
 from __future__ import annotations

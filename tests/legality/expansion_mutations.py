@@ -215,7 +215,7 @@ EXPERT: Final = {
     **_of(
         expert, "_replacements",
         ("tokens reach half of an expert's ranks", "spread", "slice_bytes * expert_tp", "slice_bytes"),
-        ("every rank has all experts", "spread", "experts=node.experts // ep", "experts=node.experts"),
+        ("every rank has all experts", "spread", "(node.experts + plan.ep.redundant) // ep", "node.experts"),
         ("experts get one of a token's choices", "spread", "top_k / ep),)", "1 / ep),)"),
         ("experts get every token", "spread", "top_k / ep),)", "top_k),)"),
         ("slices are not gathered", "spread", "return [own, gather]", "return [own]"),

@@ -22,9 +22,13 @@ def append_only(reading: Reading) -> Finding:
         return NOTHING
     at = np.flatnonzero(pieces.is_chunk & reading.plain & ~resumed(reading))
     start, computed = pieces.start[at], pieces.computed[at]
+    broken, told = start != computed, NOTHING
+    if reading.reused is None and reading.given.prefix_caching is not False:
+        broken &= start < computed
+        told = lacking("whether entries are skipped (what is taken over from a prefix cache was not recorded)")
     contiguous = judged(
         len(at),
-        start != computed,
+        broken,
         lambda i: place(reading, int(at[i])),
         lambda i: (
             f"a chunk starts at token {start[i]:,}, but {computed[i]:,} are computed: "
@@ -33,7 +37,7 @@ def append_only(reading: Reading) -> Finding:
         "start each chunk where the last one ended",
     )
     if reading.history.facts is None:
-        return contiguous
+        return merged(contiguous, told)
     kept = keeps_its_entries(reading)
     gone = reading.count_before(reading.preempted, pieces.begin, also_at=True)[at]
     again = judged(
@@ -43,7 +47,7 @@ def append_only(reading: Reading) -> Finding:
         lambda i: "is computed anew from token 0, though its entries were never given back",
         "keep the entries, or preempt the sequence first",
     )
-    return merged(contiguous, again, kept)
+    return merged(contiguous, told, again, kept)
 
 
 def one_entry(reading: Reading) -> Finding:

@@ -13,6 +13,8 @@ from clustersim.legality.history import Given, History
 from tests.legality.timeline.notation import history_in
 
 ROOT = Path(__file__).parent.parent / "histories"
+DECLARED_BY_FACTS = ("taken_over_after_a_hand_over",)
+"""Histories in which a fact declares that a sequence goes on elsewhere: without it DP-2 is right to object."""
 TABLES = ("requests", "steps", "chunks", "decodes", "facts", "spans", "routes", "held", "flows", "other")
 
 
@@ -26,6 +28,8 @@ def test_empty_history_is_not_checkable() -> None:
 def test_legal_history_stays_legal_when_tables_lack(path: Path) -> None:
     history = history_in(path)
     for lacking in (*combinations(TABLES, 1), *combinations(TABLES, 2)):
+        if "facts" in lacking and path.stem in DECLARED_BY_FACTS:
+            continue
         verdict = check_history(replace(history, **dict.fromkeys(lacking)))
         assert verdict.violations == (), lacking
 
