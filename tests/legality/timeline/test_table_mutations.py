@@ -166,7 +166,10 @@ def smaller_pool(history: History) -> History:
 
 MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a decode step has a token more", "tensor", table("steps", "decode_tokens", 12, 1), {"PH-2"}),
-    ("a step starts before its sequences' last", "tensor", table("steps", "start_ns", 10, -5), {"PH-3", "RUN-2", "RUN-4"}),
+    (
+        "a step starts before its sequences' last", "tensor", table("steps", "start_ns", 10, -5),
+        {"PH-3", "RUN-2", "RUN-4"},
+    ),
     ("a request asked for a token more", "tensor", table("requests", "output_tokens", 0, 1), {"PH-4"}),
     ("a chunk starts one token later", "tensor", table("chunks", "start", 1, 1), {"KV-1"}),
     ("a step prefills a token more than its chunks", "tensor", table("steps", "prefill_tokens", 0, -1), {"KV-3"}),
