@@ -60,8 +60,8 @@ def _fix(fault: Fault, own: Sequence[Tried], legal: Sequence[Tried], faults: int
         return f"use {either(_texts([one for one in own if one.legal]))}"
     if legal:
         return f"use {either(list(dict.fromkeys(degree_words(one.repair.change) for one in legal)))}"
-    if own:
-        return f"{ALONE}use {either(_texts(own))}"
+    if own and (texts := _texts(own)):
+        return f"{ALONE}use {either(texts)}"
     return f"{ALONE}{fault.advice}" if faults > 1 else fault.advice
 
 

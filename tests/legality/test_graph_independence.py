@@ -7,7 +7,7 @@ from pathlib import Path
 
 import clustersim.legality.graph_rules
 
-ALLOWED = {"blueprint": {"Node", "COLLECTIVE_OPS", "TRANSFER_OPS"}, "batch": {"Chunk"}}
+ALLOWED = {"blueprint": {"Node", "COLLECTIVE_OPS", "TRANSFER_OPS", "HOST_OPS", "EDGE_KINDS"}, "batch": {"Chunk"}}
 """Modules of the graph that rules may import: the words of its data, and none of the code that makes it."""
 
 
