@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, either
+from clustersim.legality.preference import preference
 from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_words
 from clustersim.legality.rule import Change, Violation
 from clustersim.plan.built import unbuilt
@@ -37,22 +38,29 @@ class Tried:
 
 
 def mended(deployment: Deployment, before: Findings, examine: Callable[[Deployment], Findings]) -> Iterator[Violation]:
-    """Yield every fault as a violation: the fix names every repair that makes all legal, the change is the nearest.
+    """Yield every fault as a violation: the fix names every repair that makes all legal.
 
-    Where no repair that its rule knows does, the fix is what another rule knows for the same place; where there is
-    none either, it says what would mend this place, and that it is by this rule alone.
+    The change is the one that the documents prefer, the nearest of those. Where no repair that its rule knows makes all
+    legal, the fix is what another rule knows for the same place; where there is none either, it says what would mend
+    this place, and that it is by this rule alone.
     """
     faults = [(rule, fault) for rule, finding in before.items() for fault in finding.faults]
     tried = [tuple(_tried(deployment, rule, fault, before, examine)) for rule, fault in faults]
     for (rule, fault), own in zip(faults, tried, strict=True):
         change: Change = ()
         if own:
-            change = min(own, key=lambda one: (not one.legal, one.unfit, one.left, one.repair.distance)).repair.change
+            change = min(own, key=lambda one: _late(deployment, one)).repair.change
         here = [
             one for (_, other), found in zip(faults, tried, strict=True) if other.where == fault.where for one in found
         ]
         fix = _fix(fault, own, [one for one in here if one.legal], len(faults))
         yield Violation(rule=rule, level="P", where=fault.where, message=fault.message, fix=fix, change=change)
+
+
+def _late(deployment: Deployment, one: Tried) -> tuple[bool, bool, int, int, float]:
+    """Return what orders repairs: those that make most legal, then as the documents prefer, then the nearest."""
+    preferred = sum(preference(deployment, path, value) for path, value in one.repair.change)
+    return not one.legal, one.unfit, one.left, preferred, one.repair.distance
 
 
 def _fix(fault: Fault, own: Sequence[Tried], legal: Sequence[Tried], faults: int) -> str:

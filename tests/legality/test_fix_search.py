@@ -114,6 +114,16 @@ def test_where_one_rule_is_broken_at_one_place_its_advice_is_what_is_done(docume
     assert done == dict(violations[0].change)
 
 
+def test_the_change_that_a_rule_names_is_the_one_that_the_documents_prefer():
+    """Of 8 heads two TP ranks have 4 each, which 3 ranks can not share: a lower degree before another scheme."""
+    plan = ("plan.tp=2", "plan.sp={degree: 3, scheme: all_to_all, partition: zigzag, decode: dp}", "plan.dp=1")
+    heads = "model.config.num_attention_heads=8", "model.config.num_key_value_heads=8"
+    scenario = load("quickstart", ("plan.pp=1", *plan, "expect={}", *heads))
+    (found,) = [found for found in check_scenario(scenario).violations if found.rule.startswith("SP-")]
+    assert found.change == (("plan.sp.degree", 2),)
+    assert "ring" in found.fix
+
+
 def single_changes(document: Document) -> list[dict[str, Any]]:
     """Return every change of one field that comes to mind, found without the rules."""
     numbers = (1, 2, 3, 4, 5, 6, 8, 12, 16)
