@@ -16,20 +16,15 @@ from collections.abc import Sequence as Sequences
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from clustersim.clock import Int64Array
 from clustersim.graph.batch import Chunk, StepBatch
-from clustersim.graph.pricing import decode_keys
-from clustersim.replay import steady_runs
-from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay import run_under_way
+from clustersim.replay.instant import now_ns
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
-from clustersim.replay.steady_runs import Run
+from clustersim.replay.run_under_way import Run, keys_of_run
 from clustersim.replay.wiring import MicroBatch
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.sequence import Sequence
-from clustersim.timeline.record import Durations
 
 NOBODY: Final = -1
 """The request of a dummy batch."""
@@ -147,70 +142,37 @@ class Lockstep:
 
     def _jump(self, batch: StepBatch) -> None:
         pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
-        steps = min(steady_runs.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
-        program = self.pipeline.stages[0].programs["decode"]
-        grown = np.arange(steps, dtype=np.int64)
-        keys: dict[tuple[int, int | None], Int64Array] = {}
-        for (s, window), count in decode_keys(batch).items():
-            decodes = self.decisions[s].decodes
-            if window is None or not decodes:  # a dummy batch stays as it is
-                keys[s, window] = count + len(decodes) * grown
-            else:
-                owned = np.array([q.computed + 1 for q in decodes], np.int64)
-                keys[s, window] = np.minimum(owned[:, None] + grown[None, :], window).sum(axis=0)
-        row, columns, varying = self.pricer.decode_run(program, batch.decode_sequences, keys)
-        totals = program.template.total_times(Durations(row=row, columns=columns, varying=varying).table())
-        ends = now_ns(self.env) + np.cumsum(totals)
-        starts = np.concatenate(([now_ns(self.env)], ends[:-1]))
-        most = self.pipeline.steps_before_change(starts)
-        starts, ends, varying = starts[:most], ends[:most], varying[:most]
-        self.run = Run(
-            decision=NOTHING, batch=batch, row=row, columns=columns, varying=varying, starts=starts, ends=ends
-        )
+        steps = min(run_under_way.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
+        keys = keys_of_run(batch, [decision.decodes for decision in self.decisions], steps)
+        self.run = Run(self.pipeline, self.pricer, batch, keys, self._landed)
         for member, decision in zip(self.members, self.decisions, strict=True):
-            member.run = replace(self.run, decision=decision)
-        self._arm()
-
-    def _arm(self) -> None:
-        run = self.run
-        assert run is not None
-        run.version += 1
-        at(self.env, int(run.ends[-1]) - now_ns(self.env), COMPLETION, self._landed, (run, run.version))
+            member.run, member.repeated = self.run, decision
 
     def cut(self, now: int) -> None:
         """End a run with the first step that ends at ``now`` or later."""
-        run = self.run
-        if run is None:
-            return
-        steps = int(np.searchsorted(run.ends, now, side="left")) + 1
-        if steps < len(run.ends):
-            run.starts, run.ends, run.varying = run.starts[:steps], run.ends[:steps], run.varying[:steps]
-            self._arm()
+        if self.run is not None:
+            self.run.cut(now)
 
-    def _landed(self, landing: tuple[Run, int]) -> None:
-        run, version = landing
-        if version != run.version:
-            return
+    def _landed(self, run: Run) -> None:
         self.run = None
-        self._record(run, len(run.ends))
+        self._record(run, len(run))
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.run = None
-            member.scheduler.advance(decision, len(run.ends))
+            member.scheduler.advance(decision, len(run))
             member.settle(member.scheduler.complete(now_ns(self.env), decision))
 
     def _record(self, run: Run, steps: int) -> None:
         """Record so many steps of a run."""
-        durations = Durations(row=run.row, columns=run.columns, varying=run.varying[:steps])
         template = self.members[0].template_numbers[self.pipeline.stages[0].programs["decode"].key]
-        self.recorder.run(0, 0, template, self.steps, run.starts[:steps], durations)
+        self.recorder.run(0, 0, template, self.steps, run.starts[:steps], run.durations(steps))
         for member, decision in zip(self.members, self.decisions, strict=True):
-            member.record_steps(replace(run, decision=decision), self.steps, steps, member.rows.popleft())
+            member.record_steps(run, decision, self.steps, steps, member.rows.popleft())
         self.steps += steps
 
     def cut_off(self, now: int) -> None:
         """Account for the steps that have ended, and forget the one under way: what it runs on has failed."""
         if self.run is not None:
-            self.run.version += 1
+            self.run.abandon()
             self.stop(now)
             self.run = None
         elif not self.pipeline.free:
@@ -224,9 +186,9 @@ class Lockstep:
         run = self.run
         if run is None:
             return
-        ended = int(np.searchsorted(run.ends, now, side="right"))
+        ended = run.ended(now)
         for member, decision in zip(self.members, self.decisions, strict=True):
-            member.scheduler.advance(decision, min(ended + 1, len(run.starts)))
+            member.scheduler.advance(decision, min(ended + 1, len(run)))
             member.flush()
         if ended:
             self._record(run, ended)

@@ -131,7 +131,7 @@ class Replica(SteadyRuns):
         if self.run is None:
             self.steps -= self.in_flight
         else:
-            self.run.version += 1
+            self.run.abandon()
             self.stop(now)
             self.run = None
         self._pipeline.abandon()

@@ -20,9 +20,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Sequence_
 from itertools import accumulate
-from typing import Final
 
 from clustersim.graph.step_prices import DecodePrice, StepPrices
+from clustersim.replay import run_under_way
 from clustersim.replay.lane import NEVER, Lane
 from clustersim.replay.lane_log import LaneLog
 from clustersim.replay.lane_prices import decode_classes
@@ -30,9 +30,6 @@ from clustersim.serving.batch import Batch
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
-
-MAX_RUN: Final = 4096
-"""Most steps of one jump, so that progress shows and lists stay small."""
 
 
 class RunLane(Lane):
@@ -80,7 +77,7 @@ class RunLane(Lane):
             new, context = 0, group.computed + batch.decodes
             self.price = price = self.prices.stages[0].decode(batch.decodes)
             number = price.number
-            limit = min(group.finishes[0][0] - group.clock, MAX_RUN) if batch.steady else 1
+            limit = min(group.finishes[0][0] - group.clock, run_under_way.MAX_RUN) if batch.steady else 1
             limit = group.affordable(limit, scheduler.free[0])
             self.until = NEVER if scheduler.waiting else until
             self._run(price, group, now, self.until, limit)

@@ -8,9 +8,9 @@ from unittest import mock
 
 import numpy as np
 
-from clustersim.replay import run_lane, steady_runs
+from clustersim.replay import run_under_way
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.replay.run_lane import MAX_RUN
+from clustersim.replay.run_under_way import MAX_RUN
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.tokens import token_times
 from tests.audit import audit
@@ -50,7 +50,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         Most steps of one jump.
     """
     full = replay(replace(given, mode="full"))
-    with mock.patch.object(run_lane, "MAX_RUN", most), mock.patch.object(steady_runs, "MAX_RUN", most):
+    with mock.patch.object(run_under_way, "MAX_RUN", most):
         folded, third = replay(replace(given, mode="folded")), by_events(given)
     same(full, folded, "folded")
     same(full, third, "folded by events")

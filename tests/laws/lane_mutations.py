@@ -62,7 +62,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run goes on when the next request arrives": Mutation(
         RunLane, "begin", "now, self.until, limit", "now, NEVER, limit"
     ),
-    "a run jumps over a finish": Mutation(RunLane, "begin", "- group.clock, MAX_RUN)", "- group.clock + 1, MAX_RUN)"),
+    "a run jumps over a finish": Mutation(
+        RunLane, "begin", "- group.clock, run_under_way", "- group.clock + 1, run_under_way"
+    ),
     "a run takes blocks that are not there": Mutation(
         RunLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
     ),

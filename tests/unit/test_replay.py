@@ -8,7 +8,7 @@ import pytest
 from clustersim.errors import StallError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
-from clustersim.replay.steady_runs import MAX_RUN
+from clustersim.replay.run_under_way import MAX_RUN
 from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from tests.round_numbers import ALGORITHMS, deployment, step_ends, two_leaves
