@@ -115,6 +115,17 @@ def format_bandwidth(value: float) -> str:
     return f"{value:.4g} B/s"
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Write a count with its noun; ``nouns`` where more of them take more than an s.
+
+    Examples
+    --------
+    >>> plural(1, "request"), plural(2000, "request")
+    ('1 request', '2,000 requests')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
+
+
 def format_seconds(value: float) -> str:
     """Write a duration with the unit that suits it, such as ``8 us`` or ``84.9 s``; minutes from ten of them on."""
     units = (("h", 3600.0, 7200.0), ("min", 60.0, 600.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3), ("us", 1e-6, 1e-6))

@@ -14,6 +14,7 @@ from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.scenario.lookup import is_path
 from clustersim.scenario.parts import load_topology
+from clustersim.units import plural
 
 TOPOLOGY: Final = "dgx-h100"
 PLACES: Final = {"linear": "contiguous", "round_robin": "strided"}
@@ -105,7 +106,9 @@ def _devices(options: Options, chosen: str | None, world: int, nodes: int | None
 
 
 def _too_few(topology: Topology, world: int) -> Problem:
-    message = f"{topology.name} has {len(topology.devices)} devices in one domain, and the command asks for {world}"
+    message = (
+        f"{topology.name} has {plural(len(topology.devices), 'device')} in one domain, and the command asks for {world}"
+    )
     return Problem(path="--topology", message=f"{message}; choose another")
 
 

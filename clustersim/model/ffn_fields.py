@@ -7,6 +7,7 @@ from typing import Final
 from clustersim.model.architecture import Ffn, Moe
 from clustersim.model.families import Family
 from clustersim.model.reading import ConfigReader
+from clustersim.units import plural
 
 INTERMEDIATE: Final = ("intermediate_size", "ffn_dim", "ffn_embed_dim", "ffn_hidden_size", "n_inner")
 EXPERTS: Final = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
@@ -113,7 +114,7 @@ def _sparse(read: ConfigReader, num_layers: int) -> tuple[bool, ...]:
     dense = read.integers("mlp_only_layers") or ()
     outside = [index for index in dense if index >= num_layers > 0]
     if outside:
-        read.fail("mlp_only_layers", f"layer {outside[0]} does not exist; the model has {num_layers} layers")
+        read.fail("mlp_only_layers", f"layer {outside[0]} does not exist; the model has {plural(num_layers, 'layer')}")
     return tuple(
         index >= first and index % period == 0 and (index + 1) % step == 0 and index not in dense
         for index in range(num_layers)

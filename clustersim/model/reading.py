@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from clustersim.errors import InputError, Problem, nearest
+from clustersim.units import plural
 
 NESTED: Final = ("text_config", "llm_config")
 """Where a multimodal configuration keeps its language model."""
@@ -158,7 +159,7 @@ class ConfigReader:
             self.fail(key, f"expected a list, but found {found!r}")
             return None
         if length and len(found) != length:
-            self.fail(key, f"has {len(found)} entries, but the model has {length} layers")
+            self.fail(key, f"has {plural(len(found), 'entry', 'entries')}, but the model has {plural(length, 'layer')}")
             return None
         return list(found)
 

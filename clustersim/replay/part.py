@@ -12,6 +12,7 @@ from clustersim.errors import StallError
 from clustersim.replay.given import Prepared, ReplayResult
 from clustersim.serving.decision import PREEMPTED
 from clustersim.timeline.timeline import timeline_of
+from clustersim.units import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +59,7 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     given = prepared.given
     left = len(given.requests) - sum(part.ended for part in parts)
     if left and given.horizon_ns is None:
-        head = f"nothing can happen any more, but {left} requests are unfinished"
+        head = f"nothing can happen any more, but {plural(left, 'request is', 'requests are')} unfinished"
         raise StallError("\n  ".join([head, *(line for part in parts for line in part.unfinished)]))
     replica = np.maximum.reduce([part.replica for part in parts])
     arrived = np.maximum.reduce([part.arrived_ns for part in parts])

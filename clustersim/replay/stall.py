@@ -12,6 +12,7 @@ from clustersim.errors import ClustersimError, InputError, Problem, StallError
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.replica import Replica
 from clustersim.serving.custom import CustomScheduler
+from clustersim.units import plural
 
 _SHOWN: Final = 4
 """Sequences of each kind that are told one by one."""
@@ -37,7 +38,7 @@ def _standstill(now: int, unfinished: int, replica: int, scheduler: CustomSchedu
     view = scheduler.view(now)
     lines = [
         f"{scheduler.user.name}.decide chose nothing at {now / 1e6:.6f} ms, when nothing else could happen, but "
-        f"{unfinished} requests are unfinished; its view offered on replica {replica}:",
+        f"{plural(unfinished, 'request is', 'requests are')} unfinished; its view offered on replica {replica}:",
         f"{sum(view.free_blocks)} of {scheduler.pool.total} K/V blocks free, at most {view.max_batch_tokens} tokens "
         f"a step and {view.max_batch_requests} running",
     ]
@@ -64,7 +65,7 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[Replica], hand_ove
     hand_overs : HandOvers or None
         What is between two pools.
     """
-    lines = [f"nothing can happen after {now} ns, but {unfinished} requests are unfinished"]
+    lines = [f"nothing can happen after {now} ns, but {plural(unfinished, 'request is', 'requests are')} unfinished"]
     for replica in replicas:
         lines.extend(_waits(replica))
     if hand_overs is not None:

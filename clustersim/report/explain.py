@@ -9,7 +9,8 @@ import numpy as np
 
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import ReplayResult
-from clustersim.report.words import number, plural
+from clustersim.report.words import number
+from clustersim.units import plural
 
 _MOST_PLACES: Final = 20
 

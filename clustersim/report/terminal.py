@@ -16,13 +16,12 @@ from clustersim.report.words import (
     legality_words,
     milliseconds,
     number,
-    plural,
     prefix_words,
     setup_words,
     share_words,
     target_lines,
 )
-from clustersim.units import format_seconds
+from clustersim.units import format_seconds, plural
 
 if TYPE_CHECKING:
     from rich.table import Table

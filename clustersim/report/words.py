@@ -11,7 +11,7 @@ from clustersim.clock import NS_PER_MS
 from clustersim.report.bins import bin_function, time_edges
 from clustersim.report.gauges import gauge
 from clustersim.report.metrics import LATENCIES, Columns, target_met, targets_ns
-from clustersim.units import format_seconds
+from clustersim.units import format_seconds, plural
 
 _FEW: Final = 100
 _SHOWN_REASONS: Final = 3
@@ -31,11 +31,6 @@ def number(value: float | None, digits: int = 4) -> str:
         return "–"
     whole = len(str(int(abs(value))))
     return f"{value:,.{max(0, digits - whole)}f}" if abs(value) >= 1 else f"{value:.{digits}g}"
-
-
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Write a count with its noun: ``1 request``, ``2,000 requests``; ``nouns`` where it takes more than an s."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -154,7 +149,10 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
     ):
         if counts.get(key):
             why = _why(summary.get("reasons", {}).get(key, {}))
-            found.append(f"{counts[key]:,} of {arrived} requests were {what} and have no latency{why}.")
+            one = counts[key] == 1
+            whose = what.replace("their", "its").replace("clients", "client").replace("them", "it") if one else what
+            is_, has = ("was", "has") if one else ("were", "have")
+            found.append(f"{counts[key]:,} of {arrived} requests {is_} {whose} and {has} no latency{why}.")
     if requests is not None and steps is not None and queue_grows(requests, steps):
         found.append(
             "The queue grew for as long as requests arrived: the load is more than this deployment serves, "

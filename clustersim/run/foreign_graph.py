@@ -20,6 +20,7 @@ from clustersim.legality.rule import Verdict, together
 from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.legality.unsaid import left_out
 from clustersim.run.graph_legality import graph_headline
+from clustersim.units import plural
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
@@ -113,7 +114,9 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
     elif max(plan.placement or (0,)) > MOST_NUMBERED:
         yield Problem(path="plan.placement", message="a device's number is too large; number them from 0")
     beyond = [stage for stage in found.stages or () if stage >= plan.pp]
-    yield from (Problem(path="stages", message=f"{stage}, but the plan has {plan.pp} stages") for stage in beyond)
+    yield from (
+        Problem(path="stages", message=f"{stage}, but the plan has {plural(plan.pp, 'stage')}") for stage in beyond
+    )
     ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
     if not zeros and ranks % plan.ep.degree:
         yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")

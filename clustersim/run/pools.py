@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.scenario.scenario import Scenario
+from clustersim.units import plural
 
 
 def in_each_pool(
@@ -53,8 +54,8 @@ def apart(scenario: Scenario) -> Iterator[Violation]:
             rule="DP-1",
             level="P",
             where="plan.decode.dp",
-            message=f"prefill has {prefill.world} ranks and decode {decode.world}, but {topology.name} has {devices} "
-            "devices",
+            message=f"prefill has {plural(prefill.world, 'rank')} and decode {decode.world}, but "
+            f"{topology.name} has {plural(devices, 'device')}",
             fix="use fewer replicas, or a larger topology",
         )
         return

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from clustersim.errors import did_you_mean
 from clustersim.scenario.document import KeyPath
+from clustersim.units import plural
 
 Finding = tuple[KeyPath, str]
 """Where, and what is wrong."""
@@ -177,7 +178,7 @@ def _clients(workload: Mapping[str, Any]) -> Iterator[Finding]:
     if isinstance(priority, dict) and isinstance(priority.get("weights"), list):
         weights, values = priority["weights"], priority.get("values")
         if isinstance(values, list) and len(weights) != len(values):
-            message = f"there are {len(weights)} weights for {len(values)} values; expected one each"
+            message = f"found {plural(len(weights), 'weight')} for {plural(len(values), 'value')}; expected one each"
             yield ("workload", "priority", "weights"), message
         elif all(weight == 0 for weight in weights):
             yield ("workload", "priority", "weights"), "all weights are 0; expected one above"
@@ -225,7 +226,8 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
         name = serving.get(key)
         if isinstance(name, str) and ":" not in name and name not in known:
             hint = did_you_mean(name, known)
-            yield ("serving", key), f"no {key} {name!r}{hint}; or a class of a file, such as my_file.py:MyClass"
+            also = " Or a class" if hint.endswith("?") else "; or a class"
+            yield ("serving", key), f"no {key} {name!r}{hint}{also} of a file, such as my_file.py:MyClass"
         own = key == "router" and name == "prefix_aware"
         if serving.get(f"{key}_options") and not own and not (isinstance(name, str) and ":" in name):
             yield ("serving", f"{key}_options"), f"options go with a {key} from a file, such as my_file.py:MyClass"

@@ -7,12 +7,13 @@ from math import prod
 from typing import Final
 
 import numpy as np
+from pydantic import ValidationError
 
 from clustersim.clock import to_ns
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
-from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.scenario.document import Document, KeyPath
+from clustersim.errors import InputError, Problem, did_you_mean, nearest
+from clustersim.scenario.document import Document, KeyPath, dotted
 from clustersim.scenario.schema import LEAST_SHARE, MOST_SLOWDOWN, FaultPart
 
 _ROUNDING: Final = 1 + 1e-9
@@ -30,33 +31,66 @@ def build_faults(parts: Sequence[FaultPart], document: Document, topology: Topol
     found: list[Fault] = []
     problems: list[Problem] = []
     for number, part in enumerate(parts):
-        path: KeyPath = ("faults", number)
-        at, until = to_ns(part.at), None if part.until is None else to_ns(part.until)
-        if until is not None and until <= at:
-            problems.append(document.problem((*path, "until"), "is not after at"))
         try:
-            devices, links = _named(part, topology)
+            found.append(_fault(part, ("faults", number), document, topology))
         except InputError as error:
-            key = next(key for key in ("device", "node", "link") if getattr(part, key) is not None)
-            problems += [document.problem((*path, key), problem.message) for problem in error.problems]
-            continue
-        found.append(
-            Fault(
-                at_ns=at,
-                until_ns=until,
-                devices=devices,
-                links=links,
-                slowdown=part.slowdown,
-                share=part.factor or 0.0,
-                loses=part.lose == "lose",
-                name=_words(part, topology),
-            )
-        )
+            problems += error.problems
     if not problems:
         problems += [document.problem(("faults", *path), message) for path, message in _together(found)]
     if problems:
         raise InputError(problems)
     return tuple(found)
+
+
+def other_problems(document: Document, topology: Topology, known: Sequence[Problem]) -> list[Problem]:
+    """Return what the topology lacks of the faults in which nothing else is wrong, where ``known`` is.
+
+    Parameters
+    ----------
+    document : Document
+        Not valid as a whole, for the reasons in ``known``.
+    topology : Topology
+    known : sequence of Problem
+    """
+    entries = document.data.get("faults")
+    found: list[Problem] = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        path: KeyPath = ("faults", number)
+        if any(problem.path == dotted(path) or problem.path.startswith(f"{dotted(path)}.") for problem in known):
+            continue
+        try:
+            _fault(FaultPart.model_validate(entry), path, document, topology)
+        except InputError as error:
+            found += error.problems
+        except ValidationError:  # what is wrong with it is among those known, at the place of an alias
+            continue
+    return found
+
+
+def _fault(part: FaultPart, path: KeyPath, document: Document, topology: Topology) -> Fault:
+    problems: list[Problem] = []
+    at, until = to_ns(part.at), None if part.until is None else to_ns(part.until)
+    if until is not None and until <= at:
+        problems.append(document.problem((*path, "until"), "is not after at"))
+    devices: tuple[int, ...] = ()
+    links: tuple[int, ...] = ()
+    try:
+        devices, links = _named(part, topology)
+    except InputError as error:
+        key = next(key for key in ("device", "node", "link") if getattr(part, key) is not None)
+        problems += [document.problem((*path, key), problem.message) for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    return Fault(
+        at_ns=at,
+        until_ns=until,
+        devices=devices,
+        links=links,
+        slowdown=part.slowdown,
+        share=part.factor or 0.0,
+        loses=part.lose == "lose",
+        name=_words(part, topology),
+    )
 
 
 def _together(faults: Sequence[Fault]) -> Iterator[tuple[KeyPath, str]]:
@@ -130,7 +164,20 @@ def _links(ends: Sequence[str], topology: Topology) -> tuple[int, ...]:
     first, second = ends
     found = tuple(link for link, pair in enumerate(topology.link_ends) if pair in ((first, second), (second, first)))
     if not found:
-        near = sorted({b if a == first else a for a, b in topology.link_ends if first in (a, b)})
-        hint = f"{first} has links to {', '.join(near[:8])}" if near else f"there is nothing named {first!r}"
-        raise InputError(Problem(message=f"{topology.name} has no link between {first} and {second}; {hint}"))
+        message = f"{topology.name} has no link between {first} and {second}{_instead(first, second, topology)}"
+        raise InputError(Problem(message=message))
     return found
+
+
+def _instead(first: str, second: str, topology: Topology) -> str:
+    """Return what would do instead of a link that there is not: other names, or whom the first end has links to."""
+    vertices = sorted({end for ends in topology.link_ends for end in ends})
+    unknown = [name for name in (first, second) if name not in vertices]
+    near = sorted({b if a == first else a for a, b in topology.link_ends if first in (a, b)})
+    if not unknown:
+        return f"; {first} has links to {', '.join(near[:8])}"
+    if unknown == [second]:
+        guess = nearest(second, near) or nearest(second, vertices)
+        return f"; did you mean {guess!r}?" if guess else f"; {first} has links to {', '.join(near[:8])}"
+    guesses = [repr(guess) for name in unknown if (guess := nearest(name, vertices))]
+    return f"; did you mean {' and '.join(guesses)}?" if guesses else f"; there is nothing named {first!r}"

@@ -14,6 +14,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.scenario.document import Document, KeyPath, dotted, shown
 from clustersim.scenario.lookup import find_file
+from clustersim.units import plural
 
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]+")
 _LEAST: Final = 1e-99
@@ -88,7 +89,8 @@ def check_frequencies(rows: Rows, model: ModelSpec, path: Path) -> None:
         return  # rule EP-1 says that there are no experts
     problems: list[Problem] = []
     if len(rows) not in (1, len(moes)):
-        message = f"has {len(rows)} lines; {model.name} has {len(moes)} layers with experts (or one line for all)"
+        due = f"{model.name} has {plural(len(moes), 'layer')} with experts (or one line for all)"
+        message = f"has {plural(len(rows), 'line')}; {due}"
         problems.append(Problem(message=message, file=name, line=1, column=1))
     for number, moe in enumerate(moes):
         line = number if len(rows) > 1 else 0
@@ -97,7 +99,7 @@ def check_frequencies(rows: Rows, model: ModelSpec, path: Path) -> None:
         row = rows[line]
         message = ""
         if len(row) != moe.num_experts:
-            message = f"has {len(row)} numbers; {model.name} has {moe.num_experts} experts"
+            message = f"has {plural(len(row), 'number')}; {model.name} has {moe.num_experts} experts"
         elif sum(value > 0 for value in row) < moe.top_k:
             message = f"lets tokens visit fewer than the {moe.top_k} experts that each must visit"
         if message:

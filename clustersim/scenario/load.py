@@ -23,7 +23,7 @@ from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import Expectation, expectation
-from clustersim.scenario.faults import build_faults
+from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits, refuse_mixed
@@ -194,8 +194,9 @@ def _plans(
 def _parts_problems(document: Document, known: Sequence[Problem]) -> list[Problem]:
     """Return what is wrong with the parts that are looked up by name, those left out whose own keys are wrong."""
     found: list[Problem] = []
+    topologies: list[Topology] = []
     builders: dict[KeyPath, Callable[[], object]] = {
-        ("topology",): lambda: build_cluster(document),
+        ("topology",): lambda: topologies.append(build_cluster(document)[0]),
         ("model",): lambda: build_model(document, ("model",)),
         ("serving", "engine"): lambda: build_engine(document, ("serving", "engine")),
     }
@@ -206,6 +207,8 @@ def _parts_problems(document: Document, known: Sequence[Problem]) -> list[Proble
                 build()
             except InputError as error:
                 found += error.problems
+    for topology in topologies:
+        found += other_problems(document, topology, known)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath, Mark, dotted, parse_yaml
 from clustersim.scenario.scalars import kind_of
+from clustersim.units import plural
 
 _PART: Final = re.compile(
     r"""(?:^|(?<=.)\.)(?P<key>[^\s.=\[\]'"]+|'[^']*'|"[^"]*")|\[(?P<item>\*|[^\s\[\]]+)\]""", re.VERBOSE
@@ -146,7 +147,7 @@ def _keys(place: Any, path: KeyPath, part: str) -> list[str | int]:
         return list(range(len(place)))
     if item.isdecimal():
         if int(item) >= len(place):
-            raise _RefusedError(path, f"has {len(place)} items, so there is no {part}")
+            raise _RefusedError(path, f"has {plural(len(place), 'item')}, so there is no {part}")
         return [int(item)]
     named = [entry.get("name") if isinstance(entry, dict) else None for entry in place]
     if item not in named:

@@ -14,6 +14,7 @@ from clustersim.plan.routing import Routing
 from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.frequencies import check_frequencies, frequency_file, read_frequencies
 from clustersim.scenario.schema import PlanPart, PoolPlanPart, RoutingPart
+from clustersim.units import plural
 
 
 def build_pool_plans(part: PlanPart, document: Document, topology: Topology | None) -> tuple[ParallelPlan, ...]:
@@ -120,7 +121,9 @@ def _of_kind(
         raise InputError(document.problem((*plan, "placement"), message))
     free = [device for device in topology.of_kind(name) if device not in taken]
     if len(free) < ranks:
-        message = f"{ranks} ranks are to be on {name}, of which {topology.name} has {len(free)} free"
+        message = (
+            f"{plural(ranks, 'rank is', 'ranks are')} to be on {name}, of which {topology.name} has {len(free)} free"
+        )
         raise InputError(document.problem((*plan, "placement"), message))
     return tuple(free[:ranks])
 

@@ -18,6 +18,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass
 from clustersim.serving.user_class import shown as told
 from clustersim.serving.view import Choice, DecidesSteps, SchedulerView, SequenceView
+from clustersim.units import plural
 
 
 class CustomScheduler(Scheduler):
@@ -78,7 +79,9 @@ class CustomScheduler(Scheduler):
                 missing = self.pool.needed(sequence.computed + count) - sequence.blocks
                 free = self.pool.free[sequence.owner]
                 self._refuse(
-                    now, f"KV-6: {count} tokens of request {request} need {missing} more blocks, and {free} are free"
+                    now,
+                    f"KV-6: {plural(count, 'token')} of request {request} need{'s' if count == 1 else ''} "
+                    f"{plural(missing, 'more block')}, and {free} {'is' if free == 1 else 'are'} free",
                 )
             if sequence not in self.running:
                 self.waiting.remove(sequence)

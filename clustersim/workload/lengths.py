@@ -16,6 +16,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
+from clustersim.units import plural
 from clustersim.workload.limits import MAX_TOKENS, check_cv, check_positive, check_whole, raise_any
 from clustersim.workload.trace import read_trace
 
@@ -132,7 +133,7 @@ class Empirical:
         if self.weights is None:
             return []
         if len(self.weights) != len(self.values):
-            message = f"found {len(self.weights)} weights for {len(self.values)} values"
+            message = f"found {plural(len(self.weights), 'weight')} for {plural(len(self.values), 'value')}"
             return [Problem(path="empirical.weights", message=message)]
         problems = [
             problem

@@ -10,6 +10,7 @@ from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem, nearest
+from clustersim.units import plural
 
 MAX_PROBLEMS: Final = 20
 
@@ -34,7 +35,7 @@ class TraceText:
         """Return the error for ``total`` problems, of which ``problems`` are the first in the file."""
         shown = list(problems[:MAX_PROBLEMS])
         if total > len(shown):
-            shown.append(Problem(message=f"and {total - len(shown)} more problems", file=self.name))
+            shown.append(Problem(message=f"and {plural(total - len(shown), 'more problem')}", file=self.name))
         return InputError(shown)
 
 

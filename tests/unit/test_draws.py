@@ -169,7 +169,7 @@ def test_tables_name_every_process_and_distribution():
             {"values": (1, -2)},
             "empirical.values[1]: found -2; expected a whole number from 0 to 2147483647",
         ),
-        (Empirical, {"values": (1, 2), "weights": (1.0,)}, "empirical.weights: found 1 weights for 2 values"),
+        (Empirical, {"values": (1, 2), "weights": (1.0,)}, "empirical.weights: found 1 weight for 2 values"),
         (
             Empirical,
             {"values": (1, 2), "weights": (1.0, float("nan"))},

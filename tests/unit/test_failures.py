@@ -156,6 +156,32 @@ def test_faults_that_cannot_be_are_refused(fault, message):
     assert message in str(raised.value)
 
 
+def test_every_fault_that_is_wrong_is_told_where_it_is(tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "topology: dgx-h100\nmodel: llama-3.1-8b\nworkload: {trace: t.csv}\nfaults:\n"
+        "- {device: n0.g9, at: 1 s}\n"
+        "- {node: n7, at: 1 s, until: 0.5 s}\n"
+        "- {link: [n0.g0, n0.nvswitcg], at: 1 s}\n"
+        "- {link: [n0.g, n0.swit], at: 1 s}\n"
+        "- {link: [this, that], at: 1 s}\n"
+        "- {device: n0.g1, at: 1 s, slowdwon: 2}\n"  # without which the others would be looked up in another place
+        "- {device: 0, at: 1 s, slowdown: 2, lose: lose}\n"
+    )
+    with pytest.raises(InputError) as raised:
+        load(path)
+    assert [str(problem).removeprefix(f"{path}:") for problem in raised.value.problems] == [
+        "5:12: faults[0].device: dgx-h100 has no device 'n0.g9'; did you mean 'n0.g7'?",
+        "6:10: faults[1].node: dgx-h100 has no node 'n7'; did you mean 'n1'?",
+        "6:30: faults[1].until: is not after at",
+        "7:10: faults[2].link: dgx-h100 has no link between n0.g0 and n0.nvswitcg; did you mean 'n0.nvswitch'?",
+        "8:10: faults[3].link: dgx-h100 has no link between n0.g and n0.swit; did you mean 'n0.g7' and 'n0.nvswitch'?",
+        "9:10: faults[4].link: dgx-h100 has no link between this and that; there is nothing named 'this'",
+        "10:28: faults[5].slowdwon: unknown key 'slowdwon'; did you mean 'slowdown'?",
+        "11:43: faults[6].lose: what is slow but works loses nothing",
+    ]
+
+
 def test_faults_name_devices_nodes_and_links():
     given = "[{device: n0.g3, at: 1 s}, {node: n0, at: 0 s, until: 2 s}, {link: [n0.g1, n0.nvswitch], at: 1 s}]"
     scenario = load("quickstart", (f"faults={given}",))

@@ -159,7 +159,7 @@ DRAWN = "{arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2, requests: 3
         ("cancel_after: {share: 0.5}", "has none of fixed, uniform and exponential; expected exactly one"),
         ("cancel_after: {fixed: 1 s, exponential: 1 s}", "has fixed and exponential of fixed, uniform"),
         ("cancel_after: {uniform: {low: 2 s, high: 1 s}}", "is less than low"),
-        ("priority: {values: [0, 1], weights: [1]}", "there are 1 weights for 2 values"),
+        ("priority: {values: [0, 1], weights: [1]}", "found 1 weight for 2 values"),
         ("priority: {values: [0, 1], weights: [0, 0]}", "all weights are 0"),
     ],
 )

@@ -94,6 +94,13 @@ def test_a_queue_grows_when_more_arrives_than_is_served() -> None:
 
 def test_a_preemption_is_remarked(run: dict[str, Any]) -> None:
     requests = {**run["requests"], "preemptions": np.array([1] + [0] * 119)}
+    counts = {**summary_of(run)["requests"], "cancelled": 1, "lost": 1}
+    assert [
+        one for one in remarks({**summary_of(run), "requests": counts}) if " of " in one and "no latency" in one
+    ] == [
+        f"1 of {counts['arrived']:,} requests was given up by its client and has no latency.",
+        f"1 of {counts['arrived']:,} requests was lost when what served it failed and has no latency.",
+    ]
     assert "1 request lost K/V blocks" in remarks(summary_of(run), requests, run["steps"])[0]
 
 

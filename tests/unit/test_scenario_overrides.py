@@ -82,7 +82,7 @@ def test_apply_overrides_reports_every_flag_that_does_not_fit() -> None:
         changed("p: 2\nl: [{name: x}]", "p.q=1", "l[3].v=1", "l[z].v=1", "x=[1", "p[0]=1", "??")
     assert str(caught.value).splitlines() == [
         "--set #1: p: is the number 2, so it has no key 'q'",
-        "--set #2: l: has 1 items, so there is no [3]",
+        "--set #2: l: has 1 item, so there is no [3]",
         "--set #3: l: has no item named 'z'; known: x",
         "--set #4: not valid YAML: expected ',' or ']': the list opened at line 1 has no end",
         "--set #5: p: is the number 2, so [0] selects nothing in it",

@@ -70,7 +70,15 @@ def test_validate_reads_whole_floats_as_whole_numbers() -> None:
             "serving.scheduler: no scheduler 'chunked'; did you mean 'chunked_prefill'?",
         ),
         ("serving.scheduler=statik", "serving.scheduler: no scheduler 'statik'; did you mean 'static'?"),
-        ("serving.router=robin", "serving.router: no router 'robin'; did you mean 'round_robin'?"),
+        (
+            "serving.router=robin",
+            "serving.router: no router 'robin'; did you mean 'round_robin'? Or a class of a file, such as",
+        ),
+        (
+            "serving.router=zzz",
+            "serving.router: no router 'zzz'; known: fewest_waiting, least_outstanding, power_of_two, prefix_aware, "
+            "round_robin; or a class of a file, such as my_file.py:MyClass",
+        ),
         ("serving.scheduler_options={a: 1}", "serving.scheduler_options: options go with a scheduler from a file"),
         ("serving.order={patience: 1 s}", "serving.order.patience: in order of arrival nobody is overtaken"),
         ("serving.order={by: priority, patience: 5}", "serving.order.patience: expected a time such as '10 s'"),

@@ -86,7 +86,7 @@ def test_more_sequences_than_fit_are_refused(tmp_path):
 
 
 def test_blocks_that_the_pool_lacks_are_refused(tmp_path):
-    with pytest.raises(IllegalDecisionError, match="KV-6: 4 tokens of request 1 need 1 more blocks, and 0 are free"):
+    with pytest.raises(IllegalDecisionError, match="KV-6: 4 tokens of request 1 need 1 more block, and 0 are free"):
         answer(tmp_path, "Choice(tokens={1: 4})", kv_blocks=2)
 
 
@@ -169,7 +169,7 @@ def test_a_scheduler_that_stands_still_is_the_users(tmp_path, body, message, mod
     (problem,) = caught.value.problems
     assert problem.file == mine.path
     assert "Mine.decide chose nothing" in problem.message
-    assert "but 1 requests are unfinished" in problem.message
+    assert "but 1 request is unfinished" in problem.message
     for part in message:
         assert part in problem.message
 

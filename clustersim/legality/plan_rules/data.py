@@ -11,6 +11,7 @@ from clustersim.legality.layout import Layout
 from clustersim.legality.plan_rules.tensor import head_divisors
 from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_words
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.units import plural
 
 
 def fits(plan: ParallelPlan, num_devices: int, cluster: str = "the cluster") -> str | None:
@@ -18,7 +19,7 @@ def fits(plan: ParallelPlan, num_devices: int, cluster: str = "the cluster") -> 
     if plan.world <= num_devices:
         return None
     degrees = f"dp {plan.dp} × pp {plan.pp} × sp {plan.sp.degree} × tp {plan.tp}"
-    return f"{degrees} = {plan.world} ranks, but {cluster} has {num_devices} devices"
+    return f"{degrees} = {plan.world} ranks, but {cluster} has {plural(num_devices, 'device')}"
 
 
 def complete(deployment: Deployment, layout: Layout) -> Finding:
@@ -112,7 +113,7 @@ def _placement_faults(deployment: Deployment) -> Iterator[Fault]:
             f"places {placed} of {plan.world} ranks, so replica {replica} has {ranks} of its {plan.replica_ranks}"
         )
     elif placed > plan.world:
-        yield fault(f"places {placed} ranks, but the plan has {plan.world}")
+        yield fault(f"places {plural(placed, 'rank')}, but the plan has {plan.world}")
     ranks_on: dict[int, list[int]] = {}
     for rank, device in enumerate(plan.placement):
         ranks_on.setdefault(device, []).append(rank)

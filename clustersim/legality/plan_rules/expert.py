@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
 from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_repairs
+from clustersim.units import plural
 
 
 def covers(deployment: Deployment, layout: Layout) -> Finding:
@@ -71,7 +72,9 @@ def _placement_faults(deployment: Deployment, num_experts: int) -> Iterator[Faul
         )
 
     if len(placement) < num_experts:
-        yield fault(f"places {len(placement)} experts, so experts {len(placement)} … {num_experts - 1} are nowhere")
+        yield fault(
+            f"places {plural(len(placement), 'expert')}, so experts {len(placement)} … {num_experts - 1} are nowhere"
+        )
     elif len(placement) > num_experts:
         yield fault(f"places {len(placement)} experts, but {deployment.model.name} has {num_experts}")
     outside = [expert for expert, rank in enumerate(placement) if not 0 <= rank < ep]
