@@ -62,7 +62,7 @@ class EventReplay:
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
         if given.hand_over is not None:
-            self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas)
+            self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas, self._done)
         self.front = Front(
             self.entry, prepared.outages, self.recorder,
             restart=self.fleet.restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
@@ -72,7 +72,7 @@ class EventReplay:
         self.patience = Patience(
             self.departures, self.front, given.serving.queue_timeout_ns, given.requests.cancel_after_ns,
             replica_of=lambda request: self.replicas[self.replica_of[request]],
-            reject=self._reject, on_done=self._done,
+            reject=self._reject, on_done=self._done, hand_overs=self.hand_overs,
         )  # fmt: skip
 
     def run(self) -> ReplayResult:
@@ -201,16 +201,25 @@ class EventReplay:
     def _done(self, replica: int, sequences: tuple[Sequence, ...]) -> None:
         ended = 0
         for sequence in sequences:
-            self.preemptions[sequence.request] = sequence.preemptions
-            self.patience.end(sequence.request)
-            if self.patience.was_given_up(sequence):
-                self.reasons[sequence.request] = why_given_up(sequence)
-            if sequence.hands_over and self.hand_overs is not None:
+            request = sequence.request
+            self.preemptions[request] = sequence.preemptions
+            if self.hand_overs is not None and self._goes_on(sequence):
                 self.hand_overs.leave(replica, sequence)
-            else:
-                ended += 1
+                continue
+            ended += 1
+            self.patience.end(request)
+            if self.patience.was_given_up(sequence):
+                self.reasons[request] = why_given_up(sequence)
+            if self.hand_overs is not None:
+                self.hand_overs.ended(request)
         if ended:
             self._end(ended)
+
+    def _goes_on(self, sequence: Sequence) -> bool:
+        """Return whether a sequence goes on in the other pool: one that was given up only where it is on its way."""
+        assert self.hand_overs is not None
+        given_up = self.patience.was_given_up(sequence) and not self.hand_overs.has(sequence.request)
+        return sequence.hands_over and not given_up
 
     def _end(self, count: int) -> None:
         self.ended += count

@@ -18,6 +18,11 @@ that step has all blocks that it needs, so whatever decode blocks are set aside 
 wait for blocks that the other one holds in the other pool. What earlier chunks computed leaves at once, each layer of
 the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
 
+A client may give a request up on its way. Before a decode replica has set blocks aside nothing has moved, and it is
+gone at once. Later its transfers run to their end, since what an RDMA read was asked for is not called back: then it
+has arrived, and is let go with its blocks in both pools, as vLLM frees those of an aborted request when its connector
+tells that it has finished receiving.
+
 What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``).
 """
 
@@ -39,6 +44,8 @@ from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
+
+OnDone = Callable[[int, tuple[Sequence, ...]], None]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,9 +76,13 @@ class HandOvers:
         Of a run with two pools.
     replicas : list of Replica
         Of both.
+    on_done : callable
+        Called with (replica, sequences that were let go when they had arrived).
     """
 
-    def __init__(self, env: Environment, network: Network, prepared: Prepared, replicas: list[Replica]) -> None:
+    def __init__(
+        self, env: Environment, network: Network, prepared: Prepared, replicas: list[Replica], on_done: OnDone
+    ) -> None:
         given = prepared.given
         assert given.hand_over is not None
         self.env = env
@@ -79,12 +90,15 @@ class HandOvers:
         self.shards = given.hand_over.shards
         self.layerwise = given.hand_over.layerwise
         self.replicas = replicas
+        self.on_done = on_done
         self.prefill, self.decode = prepared.pools
         self.decoders = [replicas[index] for index in self.decode.replicas]
         self.router = make_router(given.hand_over.pool.serving, given.seed, stream="router of the decode pool")
         self.moves = KvMoves(env, network, given.comm, prepared.recorder, self._moved)
         self.outputs = given.requests.output_tokens
         self.passages: dict[int, _Passage] = {}
+        self.there: dict[int, tuple[int, Sequence]] = {}
+        """Where requests are that have arrived, and as what."""
         self.leaving: dict[int, None] = {}
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
@@ -120,7 +134,7 @@ class HandOvers:
         requests = [sequence.request for sequence in last]
 
         def passed(layer: int) -> None:
-            self.passed |= dict.fromkeys((request, layer) for request in requests)
+            self.passed |= dict.fromkeys((request, layer) for request in requests if request in self.passages)
             self._arm()
 
         micro.on_layer = passed
@@ -133,6 +147,7 @@ class HandOvers:
             output_tokens=int(self.outputs[left.request]),
             computed=left.prompt_tokens,
             generated=1,
+            admitted=True,
             preemptions=left.preemptions,
             arrived_ns=left.arrived_ns,
             priority=left.priority,
@@ -238,7 +253,45 @@ class HandOvers:
         scheduler.handed_over(now, passage.left)
         source.flush()
         source.wake(source.index)
-        self.replicas[passage.target].receive(passage.sequence)
+        target, sequence = self.replicas[passage.target], passage.sequence
+        target.receive(sequence)
+        if sequence.leaving:
+            target.cancel(sequence)
+            self.on_done(target.index, (sequence,))
+        else:
+            self.there[sequence.request] = target.index, sequence
+
+    def has(self, request: int) -> bool:
+        """Return whether a request is on its way, or has arrived and not ended."""
+        return request in self.passages or request in self.there
+
+    def cancel(self, request: int) -> tuple[int, Sequence] | None:
+        """Let a request go that is on its way or has arrived.
+
+        Returns
+        -------
+        (int, Sequence) or None
+            Where it was, and as what; None: it goes when its transfers, or the step that carries it, have ended.
+        """
+        passage = self.passages.get(request)
+        if passage is None:
+            index, sequence = self.there[request]
+            return (index, sequence) if self.replicas[index].cancel(sequence) else None
+        if passage.reserved:
+            passage.sequence.leaving = True
+            return None
+        del self.passages[request]
+        self.replicas[passage.target].expect_no_more(passage.sequence)
+        source = self.replicas[passage.source]
+        if not passage.sampled:  # the step with its last chunk is under way
+            source.cancel(passage.left)
+            return None
+        source.discard(passage.left)
+        return passage.source, passage.sequence
+
+    def ended(self, request: int) -> None:
+        """Forget a request that has ended."""
+        self.there.pop(request, None)
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

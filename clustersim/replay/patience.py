@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clustersim.clock import Int64Array
 from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
 from clustersim.replay.front import Front
+from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.replica import Replica
 from clustersim.serving.sequence import Sequence
 
@@ -29,6 +30,8 @@ class Patience:
         Ends a request that waited too long, with the reason.
     on_done : callable
         Called with (replica, sequences that ended).
+    hand_overs : HandOvers or None
+        Knows of requests that have left the replica where they arrived.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Patience:
         replica_of: Callable[[int], Replica],
         reject: Callable[[Sequence, str], None],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
+        hand_overs: HandOvers | None = None,
     ) -> None:
         self.departures = departures
         self.front = front
@@ -48,6 +52,7 @@ class Patience:
         self.replica_of = replica_of
         self.reject = reject
         self.on_done = on_done
+        self.hand_overs = hand_overs
         self.pending: dict[int, Sequence] = {}
         """Requests that have a deadline and have not ended."""
         self.given_up: set[int] = set()
@@ -69,7 +74,7 @@ class Patience:
 
     def was_given_up(self, sequence: Sequence) -> bool:
         """Return whether a sequence that ended left because its client gave it up: before its last token."""
-        return sequence.request in self.given_up and sequence.generated < sequence.output_tokens
+        return sequence.request in self.given_up and not sequence.answered
 
     def expire(self, now: int, what: int, request: int) -> None:
         """Let a deadline pass, if the request has not ended before."""
@@ -91,7 +96,12 @@ class Patience:
         self.reject(sequence, f"not admitted for {waited:g} s, which is serving.queue_timeout")
 
     def _cancel(self, now: int, sequence: Sequence) -> None:
-        replica = self.replica_of(sequence.request)
+        hand_overs, replica = self.hand_overs, self.replica_of(sequence.request)
+        if hand_overs is not None and hand_overs.has(sequence.request):
+            gone = hand_overs.cancel(sequence.request)
+            if gone is not None:
+                self.on_done(gone[0], (gone[1],))
+            return
         if sequence.request in self.front.waiting:
             self.front.cancel(now, replica.index, sequence)
         elif not replica.cancel(sequence):

@@ -6,7 +6,7 @@ from clustersim.replay.instant import now_ns
 from clustersim.replay.steady_runs import SteadyRuns
 from clustersim.replay.stepper import requests_of
 from clustersim.serving.decision import batch_of
-from clustersim.serving.disaggregated import DecodeScheduler
+from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import SwappingScheduler
@@ -84,6 +84,20 @@ class Replica(SteadyRuns):
         if self.run is not None:
             self._cut(now)
         self.wake(self.index)
+
+    def expect_no_more(self, sequence: Sequence) -> None:
+        """Forget a sequence that was to be received, and has no blocks yet."""
+        assert isinstance(self.scheduler, DecodeScheduler)
+        self.scheduler.arriving.remove(sequence)
+        self._left((sequence,))
+        self._decide_anew()
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence go that is computed and waits to leave, since its client gives it up."""
+        assert isinstance(self.scheduler, PrefillScheduler)
+        self.scheduler.discard(now_ns(self.env), sequence)
+        self.flush()
+        self._decide_anew()
 
     def withdraw(self, sequence: Sequence) -> None:
         """Take a sequence that waits out of the queue."""

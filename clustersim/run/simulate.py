@@ -175,7 +175,8 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
-    _refuse_early_ends(scenario, requests)
+    if scenario.pools and scenario.faults:
+        raise InputError(scenario.problem("faults", "faults cannot be simulated yet beside two pools; leave it out"))
     each = scenario.each_pool()
     for one in each:
         _refuse_split_lockstep(one, pools=len(scenario.pools))
@@ -206,29 +207,6 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         faults=scenario.faults,
         host=host_pool(scenario),
     )
-
-
-def _refuse_early_ends(scenario: Scenario, requests: Requests) -> None:
-    """Refuse requests that may end or move early beside what has no word for that yet.
-
-    Raises
-    ------
-    InputError
-    """
-    if not scenario.pools:
-        return
-    found = {
-        "faults": bool(scenario.faults),
-        "workload": requests.cancel_after_ns is not None and bool((requests.cancel_after_ns >= 0).any()),
-    }
-    words = {"workload": "clients that give up", "faults": "faults"}
-    problems = [
-        scenario.problem(path, f"{words[path]} cannot be simulated yet beside two pools; leave it out")
-        for path, used in found.items()
-        if used
-    ]
-    if problems:
-        raise InputError(problems)
 
 
 def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, HANDED_OVER, RECEIVED, Decision
+from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, RECEIVED, Decision
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -31,6 +31,11 @@ class PrefillScheduler(Scheduler):
         """Take back the blocks of a sequence whose K/V is elsewhere now."""
         self._release(sequence)
         self._note(now, HANDED_OVER, sequence, sequence.computed)
+
+    def discard(self, now: int, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and waits to leave: its client gave it up."""
+        self._release(sequence)
+        self._note(now, CANCELLED, sequence, sequence.generated)
 
 
 class DecodeScheduler(Scheduler):

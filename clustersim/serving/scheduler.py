@@ -155,7 +155,7 @@ class Scheduler(Members):
                 if sequence.generated < sequence.output_tokens:
                     sequence.generated += 1
                     sampled.append(sequence)
-                if sequence.generated >= sequence.output_tokens:
+                if sequence.answered or (sequence.hands_over and not sequence.leaving):
                     done.append(sequence)
         for sequence in done:
             self._finish(now, sequence)
@@ -166,7 +166,7 @@ class Scheduler(Members):
         """Let those of an ended step go that were given up meanwhile; one that finished with it has its answer."""
         leaving = [s for s in (*decision.decodes, *(s for s, _ in decision.prefills)) if s.leaving]
         self.leaving -= len(leaving)
-        gone = tuple(s for s in leaving if s.generated < s.output_tokens)
+        gone = tuple(s for s in leaving if not s.answered)
         for sequence in gone:
             self.cancel(now, sequence)
         return gone

@@ -82,6 +82,11 @@ class Sequence:
         return self.prompt_tokens + self.generated
 
     @property
+    def answered(self) -> bool:
+        """Whether its client has all that it asked for."""
+        return self.generated >= self.output_tokens and not self.hands_over
+
+    @property
     def to_compute(self) -> int:
         """Known tokens without K/V: 1 in decode, more in prefill."""
         return self.prompt_tokens + self.generated - self.computed

@@ -16,14 +16,22 @@ ROUTER: Final = f"{USER}/by_length.py:ByLength"
 
 
 @st.composite
+def left_early(draw: st.DrawFn, found: dict[str, Any]) -> dict[str, Any]:
+    """Draw limits of queues, and clients that give up at all stages, for a scenario of two pools."""
+    limits, clients = draw(impatience())
+    if draw(st.booleans()):
+        times = draw(st.sampled_from(({"exponential": "1 ms"}, {"uniform": {"low": "0 s", "high": "3 ms"}})))
+        clients["cancel_after"] = {"share": draw(st.sampled_from((0.5, 1.0))), **times}
+    return found | {"serving": found["serving"] | limits, "workload": found["workload"] | clients}
+
+
+@st.composite
 def everything(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario: one pool with troubles mostly, else two pools, or sequences that are swapped."""
     kind = draw(st.integers(0, 9))
     found = draw(disaggregated() if kind == 0 else swapped() if kind == 1 else troubled())
     if kind == 0:
-        limits, _ = draw(impatience())
-        limits.pop("order", None)
-        found = found | {"serving": found["serving"] | limits}
+        found = draw(left_early(found))
     serving = found["serving"]
     if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
         kept = {key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens")}

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import HANDED_OVER, RECEIVED
+from tests.laws.accounts import account_for
+from tests.laws.everything import left_early
 from tests.laws.random_scenarios import disaggregated, scenario_of
 
 
@@ -30,6 +32,12 @@ def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> N
         finished = folded.requests["outcome"] == "finished"
         assert left == set(folded.requests["request"][wanted & finished].tolist())
         assert not (folded.requests["outcome"] == "unfinished").any()
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(disaggregated().flatmap(left_early))
+def test_replays_of_two_pools_agree_where_clients_give_up(document: dict[str, Any]) -> None:
+    account_for(document)
 
 
 def test_a_request_is_admitted_where_its_prompt_is_computed_and_then_received() -> None:

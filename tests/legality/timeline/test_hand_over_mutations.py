@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import FINISHED, HANDED_OVER, RECEIVED, History
+from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIVED, History
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import RunResult, simulate
@@ -190,3 +190,58 @@ def test_a_hand_over_in_flight_at_the_horizon_is_legal(result):
     cut = simulate(scenario_of(DOCUMENT, horizon=f"{middle} ns"))
     assert audit_run(cut).violations == ()
     assert cut.timeline.digest == simulate(scenario_of(DOCUMENT, horizon=f"{middle} ns", replay="full")).timeline.digest
+
+
+GIVEN_UP = {
+    **DOCUMENT,
+    "seed": 8,
+    "workload": DOCUMENT["workload"] | {"cancel_after": {"exponential": "1 ms"}},
+    "serving": DOCUMENT["serving"] | {"decode": {"kv_blocks": 20}},
+}
+"""Three are given up while they wait for decode blocks, one while its K/V is on its way."""
+
+
+def keeps_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    """The prefill replica keeps the blocks of a prompt whose client gave it up before it left."""
+
+    def discard(self: PrefillScheduler, now: int, sequence: Sequence) -> None:
+        self._note(now, CANCELLED, sequence, sequence.generated)
+
+    patch.setattr(PrefillScheduler, "discard", discard)
+
+
+def lets_go_of_transfers(patch: pytest.MonkeyPatch) -> None:
+    """Blocks of both pools come back while transfers go on."""
+    cancel = HandOvers.cancel
+
+    def hasty(self: HandOvers, request: int) -> Any:
+        passage = self.passages.get(request)
+        if passage is None or not passage.reserved or not passage.sampled:
+            return cancel(self, request)
+        passage.sequence.leaving = True
+        passage.missing = -1
+        self._land(self.env.now, passage)
+        self.passages[request] = passage
+        return None
+
+    patch.setattr(HandOvers, "cancel", hasty)
+
+
+def decodes_on(patch: pytest.MonkeyPatch) -> None:
+    """A request that was given up on its way stays in the batch of the decode replica."""
+
+    def cancel(self: DecodeScheduler, now: int, sequence: Sequence) -> bool:
+        self._note(now, CANCELLED, sequence, sequence.generated)
+        return True
+
+    patch.setattr(DecodeScheduler, "cancel", cancel)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "rules"),
+    [(keeps_what_was_given_up, {"KV-7"}), (lets_go_of_transfers, {"KV-7"}), (decodes_on, {"KV-7"})],
+)
+def test_audit_catches_clients_that_are_not_let_go(mutate, rules, monkeypatch):
+    assert audit_run(simulate(scenario_of(GIVEN_UP))).violations == ()
+    mutate(monkeypatch)
+    assert rules <= {found.rule for found in audit_run(simulate(scenario_of(GIVEN_UP, horizon="60 ms"))).violations}
