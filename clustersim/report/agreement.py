@@ -17,6 +17,7 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.report.metrics import EXPLAINED, Columns, reasons, summarise
 from clustersim.report.preempted import preempted
+from clustersim.report.priorities import by_priority
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
 from clustersim.report.summary import devices_of
@@ -182,6 +183,7 @@ def _summary(recorded: RecordedRun) -> Iterator[Compared]:
         "timeline_digest": recorded.digest,
         "preemptions": int(recorded.requests["preemptions"].sum()),
         "preempted": preempted(timeline),
+        "priorities": by_priority(recorded.requests, recorded.arrivals.priorities),
         **summarise(recorded.requests, recorded.token_gaps),
     }
     if len(recorded.run.requests["reason"]) == len(recorded.requests["outcome"]):

@@ -16,6 +16,7 @@ from clustersim.report.metrics import (
     kv_peak,
     targets_ns,
 )
+from clustersim.report.priorities import priority_table
 from clustersim.report.service import goodput
 from clustersim.report.service_words import share_or_dash
 from clustersim.report.words import configuration, milliseconds, number, remarks, share_words, target_lines
@@ -43,7 +44,7 @@ def headline_html(summary: Mapping[str, Any], requests: Columns, steps: Columns,
     """
     return (
         f'<div class="tiles">{_tiles(summary, requests, steps)}</div>'
-        f'<div class="tables"><div class="table-card">{_latency_table(summary, found)}</div>'
+        f'<div class="tables"><div class="table-card">{_latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
         f"{_remarks(remarks(summary, requests, steps))}"
     )

@@ -11,7 +11,7 @@ from clustersim.clock import FloatArray
 from clustersim.plan.mesh import Mesh
 from clustersim.report import efficiency
 from clustersim.report.pool_use import PoolUse, pool_uses
-from clustersim.report.traffic import link_summary, move_bytes
+from clustersim.report.traffic import capacity_bytes, link_summary, move_bytes
 from clustersim.run.simulate import RunResult
 from clustersim.timeline.spans import STREAMS
 
@@ -55,9 +55,18 @@ def measures(result: RunResult) -> dict[str, Any]:
     carried = _carried(result, uses)
     return {
         "utilisation": utilisation,
-        "links": None if carried is None else link_summary(result.given.topology, carried, elapsed),
+        "links": None if carried is None else _links(result, carried, elapsed),
         **_bill(uses, output_tokens, elapsed),
     }
+
+
+def _links(result: RunResult, carried: FloatArray, elapsed: int) -> dict[str, Any]:
+    topology, faults = result.given.topology, result.given.faults
+    weak = any(fault.links for fault in faults)
+    end = result.timeline.end_ns
+    return link_summary(
+        topology, carried, elapsed, capacity_bytes(topology, faults, end - elapsed, end) if weak else None
+    )
 
 
 def _utilisation(uses: Sequence[PoolUse], elapsed: int) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from clustersim.report.experts import balance_words
 from clustersim.report.words import number, share_words
+from clustersim.units import plural
 
 
 def service_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -62,8 +63,13 @@ def _pools(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 def _links(found: Mapping[str, Any] | None) -> str:
     if not found or not found["busiest"]:
         return ""
-    link = found["busiest"][0]
-    return f"busiest {share_words(link['utilisation'])} used ({link['link']})"
+    link, weak = found["busiest"][0], found.get("weakened") or []
+    words = f"busiest {share_words(link['utilisation'])} used ({link['link']})"
+    if weak:
+        worst = max(weak, key=lambda one: float(one["utilisation"]))
+        left = f"had {share_words(worst['capacity'])} of its capacity, {share_words(worst['utilisation'])} of that used"
+        words += f"; {plural(len(weak), 'link')} weakened by faults ({worst['link']} {left})"
+    return words
 
 
 def _energy(found: Mapping[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ from clustersim.report.experts import expert_balance
 from clustersim.report.measures import measures
 from clustersim.report.metrics import Columns, kv_peak, reasons, summarise, targets_ns
 from clustersim.report.preempted import preempted
+from clustersim.report.priorities import by_priority
 from clustersim.report.service import service_summary
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
@@ -88,6 +89,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "tpot_ms": found["tpot_ms"],
         "itl_ms": found["itl_ms"],
         "e2e_ms": found["e2e_ms"],
+        "priorities": by_priority(requests, result.given.requests.priorities),
         "throughput": found["throughput"],
         "makespan_s": found["makespan_s"],
         "steps": timeline.num_steps,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics import LATENCIES
+from clustersim.report.priorities import priority_lines
 from clustersim.report.service_words import service_lines
 from clustersim.report.words import (
     legality_words,
@@ -103,6 +104,7 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
         ("requests", f"{counts['finished']:,} of {counts['arrived']:,} finished{lasted}"),
         ("throughput", f"{output} output tokens/s, {total} with prompts, {each} requests/s"),
     ]
+    facts += priority_lines(summary)
     facts += [(what, words) for what, words in service_lines(summary) if words]
     pools = [f"{pool['name']} {share_words(pool['kv_peak'])}" for pool in summary.get("pools", ()) if pool["kv_peak"]]
     if pools:

@@ -8,11 +8,13 @@ the efficiency of the protocol included, so that a link that is never idle is us
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.collective.plan import CommPlan, choose
 from clustersim.graph.blueprint import StepKind
@@ -110,19 +112,55 @@ def move_bytes(moves: Table, device_of: Callable[[int], int], comm: CommTable) -
     return total
 
 
-def link_summary(topology: Topology, carried: FloatArray, elapsed_ns: int) -> dict[str, Any]:
+def capacity_bytes(topology: Topology, faults: Sequence[Fault], start_ns: int, end_ns: int) -> FloatArray:
+    """Return what each link could have carried: the integral of its capacity over [start, end).
+
+    A link has no capacity while it has failed, and what a fault leaves of it while it is weak; where faults overlap,
+    what they leave is multiplied.
+
+    Parameters
+    ----------
+    topology : Topology
+    faults : sequence of Fault
+    start_ns, end_ns : int
+
+    Returns
+    -------
+    float array of shape (links,)
+    """
+    lasting_s = np.full(len(topology.link_capacity), (end_ns - start_ns) / NS_PER_S)
+    weak = [fault for fault in faults if fault.links]
+    told = {one for fault in weak for one in (fault.at_ns, fault.until_ns) if one is not None}
+    bounds = [start_ns, *sorted(one for one in told if start_ns < one < end_ns), end_ns]
+    for link in sorted({link for fault in weak for link in fault.links}):
+        mine = [fault for fault in weak if link in fault.links]
+        left = [prod(fault.share for fault in mine if fault.covers(since)) for since in bounds[:-1]]
+        lasting_s[link] = float(np.diff(bounds) @ np.array(left, np.float64)) / NS_PER_S
+    found: FloatArray = topology.link_capacity * lasting_s
+    return found
+
+
+def link_summary(
+    topology: Topology, carried: FloatArray, elapsed_ns: int, could: FloatArray | None = None
+) -> dict[str, Any]:
     """Return how far links were used: by tier, and the busiest ones.
 
-    Utilisation is the bytes of capacity that were taken over capacity × time, of each directed link. ``mean`` is that
-    over the links of the tier that carried anything (``used`` of ``links``), ``max`` the highest of one link.
+    Utilisation is the bytes of capacity that were taken over capacity × time, of each directed link; of one that a
+    fault weakened, over the integral of the capacity that it had (:func:`capacity_bytes`). ``mean`` is that over the
+    links of the tier that carried anything (``used`` of ``links``), ``max`` the highest of one link. ``weakened`` has
+    the links that had less, and the share of their capacity × time that there was.
 
     Parameters
     ----------
     topology : Topology
     carried : float array of shape (links,)
     elapsed_ns : int
+    could : float array of shape (links,), optional
+        What each could have carried; without it, all that it can.
     """
-    share = carried / topology.link_capacity / (elapsed_ns / NS_PER_S)
+    whole = topology.link_capacity * (elapsed_ns / NS_PER_S)
+    could = whole if could is None else could
+    share = np.divide(carried, could, out=np.zeros(len(carried)), where=could > 0)
     tiers = np.array(topology.link_tier)
     by_tier = {}
     for tier in dict.fromkeys(topology.link_tier):
@@ -145,5 +183,14 @@ def link_summary(topology: Topology, carried: FloatArray, elapsed_ns: int) -> di
                 "utilisation": float(share[link]),
             }
             for link in busiest
+        ],
+        "weakened": [
+            {
+                "link": " → ".join(topology.link_ends[link]),
+                "tier": topology.link_tier[link],
+                "capacity": float(could[link] / whole[link]),
+                "utilisation": float(share[link]),
+            }
+            for link in np.flatnonzero(could < whole).tolist()
         ],
     }

@@ -60,6 +60,11 @@ NUMBER_KEYS: Final = (
 SUMMARY_KEYS: Final = (*TEXT_KEYS, *NUMBER_KEYS, "legal")
 """Every dotted key that the summary of a run has."""
 
+_BY_PRIORITY: Final = re.compile(
+    rf"priorities\.(-?\d+|others)\.(requests\.(arrived|finished)|(ttft|tpot|e2e)_ms\.({'|'.join(_DISTRIBUTION)}))"
+)
+"""Keys that a summary has where the workload has such a priority: ``priorities.0.ttft_ms.p99``."""
+
 SHORT_KEYS: Final = {part: f"requests.{part}" for part in _REQUESTS}
 """Short forms: ``finished`` is ``requests.finished``."""
 
@@ -81,7 +86,7 @@ class Expectation:
     Parameters
     ----------
     key : str
-        A key of :data:`SUMMARY_KEYS`.
+        A key of :data:`SUMMARY_KEYS`, or one of a class of priority.
     tests : tuple of (operator, value)
         All of them must hold; an operator is one of ``< <= > >= ==``.
     text : str
@@ -124,7 +129,7 @@ def expectation(key: str, value: object) -> Expectation:
     (('>=', 10), ('<=', 20))
     """
     key = SHORT_KEYS.get(key, key)
-    if key not in SUMMARY_KEYS:
+    if key not in SUMMARY_KEYS and not _BY_PRIORITY.fullmatch(key):
         raise ValueError(f"a summary has no {key!r}{did_you_mean(key, [*SUMMARY_KEYS, *SHORT_KEYS])}")
     if key == "legal":
         if not isinstance(value, bool):

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from test_moves import HAND_OVER, SWAP, frozen
 
+from clustersim.cluster.fault import Fault
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.compile import compile_programs
 from clustersim.replay.replay import replay
 from clustersim.report import efficiency
 from clustersim.report.model_work import cache_reads, causal_pairs, computed_positions, model_flops
+from clustersim.report.service_words import service_lines
 from clustersim.report.step_features import step_features
-from clustersim.report.traffic import link_summary, move_bytes, step_bytes
+from clustersim.report.traffic import capacity_bytes, link_summary, move_bytes, step_bytes
 from clustersim.timeline.usage import Usage
 from tests.round_numbers import DENSE, SPARSE, deployment, device, model
 
@@ -159,6 +161,27 @@ def test_links_are_used_by_bytes_over_capacity_and_time():
         {"link": "g0 → switch", "tier": "scaleup", "bytes": 500.0, "utilisation": 0.5},
         {"link": "g1 → switch", "tier": "scaleup", "bytes": 250.0, "utilisation": 0.25},
     ]
+
+
+def test_weak_links_are_used_by_the_capacity_that_there_was():
+    topology = deployment([], plan=ParallelPlan(tp=2)).topology  # each link carries 1e9 B/s: a byte in a nanosecond
+    faults = (
+        Fault(at_ns=100, until_ns=600, links=(0,), share=0.5),
+        Fault(at_ns=400, until_ns=None, links=(0, 1), share=0.25),  # from 400 to 600 an eighth is left of link 0
+        Fault(at_ns=0, until_ns=2_000, links=(2,)),
+        Fault(at_ns=0, devices=(0,), slowdown=2.0),
+    )
+    could = capacity_bytes(topology, faults, 200, 1_200)
+    # link 0: 200 ns × 1/2 + 200 ns × 1/8 + 600 ns × 1/4; link 1: 200 ns + 800 ns × 1/4; link 2 has failed throughout
+    assert could.tolist() == pytest.approx([275.0, 400.0, 0.0, 1_000.0])
+    found = link_summary(topology, np.array([55.0, 100.0, 0.0, 100.0]), 1_000, could)
+    assert [one["utilisation"] for one in found["busiest"]] == pytest.approx([0.25, 0.2, 0.1])
+    assert [(one["capacity"], one["utilisation"]) for one in found["weakened"]] == [
+        pytest.approx(pair) for pair in ((0.275, 0.2), (0.4, 0.25), (0.0, 0.0))
+    ]
+    words = dict(service_lines({"links": found}))["links"]
+    ends = " → ".join(topology.link_ends[1])
+    assert words.endswith(f"; 3 links weakened by faults ({ends} had 40% of its capacity, 25% of that used)")
 
 
 def test_mfu_and_mbu_are_shares_of_what_all_devices_could_do():
