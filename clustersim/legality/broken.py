@@ -63,14 +63,15 @@ def _unbuilt(deployment: Deployment) -> Iterator[Broken]:
     """Yield a fault where a search came to a plan that is legal, and that it may not propose."""
     problem = unbuilt(deployment.plan, deployment.model)
     if problem is not None:
-        schemes = built_schemes(deployment.model)
-        repairs = tuple(Repair(text=name, change=((problem.path, name),)) for name in schemes)
+        rule = "EP-1" if problem.path == "plan.ep.routing" else "SP-1"
+        values: list[str] = ["balanced"] if rule == "EP-1" else [*built_schemes(deployment.model)]
+        repairs = tuple(Repair(text=value, change=((problem.path, value),)) for value in values)
         yield Broken(
-            rule="SP-1",
+            rule=rule,
             where=problem.path,
             message=problem.message,
-            advice=f"use {either(list(schemes))}",
-            offers=lambda *, last_resorts: Offer(rule="SP-1", repairs=repairs),
+            advice=f"use {either(values)}",
+            offers=lambda *, last_resorts: Offer(rule=rule, repairs=repairs),
         )
 
 

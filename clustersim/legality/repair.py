@@ -125,11 +125,17 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
         change.append(("plan.ep.placement", "contiguous"))
     if degrees.get("ep") == 1 and plan.ep.routing is not None:
         change.append(("plan.ep.routing", "balanced"))
-    if plan.ep.redundant and (degrees.get("ep") == 1 or plan.ep.redundant % degrees.get("ep", 1)):
-        change.append(("plan.ep.redundant", 0))
+    if "ep" in degrees and (copies := _nearest_copies(deployment, degrees["ep"])) != plan.ep.redundant:
+        change.append(("plan.ep.redundant", copies))
     if plan.placement is not None and set(degrees) - {"ep"}:
         change.append(("plan.placement", "packed"))
     return tuple(change)
+
+
+def _nearest_copies(deployment: Deployment, ep: int) -> int:
+    """Return the copies of experts that ``ep`` ranks have in equal numbers, none of them two of one expert."""
+    most = min((moe.num_experts for moe in deployment.moes), default=0) * (ep - 1)
+    return min(deployment.plan.ep.redundant, most) // ep * ep
 
 
 def degree_repairs(deployment: Deployment, name: str, values: Iterable[int], now: int) -> Iterable[Repair]:

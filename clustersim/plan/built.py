@@ -8,6 +8,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 
+VISITS_NEED_EP: Final = "goes with a degree above 1: without EP every rank has (a part of) all experts"
 SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
 
 
@@ -19,6 +20,8 @@ def built_schemes(model: ModelSpec) -> tuple[SequenceScheme, ...]:
 
 def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
     """Return what of a plan is not built, with the nearest choice that is; None where all is."""
+    if plan.ep.degree == 1 and plan.ep.routing is not None:
+        return Problem(path="plan.ep.routing", message=VISITS_NEED_EP)
     scheme = plan.sp.scheme
     if plan.sp.degree == 1 or scheme is None or scheme not in SCHEMES or scheme in built_schemes(model):
         return None
@@ -35,7 +38,7 @@ def refuse_unbuilt(plan: ParallelPlan, model: ModelSpec) -> None:
     Raises
     ------
     InputError
-        At ``plan.sp.scheme``.
+        At ``plan.sp.scheme`` or ``plan.ep.routing``.
     """
     problem = unbuilt(plan, model)
     if problem is not None:

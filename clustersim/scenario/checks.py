@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from clustersim.errors import did_you_mean
+from clustersim.plan.built import VISITS_NEED_EP
 from clustersim.scenario.document import KeyPath
 from clustersim.units import plural
 
@@ -128,16 +129,14 @@ def _experts(plan: object) -> Iterator[Finding]:
         if not isinstance(ep, dict):
             continue
         routing, copies = ep.get("routing"), ep.get("redundant")
-        uneven = isinstance(routing, dict) and [key for key in ("zipf", "file") if routing.get(key) is not None]
-        if uneven and len(uneven) > 1:
+        said = [key for key in ("zipf", "file") if isinstance(routing, dict) and routing.get(key) is not None]
+        if len(said) > 1:
             yield (*path, "ep", "routing"), "has zipf and file; expected one of them"
+        uneven = isinstance(routing, dict) and any(routing[key] for key in said)  # zipf 0: all alike
         if ep.get("degree", 1) == 1:
             for key, given in (("routing", uneven), ("redundant", copies)):
                 if given:
-                    yield (
-                        (*path, "ep", key),
-                        "goes with a degree above 1: without EP every rank has (a part of) all experts",
-                    )
+                    yield (*path, "ep", key), VISITS_NEED_EP
         elif copies and ep.get("placement", "contiguous") != "contiguous":
             yield (
                 (*path, "ep", "placement"),

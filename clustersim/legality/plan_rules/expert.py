@@ -96,7 +96,8 @@ def _copy_faults(deployment: Deployment, num_experts: int) -> Iterator[Fault]:
     if not copies:
         return
     most = num_experts * (ep - 1)
-    near = {0, *(around for around in (copies // ep * ep, copies // ep * ep + ep) if around <= most)}
+    below = copies // ep * ep
+    near = {0, min(below, most), min(below + ep, most)}
 
     def fault(message: str) -> Fault:
         return Fault(

@@ -8,7 +8,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
-from clustersim.legality.timeline_rules.hand_over import whole_cache
+from clustersim.legality.timeline_rules.handed_over import whole_cache
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.resharded import resharded
 from clustersim.legality.timeline_rules.sheet import Sheet

@@ -5,21 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import STREAMS, Given
+from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import Occupation, losses
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
+from clustersim.legality.timeline_rules.slowness import (
+    COST,
+    as_slow_as_told,
+    of_weak_groups,
+    on_slow_ranks,
+    over_weak_links,
+)
 from clustersim.legality.timeline_rules.swapped import copies_cost
 from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
-from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
-COST = "let an operator run for its cost"
-SURELY_SLOWER = 1.5
 ON_LINKS = tuple(STREAMS.index(name) for name in ("comm", "send", "recv"))
 
 
@@ -46,7 +50,7 @@ def waits(sheet: Sheet) -> Finding:
         early = lacking("whether operators wait for what they need (no after was recorded)")
     if sheet.least is None:
         return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
-    took, least = sheet.end - sheet.start, _of_weak_groups(sheet, _on_slow_ranks(sheet, sheet.least))
+    took, least = sheet.end - sheet.start, of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
     short = judged(
         int((least >= 0).sum()),
         took < least,
@@ -62,82 +66,6 @@ def waits(sheet: Sheet) -> Finding:
         COST,
     )
     return merged(early, short, long)
-
-
-def _on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
-    """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
-    if not sheet.given.slow:
-        return least
-    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(starts, sheet.pass_of, sheet.start)
-    begun, kernel = starts[sheet.pass_of], (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
-    times = np.ones(len(sheet))
-    for rank, since, until, slowdown in sheet.given.slow:
-        times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
-    found: Int64Array = np.where(times != 1.0, np.rint(least * times).astype(np.int64), least)
-    return found
-
-
-def _of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
-    """Return what spans cost at least, collectives over links that are weak when their pass starts the longer.
-
-    How much longer is read between two payloads, the lower of both counts, and a tenth is let go: the algorithm may
-    change between them.
-    """
-    if not sheet.given.weak_groups:
-        return least
-    grouped = np.flatnonzero((sheet.group >= 0) & (least >= 0))
-    _, of = np.unique(sheet.group[grouped], return_inverse=True)
-    of = of.reshape(-1)
-    size = np.bincount(of)[of] if len(of) else of
-    lowest = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, of, sheet.global_ranks[grouped])
-    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(starts, sheet.pass_of, sheet.start)
-    begun, found = starts[sheet.pass_of[grouped]], least.copy()
-    for op, first, ranks, since, until, told in sheet.given.weak_groups:
-        named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
-        mine = grouped[named & (lowest[of] == first) & (size == ranks) & (begun >= since) & (begun < until)]
-        costs = least[mine]
-        cost, longer = np.array(told).T
-        at = np.clip(np.searchsorted(cost, costs - 1, side="right"), 1, len(cost) - 1)
-        least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
-        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)  # costs are rounded to ns
-    return found
-
-
-def _as_slow_as_told(reading: Reading) -> Finding:
-    """Judge whether each pass that starts on a stage with a slow rank was slowed down.
-
-    Only from half as slow again on: a kernel of 1 ns that takes a third longer takes 1 ns.
-    """
-    tables, given = reading.history.folded, reading.given
-    assert tables is not None
-    findings = []
-    passes, table = Passes(tables), tables.passes
-    for rank, since, until, slowdown in given.slow:
-        if slowdown < SURELY_SLOWER:
-            continue
-        replica, stage = divmod(rank // given.stage_ranks, given.pp)
-        replica = 0 if tables.lockstep > 1 else replica  # whose the passes of all are
-        mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
-        local = rank % (given.stage_ranks * tables.lockstep)
-        works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
-        regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
-        last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
-        broken = last >= since if len(regular) else np.empty(0, bool)
-        findings.append(
-            judged(
-                int(mine.sum()),
-                broken,
-                lambda i, regular=regular: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                    f"replica {replica}, stage {stage}, step {table['first_step'][regular[i]]}"  # noqa: B023
-                ),
-                lambda i: f"is as fast as if rank {rank} were not slow",  # noqa: B023
-                COST,
-            )
-        )
-    return merged(*findings)
 
 
 def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
@@ -170,7 +98,7 @@ def as_recorded(reading: Reading) -> Finding:
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
         return NOTHING
-    findings = [_shapes(tables), _durations(reading), _losses(tables), _as_slow_as_told(reading), copies_cost(reading)]
+    findings = [_shapes(tables), _durations(reading), _losses(tables), as_slow_as_told(reading), copies_cost(reading)]
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
@@ -180,7 +108,7 @@ def as_recorded(reading: Reading) -> Finding:
         sent = (has[:, None] > 0) & (passes.sends_for >= 0)
         places, ranks = np.nonzero(sent)
         start, end, left, cost = (values[places, ranks] for values in (starts, ends, passes.leaves, passes.sends_for))
-        cost = _over_weak_links(reading.given, passes, places, ranks, cost)
+        cost = over_weak_links(reading.given, passes, places, ranks, cost)
         findings.append(
             judged(
                 len(places),
@@ -194,19 +122,6 @@ def as_recorded(reading: Reading) -> Finding:
             )
         )
     return merged(*findings)
-
-
-def _over_weak_links(
-    given: Given, passes: Occupation, places: Int64Array, ranks: Int64Array, cost: Int64Array
-) -> Int64Array:
-    """Return what sends take at least, those of passes that start while a link on their way is weak the longer."""
-    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
-    sender, begun = number * given.stage_ranks + ranks, passes.start[places]
-    found = cost.astype(np.float64)
-    for rank, since, until, fixed_ns, more in given.weak:
-        crosses = (sender == rank) & (begun >= since) & (begun < until)
-        found += np.where(crosses, np.maximum(0.0, (cost - fixed_ns - 1) * more - 1), 0.0)  # costs are rounded to ns
-    return np.floor(found).astype(np.int64)
 
 
 def place_of(passes: Occupation, at: int) -> str:

@@ -8,7 +8,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import SpanTable
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
-from clustersim.legality.timeline_rules.hand_over import reads_moved
+from clustersim.legality.timeline_rules.handed_over import reads_moved
 from clustersim.legality.timeline_rules.holding import enough
 from clustersim.legality.timeline_rules.pieces import Pieces
 from clustersim.legality.timeline_rules.reading import Reading

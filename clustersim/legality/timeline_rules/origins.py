@@ -26,7 +26,7 @@ _FIX: Final = "take over full blocks that this replica has computed before, and 
 
 def were_there(reading: Reading) -> Finding:
     """Judge what sequences take over by where it can have come from; a step may take over what it computes itself."""
-    reused, pieces, size = reading.reused, reading.pieces, reading.given.block_tokens
+    reused, pieces, size = reading.prefixes.reused, reading.pieces, reading.given.block_tokens
     if reused is None or pieces is None or pieces.astray:
         return NOTHING
     some = reused.tokens > 0

@@ -20,7 +20,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.timeline_rules.hand_over import freed_when_moved
+from clustersim.legality.timeline_rules.handed_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.idle import none_left
 from clustersim.legality.timeline_rules.phases import place
@@ -64,7 +64,7 @@ def _sized(reading: Reading) -> Finding:
             exceeds("but the pool has", "blocks in use", pool, np.where(reading.sound[runs.replica], use.at_run, 0))
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
-        elif shared or reading.shares_undeclared or reading.given.prefix_caching:
+        elif shared or reading.prefixes.shares_undeclared or reading.given.prefix_caching:
             findings.append(lacking("whether blocks fit the pool (which of them are shared was not declared)"))
         if facts is not None and "used" in facts:
             rows = reading.facts_of(
@@ -197,7 +197,7 @@ def _counted(reading: Reading) -> Finding:
 
 def _perhaps_shared(reading: Reading, use: Use) -> tuple[BoolArray, BoolArray]:
     """Return where fewer blocks are in use than without sharing, by steps and by ends, and may be shared."""
-    runs, facts, near = reading.runs, reading.history.facts, reading.neighbours
+    runs, facts, near = reading.runs, reading.history.facts, reading.prefixes.neighbours
     assert runs is not None
     assert facts is not None
     fewer, fewer_at_end = np.zeros(len(runs), bool), np.zeros(len(use.ends), bool)

@@ -15,8 +15,8 @@ _FIX: Final = "take over full blocks of an equal start that a step of this repli
 
 def taken_over(reading: Reading) -> Finding:
     """Judge every fact that says that a sequence takes tokens over from the prefix cache."""
-    reused, given, size = reading.reused, reading.given, reading.given.block_tokens
-    pieces, known, contents = reading.pieces, reading.known, reading.contents
+    reused, given, size = reading.prefixes.reused, reading.given, reading.given.block_tokens
+    pieces, known, contents = reading.pieces, reading.known, reading.prefixes.contents
     if reused is None or not len(reused.row):
         return NOTHING
     if given.prefix_caching is False:
@@ -32,7 +32,7 @@ def taken_over(reading: Reading) -> Finding:
     declared = contents.blocks[reused.request] * size
     carried = reused.piece >= 0
     exists = known[reused.piece] if len(pieces) else np.zeros(len(carried), np.int64)
-    sharing = reading.sharing
+    sharing = reading.prefixes.sharing
     unknown = np.zeros(len(carried), bool) if sharing is None else sharing.unknown
     whole = reused.tokens % size == 0
     within = reused.tokens <= declared
@@ -43,7 +43,7 @@ def taken_over(reading: Reading) -> Finding:
             lambda i: f"takes over {reused.tokens[i]:,} tokens at {reused.time[i]:,} ns, " + message, _FIX,
         )  # fmt: skip
 
-    there = np.ones(len(carried), bool) if reading.caches is None else reading.caches[reused.replica]
+    there = np.ones(len(carried), bool) if reading.prefixes.caches is None else reading.prefixes.caches[reused.replica]
     findings = [
         say(~there, "on a replica that keeps no prefixes"),
         say(~whole, f"and a block of {size} tokens only in part", len(reused.row)),
@@ -58,7 +58,7 @@ def taken_over(reading: Reading) -> Finding:
 
 def _stayed(reading: Reading) -> Finding:
     """Judge whether all blocks that are taken over later can have stayed: with those in use, they fit the pool."""
-    runs, use, sharing, pool = reading.runs, reading.use, reading.sharing, reading.given.pool_blocks
+    runs, use, sharing, pool = reading.runs, reading.use, reading.prefixes.sharing, reading.given.pool_blocks
     if runs is None or use is None or sharing is None or pool is None:
         return lacking("whether blocks that are taken over can have stayed (blocks in use do not follow)")
     kept = sharing.changes.at_runs(runs)[1]

@@ -1,0 +1,105 @@
+"""What operators cost on ranks that are slow, and over links that are weak, as long as declared faults last (RUN-2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import Given
+from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.occupation import Occupation
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
+from clustersim.timeline.passes import Passes
+
+COST = "let an operator run for its cost"
+SURELY_SLOWER = 1.5
+
+
+def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
+    """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
+    if not sheet.given.slow:
+        return least
+    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(starts, sheet.pass_of, sheet.start)
+    begun, kernel = starts[sheet.pass_of], (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
+    times = np.ones(len(sheet))
+    for rank, since, until, slowdown in sheet.given.slow:
+        times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
+    found: Int64Array = np.where(times != 1.0, np.rint(least * times).astype(np.int64), least)
+    return found
+
+
+def of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
+    """Return what spans cost at least, collectives over links that are weak when their pass starts the longer.
+
+    How much longer is read between two payloads, the lower of both counts, and a tenth is let go: the algorithm may
+    change between them.
+    """
+    if not sheet.given.weak_groups:
+        return least
+    grouped = np.flatnonzero((sheet.group >= 0) & (least >= 0))
+    _, of = np.unique(sheet.group[grouped], return_inverse=True)
+    of = of.reshape(-1)
+    size = np.bincount(of)[of] if len(of) else of
+    lowest = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, of, sheet.global_ranks[grouped])
+    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(starts, sheet.pass_of, sheet.start)
+    begun, found = starts[sheet.pass_of[grouped]], least.copy()
+    for op, first, ranks, since, until, told in sheet.given.weak_groups:
+        named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
+        mine = grouped[named & (lowest[of] == first) & (size == ranks) & (begun >= since) & (begun < until)]
+        costs = least[mine]
+        cost, longer = np.array(told).T
+        at = np.clip(np.searchsorted(cost, costs - 1, side="right"), 1, len(cost) - 1)
+        least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
+        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)  # costs are rounded to ns
+    return found
+
+
+def as_slow_as_told(reading: Reading) -> Finding:
+    """Judge whether each pass that starts on a stage with a slow rank was slowed down.
+
+    Only from half as slow again on: a kernel of 1 ns that takes a third longer takes 1 ns.
+    """
+    tables, given = reading.history.folded, reading.given
+    assert tables is not None
+    findings = []
+    passes, table = Passes(tables), tables.passes
+    for rank, since, until, slowdown in given.slow:
+        if slowdown < SURELY_SLOWER:
+            continue
+        replica, stage = divmod(rank // given.stage_ranks, given.pp)
+        replica = 0 if tables.lockstep > 1 else replica  # whose the passes of all are
+        mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
+        local = rank % (given.stage_ranks * tables.lockstep)
+        works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
+        regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
+        last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
+        broken = last >= since if len(regular) else np.empty(0, bool)
+        findings.append(
+            judged(
+                int(mine.sum()),
+                broken,
+                lambda i, regular=regular: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                    f"replica {replica}, stage {stage}, step {table['first_step'][regular[i]]}"  # noqa: B023
+                ),
+                lambda i: f"is as fast as if rank {rank} were not slow",  # noqa: B023
+                COST,
+            )
+        )
+    return merged(*findings)
+
+
+def over_weak_links(
+    given: Given, passes: Occupation, places: Int64Array, ranks: Int64Array, cost: Int64Array
+) -> Int64Array:
+    """Return what sends take at least, those of passes that start while a link on their way is weak the longer."""
+    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
+    sender, begun = number * given.stage_ranks + ranks, passes.start[places]
+    found = cost.astype(np.float64)
+    for rank, since, until, fixed_ns, more in given.weak:
+        crosses = (sender == rank) & (begun >= since) & (begun < until)
+        found += np.where(crosses, np.maximum(0.0, (cost - fixed_ns - 1) * more - 1), 0.0)  # costs are rounded to ns
+    return np.floor(found).astype(np.int64)
