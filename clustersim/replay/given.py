@@ -209,6 +209,15 @@ class PreparedPool:
         """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
         return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.given.plan.pp else ()
 
+    def ranks_of(self, replica: int, stage: int, t: int) -> tuple[tuple[int, int], ...]:
+        """Return (global rank, device) of a TP rank of every SP coordinate of a stage."""
+        plan, together = self.given.plan, self.given.plan.is_lockstep
+        devices = self.stage_devices(self.first_replica if together else replica, stage)
+        base = self.mesh.stage_base(0 if together else replica - self.first_replica, stage)
+        first = (replica - self.first_replica) * plan.tp if together else 0  # its own, of those of the group
+        own = range(first + t, first + plan.stage_ranks, plan.tp)
+        return tuple((self.first_rank + base + local, devices[local]) for local in own)
+
     @property
     def shape(self) -> PoolShape:
         """Which ranks its replicas have."""
@@ -290,9 +299,9 @@ class Prepared:
         for shard in self.given.hand_over.shards:
             (stage, t), (to_stage, to_t) = shard.source, shard.target
             for replica in source.replicas:
-                for device in source.stage_devices(replica, stage)[t :: source.given.plan.tp]:
+                for _, device in source.ranks_of(replica, stage, t):
                     for other in target.replicas:
-                        for end in target.stage_devices(other, to_stage)[to_t :: target.given.plan.tp]:
+                        for _, end in target.ranks_of(other, to_stage, to_t):
                             yield device, end
 
     @cached_property

@@ -39,7 +39,8 @@ from clustersim.replay.instant import HAND_OVER, at, now_ns
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.network import Network
 from clustersim.replay.replica import Replica
-from clustersim.replay.wiring import MicroBatch
+from clustersim.replay.wiring import OnLayer
+from clustersim.serving.decision import Decision
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
@@ -124,11 +125,11 @@ class HandOvers:
             sequence.output_tokens, sequence.hands_over = 1, True
         return sequence
 
-    def _launched(self, replica: int, micro: MicroBatch) -> None:
+    def _launched(self, replica: int, decision: Decision) -> OnLayer | None:
         """Let prompts leave, layer by layer, that a step is about to compute to their end."""
-        last = [s for s, count in micro.decision.prefills if s.hands_over and count == s.to_compute]
+        last = [s for s, count in decision.prefills if s.hands_over and count == s.to_compute]
         if not last:
-            return
+            return None
         for sequence in last:
             self._open(replica, sequence, sequence.computed)
         requests = [sequence.request for sequence in last]
@@ -137,7 +138,7 @@ class HandOvers:
             self.passed |= dict.fromkeys((request, layer) for request in requests if request in self.passages)
             self._arm()
 
-        micro.on_layer = passed
+        return passed
 
     def _open(self, replica: int, left: Sequence, start: int) -> None:
         """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
@@ -228,10 +229,8 @@ class HandOvers:
         """Return replica, global rank and device of a TP rank of the SP coordinate that keeps a sequence."""
         key = replica, stage, t, owner
         if key not in self.ends:
-            pool = self.prepared.pool_of(replica)
-            local = owner * pool.given.plan.tp + t
-            rank = pool.first_rank + pool.mesh.stage_base(replica - pool.first_replica, stage) + local
-            self.ends[key] = replica, rank, pool.stage_devices(replica, stage)[local]
+            rank, device = self.prepared.pool_of(replica).ranks_of(replica, stage, t)[owner]
+            self.ends[key] = replica, rank, device
         return self.ends[key]
 
     def _moved(self, move: Move) -> None:

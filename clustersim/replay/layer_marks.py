@@ -14,11 +14,10 @@ import numpy as np
 
 from clustersim.graph.template import PassTemplate
 from clustersim.replay.events import EventProgram
+from clustersim.replay.wiring import OnLayer
 
-OnLayer = Callable[[int], None] | None
 
-
-def chain_marks(template: PassTemplate, on_layer: OnLayer) -> list[tuple[int, Callable[[], None]]]:
+def chain_marks(template: PassTemplate, on_layer: OnLayer | None) -> list[tuple[int, Callable[[], None]]]:
     """Return the last instance of each layer's attention in a chain, in order, with what is to be called."""
     if on_layer is None:
         return []
@@ -26,7 +25,9 @@ def chain_marks(template: PassTemplate, on_layer: OnLayer) -> list[tuple[int, Ca
     return [(instance, partial(on_layer, layer)) for instance, layer in sorted(last)]
 
 
-def event_marks(template: PassTemplate, program: EventProgram, on_layer: OnLayer) -> dict[int, Callable[[], None]]:
+def event_marks(
+    template: PassTemplate, program: EventProgram, on_layer: OnLayer | None
+) -> dict[int, Callable[[], None]]:
     """Return what to call when an operator has ended: the last one of a layer's attention calls ``on_layer``."""
     found: dict[int, Callable[[], None]] = {}
     if on_layer is None:

@@ -6,7 +6,7 @@ that has nothing to run brings a dummy batch of one token, as vLLM does
 (vllm/v1/engine/core.py, ``DPEngineCoreProc.run_busy_loop``: ``execute_dummy_batch``, 2025), because the ranks
 that hold its experts are asked for by the others. The next step starts when the one before it has ended everywhere.
 
-Passes are recorded as of replica 0; steps, chunks, decodes and facts name the replica whose they are, and every
+Passes are recorded as of the first of them; steps, chunks, decodes and facts name the replica whose they are, and every
 replica has a row for each step of the group, an empty one where it brought a dummy batch.
 """
 
@@ -22,7 +22,7 @@ from clustersim.replay.instant import now_ns
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.replica import Replica
 from clustersim.replay.run_under_way import Run, keys_of_run
-from clustersim.replay.wiring import MicroBatch
+from clustersim.replay.wiring import MicroBatch, OnLayer
 from clustersim.serving.decision import Decision, batch_of
 from clustersim.serving.sequence import Sequence
 
@@ -51,7 +51,7 @@ class Member(Replica):
 
     def stop(self, now: int) -> None:
         """At the horizon: let the group account for what has ended; the first member speaks for all."""
-        if self.index == 0:
+        if self is self.group.members[0]:
             self.group.stop(now)
 
     def _cut(self, now: int) -> None:
@@ -69,7 +69,7 @@ class Lockstep:
     Parameters
     ----------
     members : sequence of Member
-        In order of their numbers, from 0.
+        In order of their numbers.
     jumps : bool
         Whether runs of decode steps may be one event.
     """
@@ -132,7 +132,23 @@ class Lockstep:
             started_at=now_ns(self.env),
         )
         self.steps += 1
+        micro.on_layer = self._on_layer()
         self.pipeline.launch(micro)
+
+    def _on_layer(self) -> OnLayer | None:
+        """Return what tells every replica of the layers that a step has passed everywhere; None where none asks."""
+        asked = [
+            member.on_launch(member.index, decision)
+            for member, decision in zip(self.members, self.decisions, strict=True)
+            if member.on_launch is not None
+        ]
+        told = [on_layer for on_layer in asked if on_layer is not None]
+
+        def passed(layer: int) -> None:
+            for on_layer in told:
+                on_layer(layer)
+
+        return passed if told else None
 
     def step_ended(self, micro: MicroBatch) -> None:
         """Account for and record a step that ended on all ranks."""
@@ -164,7 +180,7 @@ class Lockstep:
     def _record(self, run: Run, steps: int) -> None:
         """Record so many steps of a run."""
         template = self.members[0].template_numbers[self.pipeline.stages[0].programs["decode"].key]
-        self.recorder.run(0, 0, template, self.steps, run.starts[:steps], run.durations(steps))
+        self.recorder.run(self.members[0].index, 0, template, self.steps, run.starts[:steps], run.durations(steps))
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.record_steps(run, decision, self.steps, steps, member.rows.popleft())
         self.steps += steps

@@ -16,7 +16,7 @@ from clustersim.replay.chain import ChainPass
 from clustersim.replay.instant import now_ns
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.swaps import Swaps
-from clustersim.replay.wiring import MicroBatch
+from clustersim.replay.wiring import MicroBatch, OnLayer
 from clustersim.serving.decision import Decision
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
@@ -71,8 +71,8 @@ class Stepper:
         self.outstanding = 0
         self.alive = True
         self.rows: deque[tuple[int, ...]] = deque()
-        self.on_launch: Callable[[int, MicroBatch], None] | None = None
-        """Called with (replica, micro-batch) before it starts."""
+        self.on_launch: Callable[[int, Decision], OnLayer | None] | None = None
+        """Called with (replica, decision) before its step starts; returns what to call as the step passes layers."""
 
     def attach(self, pipeline: Pipeline, swaps: Swaps | None = None) -> None:
         """Give the replica its pipeline, and what carries out its swaps."""
@@ -102,7 +102,7 @@ class Stepper:
         self.steps += 1
         self.in_flight += 1
         if self.on_launch is not None:
-            self.on_launch(self.index, micro)
+            micro.on_layer = self.on_launch(self.index, decision)
         self._pipeline.launch(micro)
 
     def account(self, decision: Decision, batch: StepBatch) -> None:

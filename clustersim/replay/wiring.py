@@ -20,6 +20,9 @@ from clustersim.replay.events import (
 from clustersim.replay.strain import Strain
 from clustersim.serving.decision import Decision
 
+OnLayer = Callable[[int], None]
+"""Called with a layer whose attention over prompts has ended, on all ranks of the pass."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MicroBatch:
@@ -37,8 +40,8 @@ class MicroBatch:
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     strains: dict[int, Strain] = field(default_factory=dict)
-    on_layer: Callable[[int], None] | None = None
-    """Called with each layer whose attention over prompts has ended; None where nobody waits for single layers."""
+    on_layer: OnLayer | None = None
+    """None where nobody waits for single layers."""
 
 
 Shapes = dict[tuple[int, int, str, bool], ChainShape | EventProgram]

@@ -116,10 +116,7 @@ def _prove_lockstep(scenario: Scenario, orders: int) -> ScenarioProof:
 
 def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
     """Prove that prompts which one pool computes go on in the other one, whatever the plans of both are."""
-    prefill, decode = (pool.plan for pool in scenario.pools)
-    if prefill.is_lockstep or decode.is_lockstep:
-        message = "pools whose replicas share experts can't be executed; use replica"
-        raise InputError(scenario.problem("plan.ep.scope", message))
+    prefill, decode = (pool.plan.lockstep for pool in scenario.pools)
     positions = max(PROMPTS) + OUTPUT_TOKENS
     model, (source, target) = shrunk_together(scenario.model, (prefill, decode), positions=positions)
     budget = max(BUDGET, 4 * source.sp.degree)

@@ -50,14 +50,11 @@ def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_di
 def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tuple[str, str, str]]:
     """Yield file, place in it, and what was found and expected."""
     plans = [one.plan for one in scenario.each_pool()]
-    told = [[shape.sp, shape.tp, shape.stages] for shape in timeline.layout.pools]
-    wanted = [[plan.sp.degree, plan.tp, plan.pp] for plan in plans]
+    told = [[shape.sp, shape.tp, shape.stages, shape.lockstep] for shape in timeline.layout.pools]
+    wanted = [[plan.sp.degree, plan.tp, plan.pp, plan.dp if plan.is_lockstep else 1] for plan in plans]
     if told != wanted:
-        message = f"found sp, tp and stages {told}; expected {wanted}, as the plan in scenario.yaml has it"
+        message = f"found sp, tp, stages and lockstep {told}; expected {wanted}, as the plan in scenario.yaml has it"
         yield "templates.json", "pools", message
-    elif timeline.templates and timeline.lockstep != (plans[0].dp if plans[0].is_lockstep else 1):
-        message = f"found passes of {timeline.lockstep} replicas at once; the plan in scenario.yaml has others"
-        yield "templates.json", "templates[0].ranks", message
     for name, most, words in (
         ("replica", sum(plan.dp for plan in plans), "replicas"),
         ("request", count, "requests"),

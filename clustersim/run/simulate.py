@@ -179,7 +179,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         raise InputError(scenario.problem("faults", "faults cannot be simulated yet beside two pools; leave it out"))
     each = scenario.each_pool()
     for one in each:
-        _refuse_split_lockstep(one, pools=len(scenario.pools))
+        _refuse_split_lockstep(one)
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     costs: dict[str, CostModel] = {}
     for one in each:
@@ -224,14 +224,13 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
     )
 
 
-def _refuse_split_lockstep(scenario: Scenario, pools: int) -> None:
-    """Refuse replicas that share experts where each has several stages, splits prompts, or hands over."""
+def _refuse_split_lockstep(scenario: Scenario) -> None:
+    """Refuse replicas that share experts where each has several stages or splits prompts."""
     plan = scenario.plan
-    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1 or pools):
-        found = "pools that hand over" if pools else f"pp {plan.pp} and sp {plan.sp.degree}"
+    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1):
         message = (
-            f"experts over the ranks of all replicas can be simulated at pp 1 and sp 1 and without pools, found "
-            f"{found}; use replica"
+            f"experts over the ranks of all replicas can be simulated at pp 1 and sp 1, found pp {plan.pp} and "
+            f"sp {plan.sp.degree}; use replica"
         )
         raise InputError(scenario.problem("plan.ep.scope", message))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -16,9 +16,9 @@ from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
 from clustersim.timeline.layout import Layout, PoolShape
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 HEAD: Final = "templates.json"
-POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank")
+POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
 MOST_LAYERS: Final = 1 << 16
 MOST_RANKS: Final = 1 << 22
 MOST: Final = 1 << 60
@@ -92,9 +92,6 @@ class Head:
         values = read_object(self.file, _FIELDS)
         self.digest: str = values["digest"]
         self.layout = Layout(pools=tuple(self._pools(values["pools"])))
-        self.lockstep = self._lockstep(values["templates"])
-        if self.lockstep > 1:
-            self.layout = Layout(pools=(replace(self.layout.only, lockstep=self.lockstep),))
         self.num_spans = self._whole("num_spans", values["num_spans"], 0, MOST)
         self.num_steps = self._whole("num_steps", values["num_steps"], 0, (1 << 31) - 1)
         self.irregular_sizes: list[int] = self._wholes(
@@ -106,14 +103,6 @@ class Head:
         most = max((template.num_classes for template in self.templates), default=0) - 1
         sets = self._ragged("column_sets", values["column_sets"], 0, most)
         self.column_sets = tuple(tuple(columns) for columns in sets)
-
-    def _lockstep(self, templates: list[Any]) -> int:
-        """Return how many replicas share each pass: as often as a stage's ranks are in the ranks of a template."""
-        first = templates[0].get("ranks") if templates and isinstance(templates[0], dict) else None
-        ranks, stages = self.layout.pools[0].stage_ranks, self.layout.pools[0].stages
-        alone = len(self.layout.pools) == 1 and stages == 1
-        shared = alone and type(first) is int and 0 < first <= MOST_RANKS and first % ranks == 0
-        return first // ranks if shared and isinstance(first, int) else 1
 
     def _refuse(self, where: str, message: str) -> NoReturn:
         raise InputError(Problem(file=str(self.file), path=where, message=message))
@@ -128,13 +117,17 @@ class Head:
             if len(values) != len(POOL):
                 self._refuse(where, f"found {len(values)} numbers; expected {', '.join(POOL)}")
             found = PoolShape(**dict(zip(POOL, values, strict=True)))
-            if min(found.sp, found.tp, found.stages) < 1 or found.stages > 1 << 12:
-                self._refuse(where, f"found {shown(row)}; expected sp, tp and stages of 1 at least")
+            if min(found.sp, found.tp, found.stages, found.lockstep) < 1 or found.stages > 1 << 12:
+                self._refuse(where, f"found {shown(row)}; expected sp, tp, stages and lockstep of 1 at least")
+            if found.lockstep > 1 and found.stages > 1:
+                self._refuse(where, f"found {shown(row)}; expected one stage of replicas in lockstep")
             replicas = found.first_replica - before.first_replica
             if number == 0 and (found.first_replica or found.first_rank):
                 self._refuse(where, f"found {shown(row)}; expected the first pool to begin at 0")
             if number and (replicas < 1 or found.first_rank - before.first_rank != replicas * before.replica_ranks):
                 self._refuse(where, f"found {shown(row)}; expected a pool that begins where the one before it ends")
+            if number and before.lockstep not in (1, replicas):
+                self._refuse(f"pools[{number - 1}]", f"found lockstep {before.lockstep}; expected 1 or all {replicas}")
             before = found
             yield found
 
@@ -185,7 +178,7 @@ class Head:
 
     def _plain(self, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[Any, ...] | range]]:
         pools = self.layout.pools
-        ranks = tuple(dict.fromkeys(pool.stage_ranks * self.lockstep for pool in pools))
+        ranks = tuple(dict.fromkeys(pool.pass_ranks for pool in pools))
         yield "kind", values["kind"], STEP_KINDS
         yield "stage", values["stage"], range(max(pool.stages for pool in pools))
         yield "variant", values["variant"], range(MOST_RANKS)
@@ -198,8 +191,7 @@ class Head:
             len(values[name]) if isinstance(values[name], list) else 0
             for name in ("class_symbol", "instance_class", "node_instance")
         )
-        shared = self.lockstep
-        fitting = [pool.sp * shared for pool in self.layout.pools if pool.stage_ranks * shared == values["ranks"]]
+        fitting = [pool.sp * pool.lockstep for pool in self.layout.pools if pool.pass_ranks == values["ranks"]]
         told = len(values["exits"]) if isinstance(values["exits"], list) else 0
         sp = told if told in fitting else max(fitting)  # two pools may have as many ranks, and not the same SP
         ranks, symbols = values["ranks"], len(values["symbols"])

@@ -38,6 +38,11 @@ class PoolShape:
         return self.sp * self.tp
 
     @property
+    def pass_ranks(self) -> int:
+        """Ranks that one pass is recorded of."""
+        return self.stage_ranks * self.lockstep
+
+    @property
     def replica_ranks(self) -> int:
         """Ranks of one replica."""
         return self.stages * self.stage_ranks
@@ -74,6 +79,10 @@ class Layout:
         """Return the number of the pool of each replica."""
         found = np.searchsorted(self.values("first_replica"), replica, side="right") - 1
         return np.maximum(found, 0)
+
+    def pool_of(self, replica: int) -> PoolShape:
+        """Return the pool of a replica."""
+        return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
 
     def stage_base(self, replica: Int64Array, stage: Int64Array) -> Int64Array:
         """Return the first global rank of stages."""

@@ -68,7 +68,7 @@ def as_one_replica(tables: Tables) -> Tables:
     Its steps are those of the group: each replica has a row for every one of them, the first speaks for all.
     """
     shape = tables.layout.only
-    steps = rows_of(tables.steps, np.flatnonzero(tables.steps["replica"] == 0))
+    steps = rows_of(tables.steps, np.flatnonzero(tables.steps["replica"] == shape.first_replica))
     one = replace(shape, sp=shape.sp * shape.lockstep, lockstep=1)
     return replace(tables, layout=Layout(pools=(one,)), steps=steps)
 

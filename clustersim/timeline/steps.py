@@ -47,13 +47,16 @@ class Steps:
     def _ends_inside_runs(self, tables: Tables) -> None:
         """Fill in the ends of all steps that end when the next one of their replica starts."""
         passes = Passes(tables)
-        table = tables.passes
+        table, layout = tables.passes, tables.layout
         for block in passes.blocks(np.flatnonzero(table["stage"] == 0)):
             after_another = table["first_step"][block.runs][block.of] + block.index > 0
             ends = passes.starts(block)[after_another]
-            for member in range(tables.lockstep):
-                first = self.at(table["replica"][block.runs] + member, table["first_step"][block.runs])
-                self.end_ns[(first[block.of] + block.index)[after_another] - 1] = ends
+            replica = table["replica"][block.runs].astype(np.int64)
+            sharing = layout.values("lockstep")[layout.of_replica(replica)]
+            for member in range(int(sharing.max(initial=0))):
+                shares = (member < sharing)[block.of[after_another]]
+                first = self.at(np.where(member < sharing, replica + member, 0), table["first_step"][block.runs])
+                self.end_ns[(first[block.of] + block.index)[after_another][shares] - 1] = ends[shares]
 
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the positions of steps."""

@@ -110,7 +110,7 @@ class Timeline(Tables):
         if ranks is None:
             return np.ones(len(stage), np.bool_)
         first = self.layout.stage_base(replica, stage)
-        many = self.layout.values("stage_ranks")[self.layout.of_replica(replica)] * self.lockstep
+        many = self.layout.values("pass_ranks")[self.layout.of_replica(replica)]
         return np.searchsorted(ranks, first) < np.searchsorted(ranks, first + many)
 
     @cached_property
@@ -150,8 +150,9 @@ class Timeline(Tables):
         part[2] = block[0] + base
         part[3:7] = block[1:]
         part[7], part[8], part[9] = step, replica, stage
-        if self.lockstep > 1:
-            part[8] += block[0] // self.layout.only.stage_ranks
+        shape = self.layout.pool_of(replica)
+        if shape.lockstep > 1:
+            part[8] += block[0] // shape.stage_ranks
         return part
 
     def _unfold_transfers(self, start_ns: int, end_ns: int, wanted: Int64Array | None) -> list[Int64Array]:
