@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.errors import InputError
 from clustersim.legality.rule import LookedAt, Verdict, together
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
@@ -85,6 +84,7 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
         silent = tuple(LookedAt(id=rule, level="X", looked_at=0) for rule in RULES)
         verdict = together((checked, Verdict(violations=(), rules=silent)))
         return ScenarioProof(verdict=verdict, proof=None, model=scenario.model, plan=scenario.plan, script=None)
+    scenario.refuse_split_lockstep("executed")
     if scenario.pools:
         return _prove_pools(scenario, orders)
     if scenario.plan.is_lockstep:
@@ -103,9 +103,6 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
 
 def _prove_lockstep(scenario: Scenario, orders: int) -> ScenarioProof:
     """Prove replicas that share experts, all of them as one program; no run is recorded for it."""
-    if scenario.plan.pp > 1 or scenario.plan.sp.degree > 1:
-        message = "replicas that share experts can't be executed where they have stages or split prompts; use replica"
-        raise InputError(scenario.problem("plan.ep.scope", message))
     model, plan = shrunk(scenario.model, scenario.plan.lockstep, positions=max(PROMPTS) + OUTPUT_TOKENS)
     script = chunked_script(
         PROMPTS, output_tokens=OUTPUT_TOKENS, budget=BUDGET, vocab=model.vocab, plan=plan, seed=scenario.seed

@@ -178,8 +178,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     if scenario.pools and scenario.faults:
         raise InputError(scenario.problem("faults", "faults cannot be simulated yet beside two pools; leave it out"))
     each = scenario.each_pool()
-    for one in each:
-        _refuse_split_lockstep(one)
+    scenario.refuse_split_lockstep("simulated")
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     costs: dict[str, CostModel] = {}
     for one in each:
@@ -222,17 +221,6 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
     )
-
-
-def _refuse_split_lockstep(scenario: Scenario) -> None:
-    """Refuse replicas that share experts where each has several stages or splits prompts."""
-    plan = scenario.plan
-    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1):
-        message = (
-            f"experts over the ranks of all replicas can be simulated at pp 1 and sp 1, found pp {plan.pp} and "
-            f"sp {plan.sp.degree}; use replica"
-        )
-        raise InputError(scenario.problem("plan.ep.scope", message))
 
 
 def host_pool(scenario: Scenario) -> HostPool | None:

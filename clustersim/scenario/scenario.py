@@ -134,6 +134,28 @@ class Scenario:
         if self.pools:
             raise InputError(self.problem("serving.scheduler", f"{what} takes one plan; prefill and decode have two"))
 
+    def refuse_split_lockstep(self, done: str) -> None:
+        """Refuse replicas that share experts where each has several stages or splits prompts.
+
+        Raises
+        ------
+        InputError
+            At the scope of the experts of each such plan, with what cannot be done (``done``) to it.
+        """
+        places = ("plan.prefill", "plan.decode") if self.pools else ("plan",)
+        plans = [pool.plan for pool in self.pools] or [self.plan]
+        problems = [
+            self.problem(
+                f"{place}.ep.scope",
+                f"experts over the ranks of all replicas can be {done} at pp 1 and sp 1, found pp {plan.pp} and "
+                f"sp {plan.sp.degree}; use replica",
+            )
+            for place, plan in zip(places, plans, strict=True)
+            if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1)
+        ]
+        if problems:
+            raise InputError(problems)
+
     def problem(self, path: str, message: str) -> Problem:
         """Return a problem of the value at a dotted path such as ``plan.tp``, placed where it is written."""
         return self.origin.placed([Problem(path=path, message=message)])[0]

@@ -138,6 +138,14 @@ def test_two_pools_prove_together(name: str) -> None:
     assert (found.proof.tokens_equal, found.proof.max_relative_error < 1e-9) == (True, True)
 
 
+def test_two_pools_that_share_experts_prove_together() -> None:
+    shared = "{dp: 2, ep: {degree: 2, scope: global}}"
+    plan = f"plan={{prefill: {shared}, decode: {shared}}}"
+    result = invoke("prove", "splitwise-h100-a100", "--set", "model=mixtral-8x7b", "--set", plan)
+    assert "prefill  tp 1, dp 2 in lockstep, pp 1, ep 2: 2 ranks" in result.stdout.splitlines()
+    assert result.stdout.startswith("legal: executed")
+
+
 def test_prove_shows_both_plans() -> None:
     lines = invoke("prove", "distserve-tp2-pp2").stdout.splitlines()
     assert lines[0] == "legal: executed, the step graphs of distserve-tp2-pp2 compute what the unsharded model does"

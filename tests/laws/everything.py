@@ -48,12 +48,16 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
 def features(document: dict[str, Any]) -> Counter[str]:
     """Return what a scenario has of all that may be drawn."""
     plan, serving, workload = document["plan"], document["serving"], document["workload"]
-    ep = plan.get("ep")
+    eps = [
+        (pool.get("ep"), pool["dp"])
+        for pool in (plan, plan.get("prefill"), plan.get("decode"))
+        if pool and "dp" in pool
+    ]
     scheduler = "own" if ":" in serving["scheduler"] else serving["scheduler"]
     found = Counter({f"scheduler {scheduler}": 1})
     found["own router"] = ":" in serving["router"]
     found["two pools"] = "prefill" in plan
-    found["lockstep"] = isinstance(ep, dict) and ep.get("scope") == "global" and plan["dp"] > 1
+    found["lockstep"] = any(isinstance(ep, dict) and ep.get("scope") == "global" and dp > 1 for ep, dp in eps)
     found["prefix caching"] = bool(serving.get("prefix_caching"))
     found["swap"] = serving.get("preemption") == "swap"
     found["ranked queue"] = serving.get("order", {}).get("by", "arrival") != "arrival"

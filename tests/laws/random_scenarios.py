@@ -84,6 +84,15 @@ def wide_degrees(tp: int, dp: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
+def spread(draw: st.DrawFn, ranks: int, tp: int, dp: int) -> int | dict[str, Any]:
+    """Draw over which ranks the experts of a plan are spread: those of a stage, or of all of ``dp`` replicas."""
+    ep: int | dict[str, Any] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if ranks % e == 0]))
+    if dp > 1 and draw(st.booleans()):
+        ep = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
+    return draw(visited(ep))
+
+
+@st.composite
 def visited(draw: st.DrawFn, ep: int | dict[str, Any]) -> int | dict[str, Any]:
     """Let the experts of some plans be visited unevenly, and some have redundant copies."""
     found = {"degree": ep} if isinstance(ep, int) else ep
@@ -184,10 +193,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "decode": draw(st.sampled_from(("idle", "dp"))),
         }
     if moe:
-        plan["ep"] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if tp * sp % e == 0]))
-        if sp == 1 and pp == 1 and dp > 1 and draw(st.booleans()):
-            plan["ep"] = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
-        plan["ep"] = draw(visited(plan["ep"]))
+        plan["ep"] = draw(spread(sp * tp, tp, dp if sp == pp == 1 else 1))
     if pp > 1 and draw(st.booleans()):
         plan["decode_overlap"] = "none"
     if draw(st.integers(0, 3)) == 0:
@@ -291,6 +297,8 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
         if sp > 1:
             decode = draw(st.sampled_from(("idle", "dp")))
             plan["sp"] = {"degree": sp, "scheme": "all_gather", "partition": "zigzag", "decode": decode}
+        if "num_experts_per_tok" in config:
+            plan["ep"] = draw(spread(sp * tp, tp, dp if sp == pp == 1 else 1))
         pools.append((dp * pp * sp * tp, plan))
     if draw(st.integers(0, 3)) == 0:
         placement = draw(st.permutations(range(devices)))

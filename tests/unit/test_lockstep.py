@@ -19,6 +19,7 @@ from clustersim.replay.lockstep import together
 from clustersim.replay.replay import Mode, replay
 from clustersim.report.step_features import lockstep_features
 from clustersim.report.summary import summary_of
+from clustersim.run.audit import history_of_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.parts import as_one_replica
@@ -204,6 +205,49 @@ def test_stages_and_segments_of_replicas_that_share_experts_are_refused(degrees:
     }
     with pytest.raises(InputError, match="at pp 1 and sp 1"):
         simulate(scenario_of(document))
+
+
+SHARED = {"dp": 2, "ep": {"degree": 2, "scope": "global"}}
+
+
+def pools(prefill: dict[str, object], decode: dict[str, object], **serving: object) -> dict[str, object]:
+    return {
+        "name": "pools",
+        "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+        "plan": {"prefill": prefill, "decode": decode},
+        "serving": {
+            "scheduler": "disaggregated", "kv_block_tokens": 4, "kv_blocks": 60, "max_batch_requests": 4,
+            "max_batch_tokens": 64, "prefill": {"scheduler": "continuous"}, "decode": {"scheduler": "continuous"},
+            **serving,
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "2000/s"}, "prompt_tokens": {"uniform": {"low": 5, "high": 50}},
+            "output_tokens": {"uniform": {"low": 1, "high": 30}}, "requests": 12,
+        },
+        "run": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("transfer", ["whole", "layerwise"])
+@pytest.mark.parametrize(("prefill", "decode"), [(SHARED, SHARED), (SHARED, {"dp": 2}), ({"tp": 2}, SHARED)])
+def test_pools_that_share_experts_hand_over(prefill: dict[str, object], decode: dict[str, object], transfer) -> None:
+    document = pools(prefill, decode, transfer=transfer)
+    folded, full = (simulate(scenario_of(document, replay=mode)) for mode in ("folded", "full"))
+    assert folded.timeline.digest == full.timeline.digest
+    assert check_history(history_of_run(folded)).verdict == "legal"
+    passes, shapes = folded.timeline.passes["replica"], folded.timeline.layout.pools
+    apart = [shape.first_replica + replica for shape, plan in zip(shapes, (prefill, decode), strict=True)
+             for replica in range(1 if plan is SHARED else plan.get("dp", 1))]  # fmt: skip
+    assert sorted(set(passes.tolist())) == apart, "a pass of replicas in lockstep is recorded as of the first of them"
+    moved = folded.timeline.moves
+    assert set(moved["from_rank"].tolist()) == {0, 1}
+    assert set(moved["to_rank"].tolist()) <= {2, 3}
+
+
+def test_stages_of_a_pool_that_shares_experts_are_refused_where_they_are_written() -> None:
+    with pytest.raises(InputError, match=r"plan\.decode\.ep\.scope: .* can be simulated at pp 1 and sp 1, found pp 2"):
+        simulate(scenario_of(pools({}, SHARED | {"pp": 2})))
 
 
 # --- what it measures -----------------------------------------------------------------------------------------------
