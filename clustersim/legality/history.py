@@ -75,6 +75,9 @@ class Given:
     weak_groups : tuple of (str, int, int, int, int, tuple of (float, float))
         A collective that crosses such a link: its operator, the lowest of its ranks and how many they are, the two
         instants, and for growing payloads what it costs over links as they should be and how much longer it takes, ns.
+    weak_hosts : tuple of (int, bool, int, int, float)
+        Rank whose way to its host (true) or from there carries less between two instants, ns: these instants, and
+        how many bytes per second.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -111,6 +114,7 @@ class Given:
     host_bytes_per_s: float | None = None
     weak: tuple[tuple[int, int, int, float, float], ...] = ()
     weak_groups: tuple[tuple[str, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
+    weak_hosts: tuple[tuple[int, bool, int, int, float], ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

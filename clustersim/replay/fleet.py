@@ -59,7 +59,7 @@ class Fleet:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         evicted = replica.fail(self.prepared.new_scheduler())
         if not isinstance(replica, Member):
-            replica.attach(self._pipeline(replica))
+            replica.attach(self._pipeline(replica), self._swaps(replica))
         elif replica is replica.group.members[0]:
             self._attach(replica.group)
         return evicted

@@ -349,9 +349,20 @@ class Prepared:
         )
 
     def links_of(self, replica: int) -> frozenset[int]:
-        """Return every link that the communications of a replica may use."""
+        """Return every link that the communications of a replica may use, and its copies to host memory."""
         stages = [self.links_of_stage(replica, stage) for stage in range(self.given.plan.pp)]
-        return frozenset().union(*stages)
+        hosts = self.given.topology.hosts if self.given.host is not None else None
+        swaps = (
+            ()
+            if hosts is None
+            else (
+                hosts.host_path(device, out=out)
+                for stage in range(self.given.plan.pp)
+                for device in self.mesh.stage_devices(replica, stage)
+                for out in (True, False)
+            )
+        )
+        return frozenset().union(*stages, *swaps)
 
     def links_of_stage(self, replica: int, stage: int) -> frozenset[int]:
         """Return every link that a stage's collectives, or its sends, may use."""

@@ -149,6 +149,8 @@ class Replica(SteadyRuns):
             self.stop(now)
             self.run = None
         self._pipeline.abandon()
+        if self.swaps is not None:
+            self.swaps.abandon()
 
     def _decide_anew(self) -> None:
         """Decide anew when the step that is under way has ended."""

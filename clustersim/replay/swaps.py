@@ -1,7 +1,8 @@
 """Copies of K/V blocks between the ranks of a replica and the memory of their hosts, as flows on the links between.
 
 Every rank of every stage that keeps entries of a sequence copies its own share, all blocks as a whole; a rank copies
-one sequence at a time in each direction, beside its steps. A copy costs what a send between devices does (base and
+one sequence at a time in each direction, beside its steps. What a weak link makes of a copy is settled when it begins,
+and where it shares the link. A copy costs what a send between devices does (base and
 efficiency of ``send``, ``collective.constants``) over the route to the host; that blocks lie apart, and are copied
 one by one, is not modelled.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from simpy import Environment
@@ -112,6 +113,12 @@ class Swaps:
         self.queues: dict[tuple[int, int, bool], deque[Swap]] = {key: deque() for key in self.plans}
         self.left: dict[int, int] = {}
         self.ended: list[Sequence] = []
+        self.dead = False
+
+    def abandon(self) -> None:
+        """Cut all copies off: the replica has failed."""
+        self.dead = True
+        self.network.drop(self)
 
     def begin(self, swap: Swap) -> None:
         """Start a copy now, or when those before it on its streams have ended."""
@@ -127,7 +134,7 @@ class Swaps:
 
     def _copy(self, stage: int, rank: int, out: bool) -> None:
         swap = self.queues[stage, rank, out][0]
-        plan, payload = self.plans[stage, rank, out], swap.blocks * self.pool.block_bytes[stage]
+        plan, payload = self._plan(stage, rank, out), swap.blocks * self.pool.block_bytes[stage]
         self.network.begin(
             (self.replica, stage, -1, OUT if out else IN, rank, 0),
             plan,
@@ -136,9 +143,20 @@ class Swaps:
             self._copied,
             (stage, rank, out, now_ns(self.env)),
             foreign=True,
+            owner=self,
         )
 
+    def _plan(self, stage: int, rank: int, out: bool) -> CommPlan:
+        """Return what a copy that begins now costs: over links as they are now."""
+        plan, weak = self.plans[stage, rank, out], self.network.weak
+        if weak is None or weak.links.isdisjoint(plan.links.tolist()):
+            return plan
+        slowest = float((plan.load_per_byte / weak.at(now_ns(self.env))[plan.links]).max())
+        return replace(plan, seconds_per_byte=slowest)
+
     def _copied(self, ended: tuple[int, int, bool, int]) -> None:
+        if self.dead:
+            return
         stage, rank, out, started = ended
         queue = self.queues[stage, rank, out]
         swap = queue.popleft()
@@ -159,5 +177,7 @@ class Swaps:
             self.ended.append(sequence)
 
     def _settle(self, _: None) -> None:
+        if self.dead:
+            return
         ended, self.ended = self.ended, []
         self.on_end(sorted(ended, key=lambda sequence: sequence.request))

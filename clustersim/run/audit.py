@@ -18,7 +18,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.replay.given import Prepared
 from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.run.simulate import RunResult, host_pool, kv_blocks, replay_input
-from clustersim.run.weak_links import weak_groups, weak_sends
+from clustersim.run.weak_links import weak_groups, weak_hosts, weak_sends
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.limits import MAX_NS
@@ -65,6 +65,7 @@ def given_of(scenario: Scenario, blocks: int, first_replica: int = 0, first_rank
         host_bytes_per_s=None if host is None else _to_host(scenario),
         weak=weak_sends(scenario),
         weak_groups=weak_groups(scenario),
+        weak_hosts=() if host is None else weak_hosts(scenario, first_rank),
     )
 
 

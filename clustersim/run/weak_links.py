@@ -84,6 +84,21 @@ def weak_sends(scenario: Scenario) -> tuple[tuple[int, int, int, float, float], 
     return tuple(found)
 
 
+def weak_hosts(scenario: Scenario, first_rank: int) -> tuple[tuple[int, bool, int, int, float], ...]:
+    """Return ``Given.weak_hosts``."""
+    weakness, plan, mesh = _Weakness(scenario), scenario.plan, Mesh(plan=scenario.plan)
+    hosts = scenario.topology.hosts
+    assert hosts is not None
+    found = []
+    for since, until, left in weakness.windows():
+        for rank in range(plan.world):
+            for out in (True, False):
+                links = list(hosts.host_path(mesh.device(rank), out=out))
+                if (left[links] < weakness.capacity[links]).any():
+                    found.append((first_rank + rank, out, since, until, float(left[links].min())))
+    return tuple(found)
+
+
 def weak_groups(scenario: Scenario) -> tuple[tuple[str, int, int, int, int, Costs], ...]:
     """Return ``Given.weak_groups``."""
     weakness = _Weakness(scenario)

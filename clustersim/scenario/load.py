@@ -98,7 +98,7 @@ def build_scenario(document: Document) -> Scenario:
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
     if topology is not None and plan is not None and serving is not None:
-        attempt(lambda: check_swaps(serving, plan, topology, faults or (), document))
+        attempt(lambda: check_swaps(serving, plan, topology, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
     for placed in (pool.plan for pool in pools) if pools else () if plan is None else (plan,):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
@@ -12,15 +9,13 @@ from clustersim.scenario.document import Document
 from clustersim.serving.config import ServingConfig
 
 
-def check_swaps(
-    serving: ServingConfig, plan: ParallelPlan, topology: Topology, faults: Sequence[Fault], document: Document
-) -> None:
+def check_swaps(serving: ServingConfig, plan: ParallelPlan, topology: Topology, document: Document) -> None:
     """Refuse swaps where they can't be carried out.
 
     Raises
     ------
     InputError
-        When the topology has no link to hosts, replicas take their steps together, or something fails.
+        When the topology has no link to hosts, or replicas take their steps together.
     """
     if serving.preemption != "swap":
         return
@@ -32,8 +27,6 @@ def check_swaps(
         )
     if plan.ep.scope == "global" and plan.dp > 1:
         messages.append("replicas that share experts (plan.ep.scope: global) can't swap yet; use recompute")
-    if faults:
-        messages.append("sequences can't be swapped yet where something fails; use recompute, or remove faults")
     if messages:
         raise InputError([document.problem(("serving", "preemption"), message) for message in messages])
 

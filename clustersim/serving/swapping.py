@@ -13,6 +13,9 @@ re-fetched). A victim keeps what it has computed. ::
   request is admitted; not in a decision that preempts. It needs room for its next token, and as long as others run
   one block in a hundred stays free, so that it isn't the next victim at once (vLLM's ``watermark``).
 - Where the host has no room, the victim is computed anew.
+- What is in host memory is lost when the replica fails, also where only one of its devices does: it is memory of the
+  processes that serve (vLLM 0.6, ``vllm/worker/cache_engine.py``: each worker allocates its own), which end then.
+  Copies under way are cut off.
 """
 
 from __future__ import annotations
@@ -182,6 +185,13 @@ class SwappingScheduler(Scheduler):
         self.host.give(sequence.owner, self.pool.needed(sequence.computed))
         self._note(now, CANCELLED, sequence, sequence.generated)
         return True
+
+    def evict(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Lose all K/V, that in host memory and on its way too; see :meth:`Members.evict`."""
+        for swap in self.outbound.values():
+            swap.sequence.blocks = swap.blocks  # until the copy has ended
+        self.running += self.aside
+        return super().evict(now)
 
     @property
     def aside(self) -> tuple[Sequence, ...]:

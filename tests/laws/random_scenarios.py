@@ -273,7 +273,9 @@ def swapped(draw: st.DrawFn) -> dict[str, Any]:
     crowd = {"requests": draw(st.integers(3, 7)), "output_tokens": {"uniform": {"low": 6, "high": 16}}}
     if draw(st.booleans()):
         crowd["arrivals"] = {"process": "all_at_once"}
-    return found | {"serving": found["serving"] | limits | swap, "workload": found["workload"] | clients | crowd}
+    faults = {"faults": draw(faults_of(found))} if draw(st.booleans()) else {}
+    changes = {"serving": found["serving"] | limits | swap, "workload": found["workload"] | clients | crowd}
+    return found | changes | faults
 
 
 @st.composite

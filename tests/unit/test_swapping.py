@@ -6,12 +6,14 @@ has 1,000 bytes per token and layer: 4,000 bytes, 4 µs.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
@@ -20,7 +22,7 @@ from clustersim.replay.given import Prepared, ReplayInput, ReplayResult
 from clustersim.replay.replay import replay
 from clustersim.replay.swaps import HostPool, host_plan
 from clustersim.scenario.load import load
-from clustersim.serving.decision import CANCELLED, FACT_KINDS, PREEMPTED, SWAPPED_IN, SWAPPED_OUT
+from clustersim.serving.decision import CANCELLED, FACT_KINDS, FINISHED, PREEMPTED, SWAPPED_IN, SWAPPED_OUT
 from tests.audit import replayed
 from tests.laws.agreement import agree
 from tests.round_numbers import GB_S, deployment, device
@@ -187,13 +189,65 @@ def test_who_is_given_up_while_it_is_away_gives_all_blocks_back(gives_up, expect
 
 
 @pytest.mark.parametrize(
+    ("fails", "expected", "preemptions"),
+    [
+        ("leaving", ["preempted"], 1),
+        ("at rest", ["swapped_out", "preempted"], 2),
+        ("coming back", ["swapped_out", "swapped_in", "preempted"], 2),
+        ("back", ["swapped_out", "swapped_in", "preempted"], 2),
+    ],
+)
+def test_a_replica_that_fails_loses_what_is_in_host_memory_and_on_its_way(fails, expected, preemptions):
+    given = swapping(*TWO, blocks=4)
+    out, back = (row[5:] for row in moves(replay(given)))
+    instant = {
+        "leaving": (out[0] + out[1]) // 2,
+        "at rest": out[1] + 1,
+        "coming back": (back[0] + back[1]) // 2,
+        "back": back[1] + 1,
+    }[fails]
+    given = replace(given, faults=(Fault(at_ns=instant, until_ns=instant + 5_000, devices=(0,)),))
+    results = [replay(replace(given, mode=mode)) for mode in ("full", "folded")]
+    for result in results:
+        facts = result.timeline.facts
+        mine = (facts["request"] == 1) & np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT, SWAPPED_IN))
+        mine &= facts["time_ns"] <= instant
+        assert [FACT_KINDS[kind] for kind in facts["kind"][mine]] == expected
+        assert facts["used"][facts["time_ns"] == instant][-1] == 0
+        assert result.preemptions[1] >= preemptions
+        assert Counter(facts["kind"])[FINISHED] == 2  # both are computed anew
+        cut = [row for row in moves(result) if row[5] < instant < row[6]]
+        assert cut == []
+    assert results[0].timeline.digest == results[1].timeline.digest
+
+
+def test_a_copy_over_a_weak_link_takes_as_it_is_when_it_begins():
+    given = swapping(*TWO, blocks=4)
+    (*_, began, ended), (*_, back, over) = moves(replay(given))
+    link = next(i for i, ends in enumerate(given.topology.link_ends) if ends == ("g0", "host"))
+    weak = Fault(at_ns=began, until_ns=began + 1, links=(link,), share=0.25)
+    for mode in ("full", "folded"):
+        (*_, start, end), (*_, again, last) = moves(replay(replace(given, faults=(weak,), mode=mode)))
+        assert start == began
+        assert end - start - 1_000 == 4 * (ended - began - 1_000)  # all but the α of 1 µs
+        assert last - again == over - back  # the way back is as it should be
+
+
+def test_a_replica_is_down_while_its_way_to_the_host_is():
+    given = swapping(*TWO, blocks=4, plan=ParallelPlan(dp=2))
+    link = next(i for i, ends in enumerate(given.topology.link_ends) if ends == ("host", "g1"))
+    given = replace(given, faults=(Fault(at_ns=5, links=(link,)),))
+    assert [(one.replica, one.at_ns) for one in Prepared(given).outages] == [(1, 5)]
+    assert Prepared(replace(given, host=None)).outages == ()
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (("serving.scheduler=static",), "the scheduler static can't swap yet; use continuous or chunked_prefill"),
         (("serving.prefix_caching=true",), "shared prefixes can't be swapped yet"),
         (("topology=fat-tree",), "has no links between devices and hosts"),
         (("plan={tp: 1, dp: 8, ep: {degree: 8, scope: global}}",), "replicas that share experts .* can't swap yet"),
-        (("faults=[{device: 0, at: 1 s}]",), "can't be swapped yet where something fails"),
         (("serving.preemption=recompute", "serving.host_kv=1 GiB"), "goes with preemption: swap"),
     ],
 )

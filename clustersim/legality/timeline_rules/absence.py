@@ -6,7 +6,8 @@
               leaves_at        out_at          in_at         back_at
 
 ``swapped_out`` says when its device blocks came free, ``swapped_in`` when others were taken; copies are rows of
-``moves`` with a host at one end.
+``moves`` with a host at one end. A sequence that is preempted meanwhile (its replica failed) has lost its copy; what
+had been copied out by then belongs to no stay.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import SWAPPED_IN, SWAPPED_OUT
-from clustersim.legality.timeline_rules.pieces import Pieces
+from clustersim.legality.history import PREEMPTED, SWAPPED_IN, SWAPPED_OUT
+from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.timeline.tables import HOST, Table
 
 
@@ -34,6 +35,10 @@ class Absence:
         Tokens that these facts name, −1 where one lacks.
     held : int
         Entries that the sequence had, as they follow from its steps.
+    lost_at : int
+        When the sequence was preempted during the stay, or first after it; −1 if never.
+    since : int
+        When it was preempted last before the stay; −1 if never.
     out, back : list of int
         Rows of its copies.
     """
@@ -44,6 +49,8 @@ class Absence:
     in_at: int = -1
     told: tuple[int, int] = (-1, -1)
     held: int = 0
+    lost_at: int = -1
+    since: int = -1
     out: list[int] = field(default_factory=list)
     back: list[int] = field(default_factory=list)
 
@@ -61,30 +68,52 @@ def held_at(pieces: Pieces, request: int, time: int) -> int:
 
 def absences_of(facts: Table, moves: Table | None, pieces: Pieces) -> list[Absence]:
     """Return all stays, by request and time; a fact that does not follow its counterpart has a stay of its own."""
-    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)))
-    if not len(rows):
+    if not np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)).any():
         return []
+    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
     rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
     found: list[Absence] = []
     open_stay: Absence | None = None
+    preempted: dict[int, int] = {}
     for row in rows.tolist():
         request, replica, time = (int(facts[name][row]) for name in ("request", "replica", "time_ns"))
         value = int(facts["value"][row]) if "value" in facts else -1
         if open_stay is not None and open_stay.request != request:
             open_stay = None
-        if int(facts["kind"][row]) == SWAPPED_OUT:
+        since = preempted.get(request, -1)
+        if int(facts["kind"][row]) == PREEMPTED:
+            preempted[request] = time
+            if found and found[-1].request == request and found[-1].lost_at < 0:
+                found[-1].lost_at = time
+            open_stay = None
+        elif int(facts["kind"][row]) == SWAPPED_OUT:
             held = held_at(pieces, request, time)
-            open_stay = Absence(request=request, replica=replica, out_at=time, told=(value, -1), held=held)
+            open_stay = Absence(request=request, replica=replica, out_at=time, told=(value, -1), held=held, since=since)
             found.append(open_stay)
         elif open_stay is None:
             held = held_at(pieces, request, time)
-            found.append(Absence(request=request, replica=replica, in_at=time, told=(-1, value), held=held))
+            found.append(
+                Absence(request=request, replica=replica, in_at=time, told=(-1, value), held=held, since=since)
+            )
         else:
             open_stay.in_at, open_stay.told = time, (open_stay.told[0], value)
             open_stay = None
     if moves is not None:
         _attach(found, moves)
     return found
+
+
+def at_rest(facts: Table, rows: Int64Array) -> BoolArray:
+    """Return which facts find their request in host memory: swapped out last, and not back nor preempted since."""
+    chosen = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
+    every = np.unique(np.concatenate((chosen, rows)))
+    every = every[np.lexsort((every, facts["time_ns"][every], facts["request"][every]))]
+    request, kind = facts["request"][every], facts["kind"][every]
+    place = np.where(np.isin(every, chosen), np.arange(len(every)), -1)
+    before = np.concatenate((np.full(1, -1), np.maximum.accumulate(place)[:-1]))[: len(every)]
+    found = (before >= 0) & (request[before] == request) & (kind[before] == SWAPPED_OUT)
+    wanted: BoolArray = found[np.argsort(every, kind="stable")][np.searchsorted(np.sort(every), rows)]
+    return wanted
 
 
 def _attach(absences: list[Absence], moves: Table) -> None:
@@ -96,7 +125,7 @@ def _attach(absences: list[Absence], moves: Table) -> None:
     last = {absence.request: absence for absence in absences}
     for absence, following in zip(absences, [*absences[1:], None], strict=True):
         mine = by_out.get(absence.request, [])
-        absence.out = [row for row in mine if ends[row] <= absence.out_at]
+        absence.out = [row for row in mine if ends[row] <= absence.out_at and starts[row] >= absence.since]
         by_out[absence.request] = [row for row in mine if ends[row] > absence.out_at]
         if absence.in_at < 0:
             continue

@@ -17,6 +17,7 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
+from clustersim.legality.timeline_rules.absence import at_rest
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
@@ -86,10 +87,11 @@ def none_lost(reading: Reading) -> Finding:
         findings.append(_admitted_first(reading))
         findings.append(_ended_last(reading, count))
         twice = "is swapped out, or back, twice in a row"
-        findings.append(
-            say((out < back) | (out > back + 1), twice, "swap out what runs, and back what was swapped out")
-        )
-        findings.append(say((finished > 0) & (out != back), "finishes in host memory", "let it come back first"))
+        gone = reading.facts_of(PREEMPTED)
+        gone = gone[at_rest(facts, gone)] if out.any() else gone[:0]
+        away = out - back - np.bincount(facts["request"][gone], minlength=count)
+        findings.append(say((away < 0) | (away > 1), twice, "swap out what runs, and back what was swapped out"))
+        findings.append(say((finished > 0) & (away != 0), "finishes in host memory", "let it come back first"))
     elif (finished > 0).any():
         findings.append(lacking("whether each request is admitted (no admissions were recorded)"))
     if not cut:

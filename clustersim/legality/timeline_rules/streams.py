@@ -16,6 +16,7 @@ from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged,
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.legality.timeline_rules.swapped import cut_off
 from clustersim.timeline.tables import HOST
 
 
@@ -43,7 +44,7 @@ def stages_and_links(reading: Reading) -> Finding:
     streams = NOTHING
     if history.folded is None and history.spans is None:
         streams = lacking("streams (no spans were recorded)")
-    return merged(_stages(reading), _sends(reading), _links(reading), _out_of_order(reading), streams)
+    return merged(_stages(reading), _sends(reading), _links(reading), _out_of_order(reading), cut_off(reading), streams)
 
 
 def _out_of_order(reading: Reading) -> Finding:

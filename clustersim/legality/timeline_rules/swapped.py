@@ -67,7 +67,7 @@ def comes_back_first(reading: Reading) -> Finding:
         if stay.in_at < 0:
             return ""
         begins = _next_begin(pieces, stay)
-        if begins is None:
+        if begins is None or 0 <= stay.lost_at <= begins:
             return ""
         came = {int(moves["to_rank"][row]) for row in stay.back}
         left = {int(moves["from_rank"][row]) for row in stay.out}
@@ -91,7 +91,10 @@ def _next_begin(pieces: Pieces, stay: Absence) -> int | None:
 
 
 def away(reading: Reading) -> Finding:
-    """KV-7: from the start of the copy out until it has device blocks again, a sequence computes nothing."""
+    """KV-7: from the start of the copy out until it has device blocks again, a sequence computes nothing.
+
+    One that is preempted meanwhile begins anew.
+    """
     stays, moves, pieces = reading.absences, reading.history.moves, reading.pieces
     if not stays or pieces is None:
         return NOTHING
@@ -105,8 +108,9 @@ def away(reading: Reading) -> Finding:
         low = int(np.searchsorted(pieces.request, stay.request))
         high = int(np.searchsorted(pieces.request, stay.request, side="right"))
         running = pieces.end[low:high] > leaves
-        if stay.in_at >= 0:
-            running &= pieces.begin[low:high] < stay.in_at
+        until = stay.in_at if stay.in_at >= 0 else stay.lost_at
+        if until >= 0:
+            running &= pieces.begin[low:high] < until
         at = np.flatnonzero(running)
         if not len(at):
             return ""
@@ -142,8 +146,10 @@ def host_pool(reading: Reading) -> Finding:
         mine = changes.setdefault(stay.replica, [])
         if stay.out:
             mine.append((min(int(moves["start_ns"][row]) for row in stay.out), blocks, stay.request))
-        if stay.out and stay.back:
+        if stay.out and len(stay.back) >= len(stay.out):
             mine.append((max(int(moves["end_ns"][row]) for row in stay.back), -blocks, stay.request))
+        elif stay.out and stay.lost_at >= 0:
+            mine.append((stay.lost_at, -blocks, stay.request))
         elif stay.out and stay.in_at < 0 and stay.request in gone:
             mine.append((gone[stay.request], -blocks, stay.request))
     faults = []
@@ -163,8 +169,27 @@ def host_pool(reading: Reading) -> Finding:
     )
 
 
+def cut_off(reading: Reading) -> Finding:
+    """RUN-3: no sequence is copied to or from its host while something has failed that its replica needs."""
+    moves = reading.history.moves
+    if moves is None:
+        return NOTHING
+    rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
+    replica, start, end = (moves[name][rows] for name in ("from_replica", "start_ns", "end_ns"))
+    broken = np.zeros(len(rows), bool)
+    for failed, since, until in reading.given.down:
+        broken |= (replica == failed) & (start < until) & (end > since)
+    return judged(
+        len(rows) if reading.given.down else 0,
+        broken,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {replica[i]}",
+        lambda i: f"runs from {start[i]:,} to {end[i]:,} ns, when something that it needs had failed",
+        "begin no copy before what failed is back, and record none that it cut off",
+    )
+
+
 def copies_cost(reading: Reading) -> Finding:
-    """RUN-2: a copy carries the whole blocks of its sequence, and no faster than the link to the host."""
+    """RUN-2: a copy carries the whole blocks of its sequence, no faster than its link to the host when it begins."""
     moves, given = reading.history.moves, reading.given
     if moves is None or given.block_tokens is None or given.host_block_bytes is None or not given.mesh:
         return NOTHING
@@ -175,7 +200,12 @@ def copies_cost(reading: Reading) -> Finding:
     due = blocks * np.array(given.host_block_bytes, np.int64)[stage]
     carried = moves["bytes"][rows].astype(np.int64)
     took = moves["end_ns"][rows] - moves["start_ns"][rows]
-    least = np.ceil(carried / given.host_bytes_per_s * NS_PER_S - 1) if given.host_bytes_per_s else np.zeros(len(rows))
+    fastest = np.full(len(rows), given.host_bytes_per_s or np.inf)
+    for weak, out, since, until, left in given.weak_hosts:
+        mine = (rank == weak) & ((moves["to_rank"][rows] == HOST) == out)
+        mine &= (moves["start_ns"][rows] >= since) & (moves["start_ns"][rows] < until)
+        fastest[mine] = np.minimum(fastest[mine], left)
+    least = np.ceil(carried / fastest * NS_PER_S - 1)
     where = cache(lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}")
     return merged(
         judged(
@@ -197,4 +227,4 @@ def copies_cost(reading: Reading) -> Finding:
     )
 
 
-__all__ = ["away", "comes_back_first", "copies_cost", "host_pool", "keeps_its_entries"]
+__all__ = ["away", "comes_back_first", "copies_cost", "cut_off", "host_pool", "keeps_its_entries"]

@@ -20,7 +20,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
     History,
 )
-from clustersim.legality.timeline_rules.absence import held_at
+from clustersim.legality.timeline_rules.absence import at_rest, held_at
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
@@ -191,12 +191,9 @@ def returns(
 
 
 def _at_host(facts: Table, rows: Int64Array) -> BoolArray:
-    """Return which facts end a request that is in host memory then, and holds no block of its device."""
-    kind, request = facts["kind"], facts["request"]
-    count = int(request.max(initial=-1)) + 1
-    out, back = (np.bincount(request[kind == which], minlength=count) for which in (SWAPPED_OUT, SWAPPED_IN))
-    left: BoolArray = (kind[rows] == CANCELLED) & (out > back)[request[rows]]
-    return left
+    """Return which facts let go of a request that is in host memory then, and holds no block of its device."""
+    gone: BoolArray = np.isin(facts["kind"][rows], (CANCELLED, PREEMPTED))
+    return gone & at_rest(facts, rows) if (facts["kind"] == SWAPPED_OUT).any() else np.zeros(len(rows), bool)
 
 
 def _swapped(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
@@ -198,3 +199,65 @@ def test_audit_catches_a_host_that_lends_what_it_does_not_have():
         result = run(host_kv=small)
     assert "KV-6" in {found.rule for found in audit_run(result).violations}
     assert audit_run(run(host_kv=small)).violations == ()
+
+
+def survives(patch: pytest.MonkeyPatch) -> None:
+    """What is in host memory outlives the processes that it belongs to."""
+
+    def remembers(self: SwappingScheduler, now: int) -> Any:
+        rested = [s for s in self.swapped if s.request not in self.outbound]
+        computed = [s.computed for s in rested]
+        found = SwappingScheduler.__mro__[1].evict(self, now)  # the others lose theirs
+        for sequence, tokens in zip(rested, computed, strict=True):
+            sequence.computed = tokens
+        return (*found[0], *rested), found[1]
+
+    patch.setattr(SwappingScheduler, "evict", remembers)
+
+
+def goes_on(patch: pytest.MonkeyPatch) -> None:
+    """Copies of a replica that has failed go on."""
+    patch.setattr(Swaps, "abandon", lambda self: setattr(self, "on_end", lambda ended: None))
+
+
+def at_full_speed(patch: pytest.MonkeyPatch) -> None:
+    """A copy over a weak link takes no longer than over one as it should be."""
+    patch.setattr(Swaps, "_plan", lambda self, stage, rank, out: self.plans[stage, rank, out])
+
+
+def keeps_its_rest(patch: pytest.MonkeyPatch) -> None:
+    """Who was in host memory is sent elsewhere without being told of as preempted."""
+    evict = SwappingScheduler.evict
+
+    def silent(self: SwappingScheduler, now: int) -> Any:
+        rested = {s.request for s in self.swapped if s.request not in self.outbound}
+        found = evict(self, now)
+        self.facts = [fact for fact in self.facts if fact[2] not in rested or fact[0] != now]
+        return found
+
+    patch.setattr(SwappingScheduler, "evict", silent)
+
+
+AT_REST = "[{device: 0, at: 8 ms, until: 9 ms}]"
+UNDER_WAY = "[{device: 0, at: 5195 us, until: 9 ms}]"
+WEAK = "[{link: [n0.g0, n0.host0], at: 5 ms, until: 6 ms, factor: 0.05}]"
+
+
+@pytest.mark.parametrize(
+    ("mutate", "faults", "rules"),
+    [
+        (survives, AT_REST, {"KV-7", "RUN-4"}),
+        (keeps_its_rest, AT_REST, {"RUN-4"}),
+        (goes_on, UNDER_WAY, {"RUN-3"}),
+        (at_full_speed, WEAK, {"RUN-2"}),
+    ],
+)
+def test_audit_catches_mutated_code_of_swaps_beside_faults(mutate, faults, rules):
+    def failing() -> Any:
+        return simulate(scenario_of(document(**TIGHT, faults=yaml.safe_load(faults)), replay="folded"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        result = failing()
+    assert rules <= {found.rule for found in audit_run(result).violations}
+    assert audit_run(failing()).violations == ()
