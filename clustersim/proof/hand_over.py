@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,6 +95,7 @@ def prove_hand_over(
     steps: Halves,
     *,
     orders: int = 1,
+    recorded: Mapping[str, tuple[Sequence[Event], Sequence[Event]]] | None = None,
     seed: int = 0,
 ) -> Proof:
     """Execute prompts under the first plan and decodes under the second, and compare with the unsharded model.
@@ -108,6 +109,8 @@ def prove_hand_over(
     steps : Halves
     orders : int
         Random legal orders, beside that of the program.
+    recorded : mapping, optional
+        Name → further orders, of the prompts and of the decodes.
     seed : int
         Of parameters and orders.
     """
@@ -117,11 +120,14 @@ def prove_hand_over(
         {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
         for plan, script in zip(plans, scripts, strict=True)
     ]
-    asked = {"program order": [program_order(*one) for one in zip(scripts, ready, strict=True)]}
+    asked: dict[str, Sequence[Sequence[Event]]] = {
+        "program order": [program_order(*one) for one in zip(scripts, ready, strict=True)]
+    }
     for number in range(orders):
         asked[f"random order {number}"] = [
             random_order(script, graphs, seed + number) for script, graphs in zip(scripts, ready, strict=True)
         ]
+    asked |= recorded or {}
 
     def run(half: int, order: Sequence[Event], before: Memory | None, watch: Watch | None) -> Memory:
         execution = Execution(model, plans[half], expected.weights, scripts[half], ready[half], watch=watch)

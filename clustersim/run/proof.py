@@ -14,8 +14,10 @@ import numpy as np
 
 from clustersim.legality.rule import LookedAt, Verdict, together
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.proof.hand_over import halves, prove_hand_over
+from clustersim.proof.execution import Event
+from clustersim.proof.hand_over import Halves, halves, prove_hand_over
 from clustersim.proof.order import orders_from_spans
 from clustersim.proof.proof import RULES, Proof, graphs_of, prove
 from clustersim.proof.script import Part, Script, chunked_script, owner_of, random_prompts
@@ -24,8 +26,9 @@ from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
 from clustersim.run.legality import check_scenario_plan
 from clustersim.run.simulate import replay_input
-from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.serving.config import ServingConfig
+from clustersim.timeline.tables import Table
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
 
@@ -116,33 +119,71 @@ def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
     prefill, decode = (pool.plan.lockstep for pool in scenario.pools)
     positions = max(PROMPTS) + OUTPUT_TOKENS
     model, (source, target) = shrunk_together(scenario.model, (prefill, decode), positions=positions)
-    budget = max(BUDGET, 4 * source.sp.degree)
-    plans = source, target
-    steps = halves(model, plans, PROMPTS, output_tokens=OUTPUT_TOKENS, budget=budget, seed=scenario.seed)
-    proof = prove_hand_over(model, plans, steps, orders=orders, seed=scenario.seed)
+    plans, order = (source, target), {}
+    if source.sp.whole or target.sp.whole:  # no run is recorded for those that share experts
+        budget = max(BUDGET, 4 * source.sp.degree)
+        steps = halves(model, plans, PROMPTS, output_tokens=OUTPUT_TOKENS, budget=budget, seed=scenario.seed)
+    else:
+        timeline = small_run(scenario, model, source, target)
+        (first, prompts), (second, decodes) = (
+            _recorded_order(timeline, model, plan, scenario.seed, replica) for replica, plan in enumerate(plans)
+        )
+        steps, order = Halves(prefill=first, decode=second), {"recorded order": (prompts, decodes)}
+    proof = prove_hand_over(model, plans, steps, orders=orders, recorded=order, seed=scenario.seed)
     return ScenarioProof(
         verdict=proof.verdict, proof=proof, model=model, plan=source, script=steps.whole, decode=target
     )
 
 
-def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan) -> Timeline:
-    """Simulate a few short requests of a small model on the scenario's topology, and return the timeline."""
+def _recorded_order(
+    timeline: Timeline, model: ModelSpec, plan: ParallelPlan, seed: int, replica: int
+) -> tuple[Script, list[Event]]:
+    """Return the steps that a timeline recorded of one replica, and the order in which it ran their nodes."""
+    script, starts = recorded(timeline, plan, model.vocab, seed, replica=replica)
+    graphs = {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
+    return script, orders_from_spans(script, graphs, starts)
+
+
+def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: ParallelPlan | None = None) -> Timeline:
+    """Simulate a few short requests of a small model on the scenario's topology, and return the timeline.
+
+    With ``decode``, requests go on in a second pool of one replica, where the first one of the scenario's pool is.
+    """
     # Room for a segment on every SP rank, and blocks for everything: what is proven is the plan.
     serving = ServingConfig(max_batch_tokens=max(BUDGET, 4 * plan.sp.degree), kv_blocks=1024)
+    pools: tuple[Pool, ...] = ()
+    if decode is not None:
+        placed = [_placed(*one) for one in zip((plan, decode), scenario.pools, strict=True)]
+        pools = tuple(
+            replace(pool, plan=one, serving=serving) for pool, one in zip(scenario.pools, placed, strict=True)
+        )
+        plan = placed[0]
     requests = Requests(
         arrived_at_ns=np.zeros(len(PROMPTS), np.int64),
         prompt_tokens=np.array(PROMPTS),
         output_tokens=np.full(len(PROMPTS), OUTPUT_TOKENS),
         source="the proof",
     )
-    small = replace(scenario, model=model, plan=plan, serving=serving, run=replace(scenario.run, horizon_ns=None))
+    run = replace(scenario.run, horizon_ns=None)
+    small = replace(scenario, model=model, plan=plan, serving=serving, pools=pools, run=run)
     return replay(replay_input(small, requests)).timeline
 
 
-def recorded(timeline: Timeline, plan: ParallelPlan, vocab: int, seed: int) -> tuple[Script, Starts]:
-    """Return the steps that a timeline of one replica recorded, and when each of their operators ran."""
+def _placed(small: ParallelPlan, pool: Pool) -> ParallelPlan:
+    """Return the plan of one replica on the devices of the pool's first one."""
+    mesh = Mesh(plan=pool.plan)
+    return replace(small, placement=tuple(mesh.device(rank) for rank in range(small.replica_ranks)))
+
+
+def recorded(
+    timeline: Timeline, plan: ParallelPlan, vocab: int, seed: int, *, replica: int = 0
+) -> tuple[Script, Starts]:
+    """Return the steps that a timeline recorded of one replica, and when each of their operators ran.
+
+    What the second of two replicas carries was prefilled, and its first token sampled, on the other one.
+    """
     slots: dict[int, int] = {}
-    steps, chunks, decodes = timeline.steps, timeline.chunks, timeline.decodes
+    steps, chunks, decodes = (_of(table, replica) for table in (timeline.steps, timeline.chunks, timeline.decodes))
     for first, count, slot in zip(*(steps[name].tolist() for name in ("step", "count", "slot")), strict=True):
         slots |= dict.fromkeys(range(first, first + count), slot)
     carried: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
@@ -153,7 +194,7 @@ def recorded(timeline: Timeline, plan: ParallelPlan, vocab: int, seed: int) -> t
                 carried[step].append((request, 1, True))
     for step, request, count in zip(*(chunks[name].tolist() for name in ("step", "request", "count")), strict=True):
         carried[step].append((request, count, False))
-    computed = dict.fromkeys(range(len(PROMPTS)), 0)
+    computed = dict(enumerate(PROMPTS)) if replica else dict.fromkeys(range(len(PROMPTS)), 0)
     parts = []
     for step in sorted(slots):
         here = []
@@ -167,14 +208,21 @@ def recorded(timeline: Timeline, plan: ParallelPlan, vocab: int, seed: int) -> t
             computed[request] += count
         parts.append(tuple(here))
     script = Script(prompts=random_prompts(PROMPTS, vocab, seed), output_tokens=OUTPUT_TOKENS, steps=tuple(parts))
-    return script, _starts(timeline, sorted(slots))
+    return script, _starts(timeline, sorted(slots), replica)
 
 
-def _starts(timeline: Timeline, steps: list[int]) -> Starts:
+def _of(table: Table, replica: int) -> Table:
+    mine = table["replica"] == replica
+    return {name: values[mine] for name, values in table.items()}
+
+
+def _starts(timeline: Timeline, steps: list[int], replica: int) -> Starts:
     at = {step: index for index, step in enumerate(steps)}
     found: Starts = [{} for _ in steps]
     spans = timeline.unfold()
+    first = int(timeline.layout.stage_base(np.array([replica]), np.array([0]))[0])
+    mine = np.flatnonzero((spans.replica == replica) & (spans.step >= 0))  # transfers from pool to pool are of no step
     columns = (spans.start_ns, spans.end_ns, spans.rank, spans.layer, spans.name, spans.step)
-    for start, end, rank, layer, name, step in zip(*(column.tolist() for column in columns), strict=True):
-        found[at[step]][rank, layer, spans.names[name]] = start, end
+    for start, end, rank, layer, name, step in zip(*(column[mine].tolist() for column in columns), strict=True):
+        found[at[step]][rank - first, layer, spans.names[name]] = start, end
     return found

@@ -126,7 +126,7 @@ def test_experts_over_replicas_with_stages_are_refused_where_they_are_written() 
 
 POOLS = ("distserve-tp2-tp1", "distserve-tp2-pp2", "splitwise-h100-a100")
 UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "deepseek-v3-redundant-experts", *POOLS)
-"""Illegal; 32 replicas in lockstep (smaller ones above); two pools (below), whose order is not recorded."""
+"""Illegal; 32 replicas in lockstep (smaller ones above); two pools (below)."""
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -134,7 +134,7 @@ def test_two_pools_prove_together(name: str) -> None:
     found = prove_scenario(load(name, ()), orders=1)
     assert found.verdict.verdict == "legal"
     assert found.proof is not None
-    assert found.proof.orders == ("program order", "random order 0")
+    assert found.proof.orders == ("program order", "random order 0", "recorded order")
     assert (found.proof.tokens_equal, found.proof.max_relative_error < 1e-9) == (True, True)
 
 
@@ -144,6 +144,22 @@ def test_two_pools_that_share_experts_prove_together() -> None:
     result = invoke("prove", "splitwise-h100-a100", "--set", "model=mixtral-8x7b", "--set", plan)
     assert "prefill  tp 1, dp 2 in lockstep, pp 1, ep 2: 2 ranks" in result.stdout.splitlines()
     assert result.stdout.startswith("legal: executed")
+
+
+@pytest.mark.parametrize("pool", [0, 1])
+def test_order_of_a_pool_that_ran_a_read_too_early_does_not_prove(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = prove_scenario.__globals__["recorded"]
+
+    def early(*given, replica):
+        script, starts = plain(*given, replica=replica)
+        if replica == pool:
+            starts = [{at: (0, 1) if "attention_" in at[2] else span for at, span in step.items()} for step in starts]
+        return script, starts
+
+    monkeypatch.setitem(prove_scenario.__globals__, "recorded", early)
+    found = prove_scenario(load(POOLS[1], ()), orders=0)
+    (violation,) = found.verdict.violations
+    assert violation.message.endswith(f"({('prefill', 'decode')[pool]}, recorded order)")
 
 
 def test_prove_shows_both_plans() -> None:
