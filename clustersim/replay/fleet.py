@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from simpy import Environment
 
+from clustersim.plan.mesh import Mesh
 from clustersim.replay.given import Prepared, PreparedPool
 from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
@@ -58,8 +59,9 @@ class Fleet:
     def restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         evicted = replica.fail(self.prepared.new_scheduler())
+        replica.swaps = self._swaps(replica)
         if not isinstance(replica, Member):
-            replica.attach(self._pipeline(replica), self._swaps(replica))
+            replica.attach(self._pipeline(replica))
         elif replica is replica.group.members[0]:
             self._attach(replica.group)
         return evicted
@@ -76,7 +78,8 @@ class Fleet:
             on_done=self.on_done,
             wake=self.wake,
         )
-        replica.attach(self._pipeline(replica), self._swaps(replica))
+        replica.swaps = self._swaps(replica)
+        replica.attach(self._pipeline(replica))
         return replica
 
     def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
@@ -113,6 +116,8 @@ class Fleet:
             )  # fmt: skip
 
         together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
+        for one in together.members:
+            one.swaps = self._swaps(one)
         self._attach(together)
         return together
 
@@ -120,9 +125,11 @@ class Fleet:
         given = self.prepared.given
         if given.host is None:
             return None
+        mesh = Mesh(plan=given.plan)  # where each replica is, also one of a group that takes its steps together
         return Swaps(
             self.env, self.network, self.prepared.recorder, given.topology, given.host, replica.index,
-            [wiring.devices for wiring in self.wirings[replica.index]], given.plan.tp, on_end=replica.end_swaps,
+            [mesh.stage_devices(replica.index, stage) for stage in range(given.plan.pp)], given.plan.tp,
+            on_end=replica.end_swaps,
         )  # fmt: skip
 
     def _attach(self, together: Lockstep) -> None:

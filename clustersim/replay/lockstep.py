@@ -96,6 +96,8 @@ class Lockstep:
         if self.run is not None or not self.pipeline.free:
             return
         found = [member.scheduler.schedule(now_ns(self.env)) for member in self.members]
+        for member in self.members:
+            member.begin_swaps()
         if not any(found):
             return
         self.decisions = [decision or NOTHING for decision in found]
@@ -112,8 +114,9 @@ class Lockstep:
     def _steady(self) -> bool:
         """Whether every replica would decide the same again, one that has nothing to run until something arrives."""
         for member, decision in zip(self.members, self.decisions, strict=True):
-            idle = decision is NOTHING and not member.scheduler.waiting and not member.scheduler.running
-            if not idle and not decision.steady:
+            scheduler = member.scheduler
+            there = scheduler.waiting or scheduler.running or scheduler.aside
+            if (there or decision is not NOTHING) and not decision.steady:
                 return False
         return True
 

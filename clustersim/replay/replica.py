@@ -132,6 +132,8 @@ class Replica(SteadyRuns):
         """
         now = now_ns(self.env)
         self._cut_off(now)
+        if self.swaps is not None:
+            self.swaps.abandon()
         evicted, cancelled = self.scheduler.evict(now)
         self.recorder.finished(self.index, requests_of((*evicted, *cancelled)))
         self.flush()
@@ -149,8 +151,6 @@ class Replica(SteadyRuns):
             self.stop(now)
             self.run = None
         self._pipeline.abandon()
-        if self.swaps is not None:
-            self.swaps.abandon()
 
     def _decide_anew(self) -> None:
         """Decide anew when the step that is under way has ended."""
@@ -163,7 +163,7 @@ class Replica(SteadyRuns):
         pipeline = self._pipeline
         while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
             decision = self.scheduler.schedule(now_ns(self.env))
-            self._begin_swaps()
+            self.begin_swaps()
             if decision is None:
                 return
             batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
@@ -183,7 +183,8 @@ class Replica(SteadyRuns):
             self.on_done(self.index, gone)
         self.wake(self.index)
 
-    def _begin_swaps(self) -> None:
+    def begin_swaps(self) -> None:
+        """Start the copies that were decided."""
         if self.swaps is not None and isinstance(self.scheduler, SwappingScheduler):
             swaps, self.scheduler.swaps = self.scheduler.swaps, []
             for swap in swaps:

@@ -74,10 +74,9 @@ class Stepper:
         self.on_launch: Callable[[int, Decision], OnLayer | None] | None = None
         """Called with (replica, decision) before its step starts; returns what to call as the step passes layers."""
 
-    def attach(self, pipeline: Pipeline, swaps: Swaps | None = None) -> None:
-        """Give the replica its pipeline, and what carries out its swaps."""
+    def attach(self, pipeline: Pipeline) -> None:
+        """Give the replica its pipeline."""
         self.pipeline = pipeline
-        self.swaps = swaps
 
     @property
     def _pipeline(self) -> Pipeline:

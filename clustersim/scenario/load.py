@@ -97,8 +97,8 @@ def build_scenario(document: Document) -> Scenario:
         attempt(lambda: _check_kinds(topology, plan, pools, document))
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
-    if topology is not None and plan is not None and serving is not None:
-        attempt(lambda: check_swaps(serving, plan, topology, document))
+    if topology is not None and serving is not None:
+        attempt(lambda: check_swaps(serving, topology, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
     for placed in (pool.plan for pool in pools) if pools else () if plan is None else (plan,):

@@ -239,13 +239,6 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return draw(prefixes(found))
 
 
-def serves_alone(document: dict[str, Any]) -> bool:
-    """Return whether replicas are not in lockstep, and share no cached prefixes: only then may they swap."""
-    ep = document["plan"].get("ep")
-    shared = document["serving"].get("prefix_caching", False)
-    return not shared and not (isinstance(ep, dict) and ep.get("scope") == "global" and document["plan"]["dp"] > 1)
-
-
 @st.composite
 def troubled(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario whose queues have limits, whose clients give up, or in which something fails or gets slower."""
@@ -259,7 +252,7 @@ def troubled(draw: st.DrawFn) -> dict[str, Any]:
 def swapped(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario with few blocks that swaps sequences to the hosts of its devices, which have room for some."""
     can = ("continuous", "chunked_prefill")
-    drawn = documents().filter(lambda one: one["topology"]["name"] != "fat-tree" and serves_alone(one))
+    drawn = documents().filter(lambda one: one["topology"]["name"] != "fat-tree")
     swappable = drawn.filter(lambda one: one["serving"]["scheduler"] in can)
     found = draw(swappable.filter(lambda one: not one["serving"].get("prefix_caching")))
     limits, clients = draw(impatience())

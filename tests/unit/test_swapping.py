@@ -247,7 +247,6 @@ def test_a_replica_is_down_while_its_way_to_the_host_is():
         (("serving.scheduler=static",), "the scheduler static can't swap yet; use continuous or chunked_prefill"),
         (("serving.prefix_caching=true",), "shared prefixes can't be swapped yet"),
         (("topology=fat-tree",), "has no links between devices and hosts"),
-        (("plan={tp: 1, dp: 8, ep: {degree: 8, scope: global}}",), "replicas that share experts .* can't swap yet"),
         (("serving.preemption=recompute", "serving.host_kv=1 GiB"), "goes with preemption: swap"),
     ],
 )

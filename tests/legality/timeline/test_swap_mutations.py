@@ -21,7 +21,7 @@ from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import Swap, SwappingScheduler
-from tests.laws.random_scenarios import scenario_of
+from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_replay_mutations import document
 
 OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
@@ -261,3 +261,27 @@ def test_audit_catches_mutated_code_of_swaps_beside_faults(mutate, faults, rules
         result = failing()
     assert rules <= {found.rule for found in audit_run(result).violations}
     assert audit_run(failing()).violations == ()
+
+
+SHARED = {
+    "model": {"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+    "plan": {"tp": 2, "dp": 2, "ep": {"degree": 4, "scope": "global"}},
+}
+
+
+def test_replicas_that_share_experts_swap_beside_their_steps():
+    folded, full = (simulate(scenario_of(document(**TIGHT | SHARED), replay=mode)) for mode in ("folded", "full"))
+    assert folded.timeline.digest == full.timeline.digest
+    assert audit_run(folded).violations == audit_run(full).violations == ()
+    moves = folded.timeline.moves
+    assert {(int(a), int(b)) for a, b in zip(moves["from_replica"], moves["from_rank"], strict=True) if b >= 0} == {
+        (0, 0), (0, 1), (1, 2), (1, 3),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("mutate", "rule"), [(kept_block, "KV-7"), (uncopied, "KV-7")])
+def test_audit_catches_mutated_code_of_swaps_of_replicas_that_share_experts(mutate, rule):
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        result = simulate(scenario_of(document(**TIGHT | SHARED)))
+    assert rule in {found.rule for found in audit_run(result).violations}
