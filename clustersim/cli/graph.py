@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ import click
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
-from clustersim.graph.export import WRITERS, model_facts
+from clustersim.graph.export import WRITERS, model_facts, plan_facts
 from clustersim.graph.priced import PricedGraph
+from clustersim.legality.deployment import either
 from clustersim.plan.mesh import Mesh
 from clustersim.report.files import written_whole
 from clustersim.report.graph_page import graph_page
@@ -22,6 +23,7 @@ from clustersim.run.legality import check_scenario_plan, verdict_lines
 from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.schema import POOLS
 
 SUFFIXES: Final = (".html", *WRITERS)
 _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
@@ -30,74 +32,92 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 @click.command()
 @click.argument("scenario")
 @click.option(
-    "--step", "kind", type=click.Choice(STEP_KINDS), default="prefill", show_default=True, help="What the step carries."
+    "--step", "kind", type=click.Choice(STEP_KINDS), help="What the step carries [prefill; of a decode pool decode]."
 )
+@click.option("--pool", type=click.Choice(POOLS), help="Of which pool, where there are two.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html]."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html].",
 )
 @click.option("--tokens", type=click.IntRange(min=1), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
 @click.option("--batch", type=click.IntRange(min=1), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}].")
 @click.option("--context", type=click.IntRange(min=1), help=f"Decode, mixed: tokens before the step [{_CONTEXT}].")
 @click.option("--stage", type=click.IntRange(min=0), help="Only this pipeline stage [all].")
-@click.option("--replica", type=click.IntRange(min=0), default=0, show_default=True, help="Whose devices and links.")
+@click.option("--replica", type=click.IntRange(min=0), help="Whose devices and links [0].")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
 def graph(
     scenario: str,
-    kind: StepKind,
+    kind: StepKind | None,
+    pool: str | None,
     output: Path | None,
     tokens: int | None,
     batch: int | None,
     context: int | None,
     stage: int | None,
-    replica: int,
+    replica: int | None,
     overrides: tuple[str, ...],
 ) -> None:
     """Write the graph of one step of SCENARIO (a path, or the name of one that ships).
 
-    Every operator of every rank of one replica: what it works on, how long it takes, what it needs. HTML is for people;
-    GraphML, DOT and JSON are for programs.
+    Every operator of every rank of one replica, or of all replicas where they share experts: what it works on, how long
+    it takes, what it needs. HTML is for people; GraphML, DOT and JSON are for programs.
     """
-    loaded = load(scenario, overrides)
-    loaded.refuse_pools("a step graph")
+    whole = load(scenario, overrides)
+    whole.refuse_split_lockstep("drawn")
+    loaded = _of_pool(whole, pool)
+    kind = kind or ("decode" if pool == "decode" else "prefill")
     target = output if output is not None else Path(f"{loaded.name}-{kind}.html")
     problems = [*_unused(kind, tokens, batch, context), *_out_of_range(loaded, stage, replica), *_unwritable(target)]
     if problems:
         raise InputError(problems)
-    verdict = check_scenario_plan(loaded)
+    verdict = check_scenario_plan(whole)
     if verdict.verdict != "legal":
-        raise IllegalPlanError("\n".join(verdict_lines(loaded, verdict)))
+        raise IllegalPlanError("\n".join(verdict_lines(whole, verdict)))
     tokens, context = tokens or _PROMPT, context or _CONTEXT
     step = step_batch(
-        kind, loaded.model, loaded.plan.sp,
+        kind, loaded.model, loaded.plan.lockstep.sp,
         prompt_tokens=tokens, sequences=batch or _SEQUENCES, context_tokens=context,
     )  # fmt: skip
-    priced = step_graph(loaded, step, stages=None if stage is None else (stage,), replica=replica)
-    _write(target, priced, loaded, replica, stage, step_words(step, tokens, context))
+    priced = step_graph(loaded, step, stages=None if stage is None else (stage,), replica=replica or 0)
+    together = loaded.plan.dp if loaded.plan.is_lockstep else 1
+    _write(target, priced, loaded, replica or 0, stage, step_words(step, tokens, context, together))
     nodes, edges = len(priced.graph), len(priced.graph.source)
     click.echo(f"{target}: {nodes:,} nodes, {edges:,} edges")
 
 
 def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, stage: int | None, words: str) -> None:
-    mesh, base = Mesh(plan=scenario.plan), replica * scenario.plan.replica_ranks
-    devices = [scenario.topology.devices[mesh.device(base + rank)] for rank in range(scenario.plan.replica_ranks)]
+    plan, together = scenario.plan, scenario.plan.is_lockstep
+    mesh, base, ranks = Mesh(plan=plan), replica * plan.replica_ranks, plan.world if together else plan.replica_ranks
+    devices = [scenario.topology.devices[mesh.device(base + rank)] for rank in range(ranks)]
     title = setup_words({"scenario": scenario.document})
     if target.suffix == ".html":
-        named = scenario.name + (f", replica {replica}" if scenario.plan.dp > 1 else "")
+        named = scenario.name + (f", replica {replica}" if plan.dp > 1 and not together else "")
         text = graph_page(priced, title=title, subtitle=f"{words} ({named})", devices=devices)
     else:
+        whose = {} if together else {"replica": replica}
         about: Mapping[str, Any] = {
-            "title": f"{title}: {words}", "scenario": scenario.name, "replica": replica, "devices": devices,
+            "title": f"{title}: {words}", "scenario": scenario.name, **whose, "devices": devices,
         }  # fmt: skip
         if target.suffix == ".json":
-            about = {**about, "model": model_facts(scenario.model), "precision": asdict(scenario.precision)}
+            about = {
+                **about,
+                "plan": plan_facts(plan),
+                "model": model_facts(scenario.model),
+                "precision": asdict(scenario.precision),
+            }
             about = about if stage is None else {**about, "stages": [stage]}
         text = WRITERS[target.suffix](priced, about)
     with written_whole(target) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
-def step_words(batch: StepBatch, prompt_tokens: int, context_tokens: int) -> str:
-    """Say what a step carries."""
+def step_words(batch: StepBatch, prompt_tokens: int, context_tokens: int, replicas: int = 1) -> str:
+    """Say what a step carries; ``replicas`` that share experts each bring as much."""
+    if replicas > 1:
+        each = replace(batch, decode_sequences=batch.decode_sequences[:1])
+        return f"{step_words(each, prompt_tokens, context_tokens)} on each of {replicas} replicas"
     count = batch.num_decodes
     decodes = f"{count:,} sequence{'s' if count > 1 else ''} behind {context_tokens:,} tokens each"
     match batch.kind:
@@ -120,12 +140,36 @@ def _unused(kind: StepKind, tokens: int | None, batch: int | None, context: int 
     ]
 
 
-def _out_of_range(scenario: Scenario, stage: int | None, replica: int) -> list[Problem]:
+def _of_pool(scenario: Scenario, pool: str | None) -> Scenario:
+    """Return a scenario of the pool that is named, with its name and what its plan says; or the only one.
+
+    Raises
+    ------
+    InputError
+        When none is named of two, or one where there are no pools.
+    """
+    if (pool is None) == bool(scenario.pools):
+        message = "there are no pools to choose from; leave it out"
+        if scenario.pools:
+            message = (
+                f"there are two pools, each with a plan of its own; use {either([f'--pool {one}' for one in POOLS])}"
+            )
+        raise InputError(Problem(path="--pool", message=message))
+    if pool is None:
+        return scenario
+    chosen = scenario.each_pool()[[one.name for one in scenario.pools].index(pool)]
+    document = {**scenario.document, "plan": scenario.document["plan"][pool]}
+    return replace(chosen, name=f"{scenario.name}-{pool}", document=document)
+
+
+def _out_of_range(scenario: Scenario, stage: int | None, replica: int | None) -> list[Problem]:
     plan = scenario.plan
     found = []
     if stage is not None and stage >= plan.pp:
         found.append(Problem(path="--stage", message=f"{stage} is not in 0 … {plan.pp - 1} (plan.pp is {plan.pp})"))
-    if replica >= plan.dp:
+    if replica is not None and plan.is_lockstep:
+        found.append(Problem(path="--replica", message="all replicas share experts and are in the graph; leave it out"))
+    elif replica is not None and replica >= plan.dp:
         found.append(Problem(path="--replica", message=f"{replica} is not in 0 … {plan.dp - 1} (plan.dp is {plan.dp})"))
     return found
 

@@ -15,6 +15,7 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.plain import PlainReader
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
+from clustersim.plan.routing import Routing
 
 MOST_LAYERS: Final = 100_000
 """More layers are a slip of the pen."""
@@ -23,6 +24,10 @@ MOST_SIZE: Final = 2**24
 """Of a model's dimensions; larger ones are a slip of the pen."""
 
 _MAY_BE_ZERO: Final = ("num_shared_experts", "shared_intermediate", "learned_positions", "qk_rope_head_dim")
+
+STEEPEST: Final = 10
+MOST_VISITS: Final = 1e99
+"""What shares of a sum can be computed of without running out of exponents (assumed; nothing is counted so often)."""
 
 _LONGEST_WINDOW: Final = 12
 """Digits of a window in tokens."""
@@ -64,12 +69,34 @@ class DeclarationReader(PlainReader):
             return None
         parts: dict[str, Any] = {
             key: self.fields(plan[key], kind, f"plan.{key}")
-            for key, kind in (("split", TensorSplit), ("sp", SequencePlan), ("ep", ExpertPlan))
+            for key, kind in (("split", TensorSplit), ("sp", SequencePlan))
             if key in plan
         }
+        if "ep" in plan:
+            known = self.mapping(plan["ep"], None, "plan.ep")
+            routing = None if known.get("routing") is None else self.routing(known["routing"])
+            plain = {key: value for key, value in known.items() if key != "routing"}
+            parts["ep"] = self.fields(plain, ExpertPlan, "plan.ep", routing=routing)
         if plan.get("stages") is not None:
             parts["stages"] = tuple(self.cut(cut) for cut in self.items(plan["stages"], "plan.stages"))
         return self.fields(plan, ParallelPlan, "plan", **parts)
+
+    def routing(self, routing: Any) -> Routing | None:
+        """Return how often experts are visited."""
+        path = "plan.ep.routing"
+        known = self.mapping(routing, ("zipf", "frequencies"), path)
+        zipf, rows = known.get("zipf", 0.0), known.get("frequencies")
+        if not _is_share(zipf, STEEPEST):
+            self.unexpected(f"{path}.zipf", f"a number from 0 to {STEEPEST}", zipf)
+            return None
+        if rows is None:
+            return Routing(zipf=float(zipf))
+        found = [self.items(row, f"{path}.frequencies") for row in self.items(rows, f"{path}.frequencies")]
+        plain = all(_is_share(number, MOST_VISITS) for row in found for number in row)
+        if not found or not plain or not all(any(row) for row in found):
+            self.wrong(f"{path}.frequencies", "expected lists of numbers from 0, of which not all are 0")
+            return None
+        return Routing(zipf=float(zipf), frequencies=tuple(tuple(map(float, row)) for row in found))
 
     def model(self, model: Any) -> ModelSpec | None:
         """Return an architecture, equal layers in a row counted out."""
@@ -128,3 +155,7 @@ class DeclarationReader(PlainReader):
 
 def _latents(a: Attention) -> tuple[int | None, ...]:
     return a.kv_lora_rank, a.qk_nope_head_dim, a.qk_rope_head_dim
+
+
+def _is_share(found: Any, most: float) -> bool:
+    return type(found) in (int, float) and 0 <= found <= most

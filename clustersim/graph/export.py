@@ -154,8 +154,8 @@ def _quoted(text: object) -> str:
 
 
 def json_text(priced: PricedGraph, about: Mapping[str, Any]) -> str:
-    """Return the graph as JSON of format 1, a line per node and per edge."""
-    head = {"format": FORMAT, **about, "step": batch_facts(priced.batch), "plan": plan_facts(priced.plan)}
+    """Return the graph as JSON of format 1, a line per node and per edge; ``about`` may name the plan it is of."""
+    head = {"format": FORMAT, "step": batch_facts(priced.batch), "plan": plan_facts(priced.plan), **about}
     lines = [f"{json.dumps(key)}: {_json(value)}," for key, value in head.items()]
     nodes = ",\n".join(_json(node) for node in nodes_of(priced))
     edges = ",\n".join(_json(edge) for edge in edges_of(priced))

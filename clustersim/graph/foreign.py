@@ -75,6 +75,9 @@ class ForeignGraph:
     ----------
     graph : StepGraph
     batch, plan, model, precision
+        The plan is that of what runs as one, such as of all replicas that share experts (``ParallelPlan.lockstep``).
+    declared : ParallelPlan or None
+        The plan as it is written.
     unsaid : tuple of frozenset of str
         Per symbol of the graph, the keys of a node that the document leaves out and that nothing else implies.
     figures : float array of shape (nodes, 3)
@@ -86,6 +89,7 @@ class ForeignGraph:
     graph: StepGraph
     batch: StepBatch | None
     plan: ParallelPlan | None
+    declared: ParallelPlan | None
     model: ModelSpec | None
     precision: Precision | None
     unsaid: tuple[frozenset[str], ...]
@@ -122,12 +126,14 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     model = reading.model(top["model"]) if top.get("model") is not None else None
     precision = reading.precision(top["precision"]) if top.get("precision") is not None else None
     stages = reading.value(top.get("stages"), tuple[int, ...] | None, "stages")
-    graph = reading.graph(top, plan)
+    split = plan is None or bool(reading.problems) or plan.pp > 1 or plan.sp.degree > 1
+    together = plan if plan is None or split else plan.lockstep
+    graph = reading.graph(top, together)
     if reading.problems or graph is None:
         raise InputError(reading.problems)
     return ForeignGraph(
-        graph=graph, batch=batch, plan=plan, model=model, precision=precision, unsaid=tuple(reading.unsaid),
-        figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
+        graph=graph, batch=batch, plan=together, model=model, precision=precision, unsaid=tuple(reading.unsaid),
+        declared=plan, figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
     )  # fmt: skip
 
 

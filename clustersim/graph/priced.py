@@ -28,12 +28,13 @@ NO_DURATION: Final = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PricedGraph:
-    """One step of one replica, node by node.
+    """One step of one replica, or of all that share experts, node by node.
 
     Parameters
     ----------
     graph : StepGraph
     plan : ParallelPlan
+        Of what runs as one (``ParallelPlan.lockstep``).
     batch : StepBatch
         What the step carries.
     amount, flops, bytes_moved : float64 arrays of shape (nodes,)
@@ -81,7 +82,7 @@ def price_graph(
     at = []
     for symbol, group in pairs.T.tolist():
         node, ranks = graph.symbols[symbol], graph.groups[group]
-        s = ranks[0] % plan.stage_ranks // plan.tp
+        s = ranks[0] % plan.stage_ranks // plan.tp  # of replicas in lockstep: which of them
         moved = bytes_moved(node, features, s, precision)
         rows.append((node_amount(node, features, s), flops(node, features, s), moved))
         if node.is_structural or node.op == "recv":
@@ -89,7 +90,7 @@ def price_graph(
             continue
         members = (*ranks, ranks[0] + plan.stage_ranks) if node.op == "send" else ranks
         comm = comm_number(node.op, members) if node.is_collective or node.op == "send" else None
-        cls = CostClass(node=class_node(node), s=s if depends_on_s(node) else 0, comm=comm)
+        cls = CostClass(node=class_node(node), s=s if depends_on_s(node, whole=plan.sp.whole) else 0, comm=comm)
         at.append(classes.setdefault(cls, len(classes)))
     by_class = np.append(pricer.price(list(classes), batch), NO_DURATION)
     figures = np.array(rows, np.float64)[which.ravel()]

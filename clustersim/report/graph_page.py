@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.priced import PricedGraph, start_times
+from clustersim.plan.parallel import SequencePlan
 from clustersim.report.graph_drawing import Canvas, canvas_of, section_svg
 from clustersim.report.graph_rows import Section, StageRows, stages_of
 from clustersim.report.graph_words import FAMILIES, family, quantity, ranks_words, took
@@ -133,7 +134,7 @@ def _stage(rows: StageRows, priced: PricedGraph, starts: Int64Array, devices: Se
 <h2>Stage {rows.stage}<small>{took(rows.end_ns - rows.begin_ns)}</small></h2>
 <p>{_ranks(ranks)} on {escape(where)}, {held}</p>
 {_shares(rows, priced)}
-{_bands(canvas, first, plan.sp.degree)}
+{_bands(canvas, first, plan.sp)}
 {blocks}
 </section>"""
 
@@ -158,16 +159,16 @@ def _shares(rows: StageRows, priced: PricedGraph) -> str:
     return f'<div class="shares">{bars}</div>'
 
 
-def _bands(canvas: Canvas, first: int, sp: int) -> str:
-    if sp == 1:
+def _bands(canvas: Canvas, first: int, sp: SequencePlan) -> str:
+    if sp.degree == 1:
         return ""
-    heads = ""
+    heads, noun = "", "Replica" if sp.whole else "SP rank"
     for band, s in enumerate(canvas.bands):
         ranks = range(first + s * canvas.tp, first + (s + 1) * canvas.tp)
         place = f"left:{canvas.left(band) + 13}px;width:{canvas.band_width}px"
-        heads += f'<span style="{place}">SP rank {s}: {_ranks(ranks)}</span>'
-    hidden = f"<p>SP ranks {canvas.bands[-2] + 1} to {sp - 2} are like their neighbours and not drawn.</p>"
-    return f'{hidden if len(canvas.bands) < sp else ""}<div class="bands">{heads}</div>'
+        heads += f'<span style="{place}">{noun} {s}: {_ranks(ranks)}</span>'
+    hidden = f"<p>{noun}s {canvas.bands[-2] + 1} to {sp.degree - 2} are like their neighbours and not drawn.</p>"
+    return f'{hidden if len(canvas.bands) < sp.degree else ""}<div class="bands">{heads}</div>'
 
 
 def _section(

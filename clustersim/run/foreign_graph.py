@@ -19,6 +19,8 @@ from clustersim.legality.graph_reading import disagreements, view_of_foreign
 from clustersim.legality.rule import Verdict, together
 from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.legality.unsaid import left_out
+from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.graph_legality import graph_headline
 from clustersim.units import plural
 
@@ -61,11 +63,12 @@ def graph_in(text: str, file: str) -> ForeignGraph:
 
 def check_read(found: ForeignGraph) -> Verdict:
     """Check a graph that was read, and its plan where it names that and its model."""
-    if found.plan is None or found.model is None:
+    if found.declared is None or found.model is None:
         return check_graph(view_of_foreign(found))
-    placed = max(found.plan.placement or (0,)) + 1
+    plan = found.declared
+    placed = max(plan.placement or (0,)) + 1
     first = check_plan(
-        plan=found.plan, model=found.model, num_devices=max(found.plan.world, placed), memory_bytes=ENOUGH_BYTES,
+        plan=plan, model=found.model, num_devices=max(plan.world, placed), memory_bytes=ENOUGH_BYTES,
         precision=found.precision, cluster="a cluster that is large enough",
     )  # fmt: skip
     return first if first.verdict == "illegal" else together([first, check_graph(view_of_foreign(found))])
@@ -100,8 +103,8 @@ def _of_numbers(found: ForeignGraph) -> Iterator[Problem]:
 
 
 def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
-    """Degrees that no plan has."""
-    plan = found.plan
+    """Degrees that no plan has, and replicas that share experts and have several stages or split prompts."""
+    plan = found.declared
     if plan is None:
         return
     degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
@@ -113,6 +116,11 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
         yield Problem(path="plan", message=f"{plan.world:,} ranks are too many; use at most {MOST_NUMBERED:,}")
     elif max(plan.placement or (0,)) > MOST_NUMBERED:
         yield Problem(path="plan.placement", message="a device's number is too large; number them from 0")
+    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1):
+        yield Problem(
+            path="plan.ep.scope", message="replicas that share experts can be read at pp 1 and sp 1; use replica"
+        )
+    yield from _of_visits(plan, found.model)
     beyond = [stage for stage in found.stages or () if stage >= plan.pp]
     yield from (
         Problem(path="stages", message=f"{stage}, but the plan has {plural(plan.pp, 'stage')}") for stage in beyond
@@ -120,6 +128,18 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
     ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
     if not zeros and ranks % plan.ep.degree:
         yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
+
+
+def _of_visits(plan: ParallelPlan, model: ModelSpec | None) -> Iterator[Problem]:
+    """Frequencies that are not one row, or one per layer with experts, of a number for each expert."""
+    rows = plan.ep.routing.frequencies if plan.ep.routing is not None else None
+    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)] if model is not None else []
+    if not rows or not moes:
+        return
+    owners = moes if len(rows) > 1 else moes[:1]
+    if len(rows) not in (1, len(moes)) or [len(row) for row in rows] != [moe.num_experts for moe in owners]:
+        message = f"expected a row, or one for each of {len(moes)} layers, with a number for each expert"
+        yield Problem(path="plan.ep.routing.frequencies", message=message)
 
 
 def _of_step(found: ForeignGraph) -> Iterator[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from clustersim.collective.algorithms import plan_collective
-from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.expand import blueprint_of
@@ -21,7 +20,7 @@ from clustersim.scenario.scenario import Scenario
 def step_batch(
     kind: StepKind, model: ModelSpec, sp: SequencePlan, *, prompt_tokens: int, sequences: int, context_tokens: int
 ) -> StepBatch:
-    """Return a step of one whole prompt, of sequences that decode, or of both.
+    """Return a step of one whole prompt, of sequences that decode, or of both; of replicas in lockstep, on each.
 
     Parameters
     ----------
@@ -36,11 +35,13 @@ def step_batch(
     context_tokens : int
         Tokens that each of them has cached before the step.
     """
-    chunks = (Chunk(request=0, start=0, count=prompt_tokens),) if kind != "decode" else ()
+    together = sp.degree if sp.whole else 1
+    owned = (Chunk(request=owner, start=0, count=prompt_tokens, owner=owner) for owner in range(together))
+    chunks = tuple(owned) if kind != "decode" else ()
     if kind == "prefill":
-        return StepBatch(chunks=chunks)
+        return StepBatch(chunks=chunks, decode_sequences=(0,) * together, decode_keys=(0,) * together)
     owners = sp.degree if sp.decode == "dp" else 1
-    each, longer = divmod(sequences, owners)
+    each, longer = divmod(sequences * together, owners)
     decodes = tuple(each + (owner < longer) for owner in range(owners))
     attended = context_tokens + 1
     return StepBatch(
@@ -60,7 +61,7 @@ def windows(model: ModelSpec) -> tuple[int, ...]:
 def step_graph(
     scenario: Scenario, batch: StepBatch, *, stages: tuple[int, ...] | None = None, replica: int = 0
 ) -> PricedGraph:
-    """Return the graph of one step as one replica of the scenario runs it.
+    """Return the graph of one step as one replica of the scenario runs it, or all that share experts together.
 
     Parameters
     ----------
@@ -69,17 +70,15 @@ def step_graph(
     stages : tuple of int, optional
         Only these stages; by default all.
     replica : int
-        Whose devices price collectives and transfers.
+        Whose devices price collectives and transfers; 0 where all run as one.
 
     Raises
     ------
     InputError
-        When experts are spread over several replicas: a step of one replica is then no graph of its own.
+        When replicas share experts, and have several stages or split prompts.
     """
-    plan = scenario.plan
-    if plan.ep.scope == "global" and plan.dp > 1:
-        message = "experts spread over all replicas are not in the graph of one; use replica"
-        raise InputError(scenario.problem("plan.ep.scope", message))
+    scenario.refuse_split_lockstep("drawn")
+    plan = scenario.plan.lockstep
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     pricer = Pricer(
         cost=cost_model(scenario), engine=scenario.engine, comm=comm, sp=plan.sp, windows=windows(scenario.model)

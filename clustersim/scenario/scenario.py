@@ -124,16 +124,6 @@ class Scenario:
             for pool in self.pools
         )
 
-    def refuse_pools(self, what: str) -> None:
-        """Refuse what can be done with one plan only.
-
-        Raises
-        ------
-        InputError
-        """
-        if self.pools:
-            raise InputError(self.problem("serving.scheduler", f"{what} takes one plan; prefill and decode have two"))
-
     def refuse_split_lockstep(self, done: str) -> None:
         """Refuse replicas that share experts where each has several stages or splits prompts.
 

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.graph.foreign import read_graph
+from clustersim.graph.priced import start_times
 from clustersim.graph.stepgraph import is_acyclic
+from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
 
 SCENARIO: dict[str, Any] = {
@@ -199,12 +202,100 @@ def test_a_place_that_cannot_be_written_is_told(scenario: Path, tmp_path: Path) 
     assert "is a folder" in graph(scenario, "-o", tmp_path / "g.json").stderr
 
 
-def test_experts_over_all_replicas_are_refused(scenario: Path, tmp_path: Path) -> None:
-    moe = SCENARIO | {"model": "mixtral-8x7b", "plan": {"dp": 2, "tp": 4, "ep": {"degree": 8, "scope": "global"}}}
-    scenario.write_text(yaml.safe_dump(moe))
-    result = graph(scenario, "-o", tmp_path / "g.json")
+def legal_rules(path: Path) -> set[str]:
+    """Return the rules of level G that found something to look at in a graph, which must be legal."""
+    result = CliRunner().invoke(main, ["check", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    verdict = json.loads(result.stdout)
+    assert verdict["verdict"] == "legal", verdict["violations"]
+    return {rule["id"] for rule in verdict["rules"] if rule["looked_at"] and rule["level"] == "G"}
+
+
+EXPERTS = SCENARIO["model"] | {
+    "config": SCENARIO["model"]["config"]
+    | {"model_type": "mixtral", "num_hidden_layers": 2, "num_local_experts": 8, "num_experts_per_tok": 2}
+}
+SHARED = {"dp": 2, "tp": 2, "ep": {"degree": 4, "scope": "global"}}
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode", "mixed"])
+@pytest.mark.parametrize("experts", [{}, {"routing": {"zipf": 1.0}, "redundant": 4}])
+def test_replicas_that_share_experts_are_one_legal_graph(
+    scenario: Path, tmp_path: Path, kind: str, experts: dict[str, Any]
+) -> None:
+    plan = SHARED | {"ep": SHARED["ep"] | experts}
+    scenario.write_text(yaml.safe_dump(SCENARIO | {"model": EXPERTS, "plan": plan}))
+    found = document(scenario, tmp_path / "g.json", "--step", kind)
+    assert found["title"].endswith("on each of 2 replicas")
+    assert (found["devices"], found["plan"]["dp"]) == (["n0.g0", "n0.g1", "n0.g2", "n0.g3"], 2)
+    dispatch = next(node for node in found["nodes"] if "dispatch" in node["name"])
+    assert dispatch["ranks"] == [0, 1, 2, 3]
+    assert {"EP-2", "EP-4", "EP-5", "EP-6", "EP-7", "DP-3", "TP-2", "RUN-1"} <= legal_rules(tmp_path / "g.json")
+    assert graph(scenario, "--step", kind, "-o", tmp_path / "g.html").exit_code == 0
+    assert "Replica 1: ranks 2–3" in (tmp_path / "g.html").read_text()
+
+
+def test_a_graph_of_replicas_that_share_experts_takes_as_long_as_their_step(scenario: Path, tmp_path: Path) -> None:
+    workload = SCENARIO["workload"] | {"prompt_tokens": {"fixed": 500}, "output_tokens": {"fixed": 1}}
+    written = SCENARIO | {"model": EXPERTS, "plan": SHARED, "workload": workload}
+    scenario.write_text(yaml.safe_dump(written))
+    made = read_graph(document(scenario, tmp_path / "g.json", "--tokens", 500))
+    durations = np.array(
+        [node.get("duration_ns", 0) for node in json.loads((tmp_path / "g.json").read_text())["nodes"]]
+    )
+    timeline = simulate(load(scenario)).timeline
+    assert (start_times(made.graph, durations) + durations).max() == timeline.steps["end_ns"][0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "words"),
+    [
+        (SHARED | {"pp": 2}, (), "plan.ep.scope: experts over the ranks of all replicas can be drawn at pp 1"),
+        (SHARED, ("--replica", 1), "--replica: all replicas share experts and are in the graph; leave it out"),
+        ({"tp": 2}, ("--pool", "decode"), "--pool: there are no pools to choose from; leave it out"),
+    ],
+)
+def test_what_no_graph_shows_is_refused(
+    scenario: Path, tmp_path: Path, plan: dict[str, Any], arguments: tuple[object, ...], words: str
+) -> None:
+    scenario.write_text(yaml.safe_dump(SCENARIO | {"model": EXPERTS, "plan": plan}))
+    result = graph(scenario, *arguments, "-o", tmp_path / "g.json")
     assert result.exit_code == 2
-    assert "plan.ep.scope" in result.stderr
+    assert words in result.stderr
+    assert not (tmp_path / "g.json").exists()
+
+
+def test_a_pool_has_a_graph_of_its_own(tmp_path: Path) -> None:
+    pools = Path("distserve-tp2-pp2")
+    refused = graph(pools, "-o", tmp_path / "g.json")
+    assert (refused.exit_code, "use --pool prefill or --pool decode" in refused.stderr) == (2, True)
+    for pool, kind, degrees, devices in (("prefill", "prefill", (2, 1), 2), ("decode", "decode", (1, 2), 2)):
+        found = document(pools, tmp_path / "g.json", "--pool", pool)
+        assert (found["scenario"], found["step"]["kind"]) == (f"distserve-tp2-pp2-{pool}", kind)
+        assert ((found["plan"]["tp"], found["plan"]["pp"]), len(found["devices"])) == (degrees, devices)
+        assert {"RUN-1", "PH-5"} <= legal_rules(tmp_path / "g.json")
+
+
+@pytest.mark.parametrize(
+    ("routing", "words"),
+    [
+        ({"zipf": -1}, "plan.ep.routing.zipf: expected a number from 0 to 10"),
+        ({"frequencies": [[0, 0]]}, "plan.ep.routing.frequencies: expected lists of numbers from 0"),
+        ({"frequencies": [[1, 2]]}, "plan.ep.routing.frequencies: expected a row"),
+        ({"zip": 1}, "plan.ep.routing.zip: unknown key"),
+        ("even", "plan.ep.routing: expected an object"),
+    ],
+)
+def test_visits_that_are_none_are_refused(scenario: Path, tmp_path: Path, routing: Any, words: str) -> None:
+    plan = {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.0}}}
+    scenario.write_text(yaml.safe_dump(SCENARIO | {"model": EXPERTS, "plan": plan}))
+    target = tmp_path / "g.json"
+    found = document(scenario, target)
+    legal_rules(target)
+    found["plan"]["ep"]["routing"] = routing
+    target.write_text(json.dumps(found))
+    result = CliRunner().invoke(main, ["check", str(target)])
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------
