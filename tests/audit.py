@@ -59,7 +59,7 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
         _budgets_hold(given, result.timeline)
     if result.timeline.num_spans <= MOST_SPANS:
         _streams_run_one_operator_at_a_time(result.timeline)
-        _steps_are_as_long_as_their_spans(result.timeline, lockstep=given.plan.is_lockstep)
+        _steps_are_as_long_as_their_spans(result.timeline)
 
 
 def token_instants(timeline: Timeline, num_requests: int) -> list[list[int]]:
@@ -174,16 +174,17 @@ def _streams_run_one_operator_at_a_time(timeline: Timeline) -> None:
     assert (spans.start_ns[order][1:][same] >= spans.end_ns[order][:-1][same]).all()
 
 
-def _steps_are_as_long_as_their_spans(timeline: Timeline, *, lockstep: bool) -> None:
+def _steps_are_as_long_as_their_spans(timeline: Timeline) -> None:
     """A run of steps starts with its first span and ends with its last one, and has a span in every step.
 
-    Replicas in ``lockstep`` end a step when the last of them does.
+    Replicas in lockstep end a step when the last of them does.
     """
     spans, steps = timeline.unfold(), timeline.steps
     for replica in dict.fromkeys(steps["replica"].tolist()):
+        pool = timeline.layout.pool_of(replica)
+        together = range(pool.first_replica, pool.first_replica + pool.lockstep)
         mine = spans.step >= 0  # a move of K/V belongs to no step
-        if not lockstep:
-            mine &= spans.replica == replica
+        mine &= np.isin(spans.replica, together if pool.lockstep > 1 else replica)
         rows = steps["replica"] == replica
         order = np.argsort(steps["step"][rows])
         first, count = steps["step"][rows][order], steps["count"][rows][order]

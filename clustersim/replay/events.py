@@ -21,6 +21,35 @@ from clustersim.replay.instant import COMPLETION, now_ns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Works:
+    """What operators consist of where some are joined (``replay.joined``).
+
+    Parameters
+    ----------
+    cls : int64 array of shape (works,)
+        Cost class of each work, in order of operators.
+    first : int64 array of shape (operators,)
+        The first work of each operator.
+    of_node : int64 array of shape (template nodes,)
+        The work that stands for each node of the template.
+    """
+
+    cls: Int64Array
+    first: Int64Array
+    of_node: Int64Array
+
+    def times(self, starts: Int64Array, ends: Int64Array, durations: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return start and end of the work of every node, from those of operators and the durations of works."""
+        many = np.diff(self.first, append=len(self.cls))
+        passed = np.cumsum(durations) - durations
+        begin = np.repeat(starts - passed[self.first], many) + passed
+        last = np.append(self.first[1:], len(self.cls)) - 1
+        end = begin + durations
+        end[last] = ends
+        return begin[self.of_node], end[self.of_node]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EventProgram:
     """A pass as a dependency graph whose edges include the order of streams.
 
@@ -36,6 +65,8 @@ class EventProgram:
         Operator → local ranks whose output leaves the stage with its end.
     node_of : int64 array of shape (template nodes,)
         The operator that stands for each node of the template.
+    works : Works or None
+        What each operator consists of; None where each is one.
     """
 
     indegree: list[int]
@@ -44,6 +75,7 @@ class EventProgram:
     members: list[tuple[int, ...] | None]
     exits: dict[int, tuple[int, ...]]
     node_of: Int64Array
+    works: Works | None = None
 
 
 def expanded_program(program: StageProgram) -> EventProgram:
@@ -175,6 +207,7 @@ class EventPass:
 
     __slots__ = (
         "communicate", "durations", "ends", "env", "marks", "on_end", "on_exit", "pending", "program", "starts",
+        "works",
     )  # fmt: skip
 
     def __init__(
@@ -190,7 +223,12 @@ class EventPass:
         self.env = env
         self.program = program
         self.marks = marks
-        self.durations = [durations[cls] for cls in program.cls]
+        self.works: Int64Array | None = None
+        if program.works is None:
+            self.durations = [durations[cls] for cls in program.cls]
+        else:
+            self.works = np.array(durations, np.int64)[program.works.cls]
+            self.durations = np.add.reduceat(self.works, program.works.first).tolist()
         self.communicate = communicate
         self.on_exit = on_exit
         self.on_end = on_end
@@ -258,5 +296,8 @@ class EventPass:
 
     def node_times(self) -> tuple[Int64Array, Int64Array]:
         """Return start and end of every node of the template."""
+        starts, ends = np.array(self.starts, np.int64), np.array(self.ends, np.int64)
+        if self.works is not None and self.program.works is not None:
+            return self.program.works.times(starts, ends, self.works)
         node_of = self.program.node_of
-        return np.array(self.starts, np.int64)[node_of], np.array(self.ends, np.int64)[node_of]
+        return starts[node_of], ends[node_of]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Features
-from clustersim.graph.blueprint import StepKind
+from clustersim.graph.blueprint import STREAMS, StepKind
 from clustersim.graph.program import StageProgram
 from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.events import (
@@ -17,6 +19,7 @@ from clustersim.replay.events import (
     contraction_is_exact,
     expanded_program,
 )
+from clustersim.replay.joined import joined
 from clustersim.replay.strain import Strain
 from clustersim.serving.decision import Decision
 
@@ -88,7 +91,7 @@ class StageWiring:
         return found
 
     def shape(self, kind: StepKind) -> ChainShape | EventProgram:
-        """Return how a pass runs as events: as a chain or contracted where that is exact, else node by node."""
+        """Return how a pass runs as events: as a chain where that is exact, else in rows of operators or each."""
         program = self.programs[kind]
         key = (*program.key, self.full)
         if key not in self.shapes:
@@ -96,5 +99,19 @@ class StageWiring:
             if contract and program.template.is_chain:
                 self.shapes[key] = chain_shape(program)
             else:
-                self.shapes[key] = contracted_program(program) if contract else expanded_program(program)
+                found = contracted_program(program) if contract else expanded_program(program)
+                self.shapes[key] = found if self.full else _in_rows(program, found, program.plan.tp if contract else 1)
         return self.shapes[key]
+
+
+def _in_rows(program: StageProgram, found: EventProgram, ranks: int) -> EventProgram:
+    """Join operators, each of which stands for so many ranks.
+
+    Those with which a layer's attention over prompts ends are not joined with what follows: ``on_layer`` tells of them.
+    """
+    template = program.template
+    rank = np.array([members[0] // ranks for members in template.members], np.int64)
+    streams = np.zeros(len(found.indegree), np.int64)
+    streams[found.node_of] = rank * len(STREAMS) + template.instance_stream[template.node_instance]
+    told = {operator for _, nodes in template.prompt_layers for operator in found.node_of[nodes].tolist()}
+    return joined(found, streams.tolist(), told)
