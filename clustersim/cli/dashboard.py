@@ -19,6 +19,6 @@ def dashboard(run_dir: Path, name: str, output: Path | None) -> None:
     """Write the dashboard of RUN_DIR."""
     run = read_run(run_dir)
     target = output if output is not None else run_dir / "dashboard.html"
-    html = dashboard_of(run.summary, run.requests, run.steps, run.timeline, run.token_gaps, layout(name))
+    html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, layout(name))
     write_dashboard(target, html)
     click.echo(str(target))

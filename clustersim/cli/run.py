@@ -15,7 +15,7 @@ from clustersim.legality.rule import Verdict, together
 from clustersim.report.explain import explanation_lines, explanation_of
 from clustersim.report.metrics import kv_peak
 from clustersim.report.progress import ProgressBar
-from clustersim.report.run_directory import check_writable, step_columns, write_run
+from clustersim.report.run_directory import check_writable, write_run
 from clustersim.report.summary import legality_of, plain_columns, summary_of
 from clustersim.report.terminal import print_summary
 from clustersim.report.vllm_bench import check_file, write_vllm_bench
@@ -121,11 +121,11 @@ def _refuse(ctx: click.Context, scenario: Scenario, verdict: Verdict, *, as_json
 
 
 def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
-    requests, steps = plain_columns(result.requests), step_columns(result.timeline)
+    requests, steps = plain_columns(result.requests), result.step_rows.rows
     print_summary(
         summary,
         remarks=[*remarks(summary, requests, steps), *result.notes],
         run_dir=target,
         dashboard=target / "dashboard.html",
-        kv_peak=kv_peak(steps),
+        kv_peak=kv_peak(result.step_rows.kv_rows),
     )

@@ -10,7 +10,7 @@ import click
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.report.lanes import busy_window
-from clustersim.report.run_directory import read_run
+from clustersim.report.run_directory import read_run, shown_rows
 from clustersim.report.trace import write_trace
 from clustersim.units import UnitError, parse
 
@@ -42,10 +42,11 @@ def trace(
     run = read_run(run_dir)
     devices = list(run.summary["devices"])
     chosen = _ranks(ranks, len(devices))
+    rows = shown_rows(run.step_rows, steps)
     first = _instant(begin, "--from")
     last = _instant(end, "--to")
-    if first is None and last is None and len(run.steps["start_ns"]):
-        first, last = busy_window(run.steps, steps)
+    if first is None and last is None and len(rows["start_ns"]):
+        first, last = busy_window(rows, steps)
     window = (first or 0, run.timeline.end_ns + 1 if last is None else last)
     if window[1] <= window[0]:
         raise InputError(
@@ -56,7 +57,7 @@ def trace(
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
         raise InputError(Problem(path="--from", message=message))
     target = output if output is not None else run_dir / "trace.pftrace"
-    write_trace(target, spans, devices, run.steps)
+    write_trace(target, spans, devices, (rows, run.step_rows.kv_rows))
     click.echo(f"{target}: {len(spans):,} spans, {window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s")
 
 

@@ -171,7 +171,7 @@ class EventReplay:
 
     def _retry(self, sequence: Sequence) -> None:
         """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
-        self.replicas[self._route(sequence)].add(sequence)
+        self.replicas[self._route(sequence)].add_again(sequence)
 
     def _crowded(self, replica: Replica) -> str | None:
         """Return why a replica's queue takes no more, or None."""

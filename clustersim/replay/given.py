@@ -62,6 +62,16 @@ class PoolInput:
     kv_blocks: int
     host: HostPool | None = None
 
+    @property
+    def owners(self) -> int:
+        """SP coordinates that keep sequences, each with a pool of its own."""
+        return self.plan.sp.degree if self.plan.sp.decode == "dp" else 1
+
+    @property
+    def replica_blocks(self) -> int:
+        """K/V blocks of a replica."""
+        return self.kv_blocks * self.owners
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HandOver:
@@ -238,7 +248,7 @@ class PreparedPool:
     def new_scheduler(self, role: Role) -> Scheduler:
         """Return a scheduler with nothing in it."""
         given, plan = self.given, self.given.plan
-        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        owners = given.owners
         tokens, host = given.serving.kv_block_tokens, given.host
         return make_scheduler(
             given.serving,

@@ -99,6 +99,14 @@ class Replica(SteadyRuns):
         self.flush()
         self._decide_anew()
 
+    def add_again(self, sequence: Sequence) -> None:
+        """Queue a request that has failed elsewhere.
+
+        No fact says when, so a run of steps ends, and the next row of steps tells how many wait.
+        """
+        self.add(sequence)
+        self._decide_anew()
+
     def withdraw(self, sequence: Sequence) -> None:
         """Take a sequence that waits out of the queue."""
         self.scheduler.withdraw(sequence)

@@ -20,6 +20,7 @@ MANY: Final = 40
 LEFT_OUT: Final = 0.05
 """Share of the weight that such a band leaves out on either side."""
 _LEVELS: Final = 256
+_SHARES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def bin_intervals(
     end_ns: Int64Array,
     value: npt.NDArray[Any],
     edges_ns: Int64Array,
-    weight_per_ns: FloatArray | None = None,
+    steps: Int64Array | None = None,
 ) -> Binned:
     """Bin values that hold over intervals, which may overlap each other and span several bins.
 
@@ -77,8 +78,10 @@ def bin_intervals(
         One value per interval.
     edges_ns : int64 array
         Increasing edges of the bins; what lies outside is left out.
-    weight_per_ns : float array, optional
-        Weight in the mean of a nanosecond of each interval; 1 by default (the mean over time).
+    steps : int64 array, optional
+        How many steps of equal length each interval is: then the mean weighs these alike, and not nanoseconds. A step
+        is shared among bins in proportion, to 1/1,048,576 of it, so that sums are exact: whether steps are intervals of
+        their own or several are one makes no difference, as long as all of these lie within a bin.
     """
     bins = len(edges_ns) - 1
     inside = (end_ns > edges_ns[0]) & (start_ns < edges_ns[-1])
@@ -90,9 +93,13 @@ def bin_intervals(
     row = np.repeat(np.arange(len(starts)), count)  # a pair for every bin that an interval touches
     bin_of = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
     overlap = np.minimum(ends[row], edges_ns[bin_of + 1]) - np.maximum(starts[row], edges_ns[bin_of])
-    weight = np.maximum(overlap, 0).astype(np.float64)
-    if weight_per_ns is not None:
-        weight *= np.asarray(weight_per_ns)[inside][row]
+    weight, many = np.maximum(overlap, 0).astype(np.float64), len(row)
+    if steps is not None:
+        within = np.asarray(steps)[inside][row]
+        whole = (ends - starts)[row].astype(np.float64)
+        share = np.divide(weight, whole, out=np.zeros(len(row)), where=whole > 0)
+        weight = np.rint(share * within * _SHARES) / _SHARES
+        many = int(np.where(overlap == (ends - starts)[row], within, 1).sum())
     low = np.full(bins, np.inf)
     high = np.full(bins, -np.inf)
     np.minimum.at(low, bin_of, values[row])
@@ -103,7 +110,7 @@ def bin_intervals(
     empty = np.isinf(low)
     low[empty] = high[empty] = np.nan
     lower, upper = low, high
-    if len(row) > MANY * bins:
+    if many > MANY * bins:
         lower, upper = _band(bin_of, values[row], weight, low, high)
     return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high, lower=lower, upper=upper)
 

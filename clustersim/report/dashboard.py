@@ -38,6 +38,7 @@ def dashboard_html(
     layout: Mapping[str, Any],
     *,
     token_gaps: Weighted | None = None,
+    kv_rows: Columns | None = None,
 ) -> str:
     """Return the dashboard of a run as one HTML page.
 
@@ -54,6 +55,8 @@ def dashboard_html(
         A parsed dashboard file, such as ``dashboards/overview.yaml``.
     token_gaps : (values in ns, weights), optional
         Gaps between tokens and how often each occurs; without them the ITL chart is left out.
+    kv_rows : Columns, optional
+        The steps in rows that each have one number of K/V blocks in use; those of ``steps`` by default.
 
     Raises
     ------
@@ -65,6 +68,7 @@ def dashboard_html(
         summary=summary,
         requests=requests,
         steps=steps,
+        kv_rows=steps if kv_rows is None else kv_rows,
         spans=spans,
         latencies=latencies_ns(requests, token_gaps),
         limits_ns=targets_ns(summary.get("targets")),

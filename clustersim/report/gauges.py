@@ -3,9 +3,8 @@
 A scheduler reports its state when a step starts. Between two steps of a replica the last report holds, over
 the engine's own overhead too; it drops to zero where the replica had no request at all.
 
-A row of several steps (``count``; the replay ``folded`` writes one for a run of decode steps) has the report of the
-first of them, so that blocks that decodes take within the run count from the next row on. In ``full`` each step has a
-row of its own: the two replays agree on the timeline, and not on these functions.
+The rows are those of :mod:`clustersim.run.step_rows`, whose steps report the same; a function has no instant at which
+it does not change. So both replays give the same ones, to the bit.
 """
 
 from __future__ import annotations
@@ -49,7 +48,10 @@ def gauge(steps: Columns, requests: Columns, column: str) -> StepFunction:
     order = np.argsort(at, kind="stable")
     at, total = at[order], np.cumsum(np.concatenate(changes)[order])
     settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
-    return StepFunction(start_ns=at[settled], value=total[settled], end_ns=int(at[-1]) if len(at) else 0)
+    start, value = at[settled], total[settled]
+    changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]
+    end_ns = int(at[-1]) if len(at) else 0
+    return StepFunction(start_ns=start[changes_there], value=value[changes_there], end_ns=end_ns)
 
 
 def _empties_after(

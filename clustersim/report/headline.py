@@ -30,27 +30,29 @@ _NOTE: Final = (
 _TARGET_NOTE: Final = " A target is met when p99 is within it."
 
 
-def headline_html(summary: Mapping[str, Any], requests: Columns, steps: Columns, found: Mapping[str, Weighted]) -> str:
+def headline_html(
+    summary: Mapping[str, Any], requests: Columns, steps: Columns, kv_rows: Columns, found: Mapping[str, Weighted]
+) -> str:
     """Return tiles, the table of latencies, the configuration and the remarks, as HTML.
 
     Parameters
     ----------
     summary : mapping
         The object of ``summary.json``.
-    requests, steps : Columns
+    requests, steps, kv_rows : Columns
         The tables of the run.
     found : mapping
         Latency name → (values in ns, weights).
     """
     return (
-        f'<div class="tiles">{_tiles(summary, requests, steps)}</div>'
+        f'<div class="tiles">{_tiles(summary, requests, kv_rows)}</div>'
         f'<div class="tables"><div class="table-card">{_latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
         f"{_remarks(remarks(summary, requests, steps))}"
     )
 
 
-def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str:
+def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> str:
     counts, rates = summary["requests"], summary["throughput"]
     limits = targets_ns(summary.get("targets"))
     total, finished = number(rates["total_tokens_per_s"]), f"{counts['finished']:,} of {counts['arrived']:,}"
@@ -68,7 +70,7 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, steps: Columns) -> str
         if latency:
             p50, p99 = (format_seconds(latency[key] / 1e3) for key in ("p50", "p99"))
             tiles.append((f"{name.upper()}, median", p50, f"p99 {p99}"))
-    peak = kv_peak(steps)
+    peak = kv_peak(kv_rows)
     if peak is not None:
         tiles.append(("K/V cache, peak", share_words(peak), "of a replica's blocks"))
     cache = summary.get("prefix_cache") or {}

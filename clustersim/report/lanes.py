@@ -41,16 +41,17 @@ def busy_window(steps: Columns, count: int) -> tuple[int, int]:
     Parameters
     ----------
     steps : Columns
-        The table of steps; a row of ``count`` equal steps is taken as that many steps of equal length.
+        The table of steps, in order of (replica, step); a row of ``count`` equal steps is taken as that many steps of
+        equal length.
     count : int
         How many steps, at least 1.
     """
     if not len(steps["start_ns"]):
         return 0, 0
-    busiest = _busiest(steps)
-    mine = np.flatnonzero(steps["replica"] == steps["replica"][busiest])
+    row = busiest(steps)
+    mine = np.flatnonzero(steps["replica"] == steps["replica"][row])
     mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
-    at = int(np.flatnonzero(mine == busiest)[0])
+    at = int(np.flatnonzero(mine == row)[0])
     start, end, number = (steps[name][mine] for name in ("start_ns", "end_ns", "count"))
     length = (end - start) // np.maximum(number, 1)
     before = at > 0 and count > 1
@@ -79,13 +80,13 @@ def busy_ranks(steps: Columns, world: int, most: int) -> range:
     """
     if world <= most or not len(steps["start_ns"]):
         return range(min(world, most))
-    replica = int(steps["replica"][_busiest(steps)])
+    replica = int(steps["replica"][busiest(steps)])
     replicas = int(steps["replica"].max()) + 1
     first = min(replica * (world // replicas), world - most)
     return range(first, first + most)
 
 
-def _busiest(steps: Columns) -> int:
+def busiest(steps: Columns) -> int:
     """Return the row of the step with the most tokens, the first one of equals."""
     tokens = (steps["prefill_tokens"] + steps["decode_tokens"]).astype(np.int64)
     return int(np.lexsort((steps["start_ns"], -tokens))[0])

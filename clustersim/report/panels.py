@@ -32,6 +32,7 @@ class Run:
     summary: Mapping[str, Any]
     requests: Columns
     steps: Columns
+    kv_rows: Columns
     spans: SpansLike | None
     latencies: Mapping[str, Weighted]
     limits_ns: Mapping[str, float]
@@ -54,7 +55,7 @@ class Drawn:
 
 
 def _headline(run: Run, panel: Panel, identity: str) -> Drawn:
-    return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.latencies), bare=True)
+    return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.kv_rows, run.latencies), bare=True)
 
 
 def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
@@ -99,7 +100,7 @@ def _kv_cache(run: Run, panel: Panel, identity: str) -> Drawn:
         return Drawn(title=title, html=_empty("No step ran."))
     pools = run.summary.get("pools") or ()
     whose = "all replicas of a pool" if pools else "all replicas"
-    figure = kv_figure(run.steps, run.requests, pools, panel.options["bins"], panel.options["height"])
+    figure = kv_figure(run.kv_rows, run.requests, pools, panel.options["bins"], panel.options["height"])
     return Drawn(
         title=title,
         caption=f"Share of the K/V cache blocks of {whose} that requests hold. Near 100 % requests wait for blocks, "

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +22,13 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.report.dashboard import dashboard_html, write_dashboard
-from clustersim.report.lanes import busy_ranks, busy_window
+from clustersim.report.lanes import busiest, busy_ranks, busy_window
 from clustersim.report.layout import read_layout
 from clustersim.report.metrics import Columns
+from clustersim.report.series import run_edges
 from clustersim.report.summary import plain_columns
 from clustersim.run.simulate import RunResult
+from clustersim.run.step_rows import StepRows
 from clustersim.scenario.resolve import to_yaml
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
@@ -67,6 +69,23 @@ class RunDirectory:
     requests: Columns
     steps: Columns
     timeline: Timeline
+
+    @cached_property
+    def step_rows(self) -> StepRows:
+        """The steps of the timeline, as rows that are the same figures in both replays.
+
+        Raises
+        ------
+        InputError
+            When the summary does not say how many tokens a K/V block holds.
+        """
+        serving = self.summary["scenario"].get("serving")
+        tokens = serving.get("kv_block_tokens") if isinstance(serving, dict) else None
+        if not isinstance(tokens, int) or tokens < 1:
+            message = f"found {tokens!r}; expected a whole number from 1"
+            file = str(self.path / "summary.json")
+            raise InputError(Problem(file=file, path="scenario.serving.kv_block_tokens", message=message))
+        return StepRows(self.timeline, tokens)
 
     @cached_property
     def token_gaps(self) -> tuple[Int64Array, Int64Array]:
@@ -157,11 +176,11 @@ def write_run(
         _write_json(folder / "summary.json", summary)
         _write_json(folder / "verdict.json", verdict)
         write_table(folder / "requests.parquet", result.requests)
-        steps = step_columns(result.timeline)
-        write_table(folder / "steps.parquet", steps)
+        write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
-        html = dashboard_of(summary, plain_columns(result.requests), steps, result.timeline, result.token_gaps, layout)
+        requests = plain_columns(result.requests)
+        html = dashboard_of(summary, requests, result.step_rows, result.timeline, result.token_gaps, layout)
         write_dashboard(folder / "dashboard.html", html)
 
 
@@ -178,18 +197,35 @@ def step_columns(timeline: Timeline) -> dict[str, Any]:
 def dashboard_of(
     summary: Mapping[str, Any],
     requests: Columns,
-    steps: Columns,
+    step_rows: StepRows,
     timeline: Timeline,
     token_gaps: tuple[Int64Array, Int64Array],
     layout: Mapping[str, Any],
 ) -> str:
     """Return the dashboard page of a run."""
-    lanes = read_layout(layout).first("device_lanes")
-    spans = None
+    checked = read_layout(layout)
+    lanes = checked.first("device_lanes")
+    bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
+    steps, spans = shown_rows(step_rows, 0 if lanes is None else lanes.options["steps"], bins), None
     if lanes is not None and len(steps["start_ns"]):
         ranks = busy_ranks(steps, len(summary["devices"]), lanes.options["max_ranks"])
         spans = timeline.unfold(*busy_window(steps, lanes.options["steps"]), ranks)
-    return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps)
+    kv_rows = step_rows.kv_rows
+    return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps, kv_rows=kv_rows)
+
+
+def shown_rows(step_rows: StepRows, window: int, bins: Iterable[int] = ()) -> Columns:
+    """Return the rows of steps to be shown: those in a window of so many steps around the busiest one are single steps.
+
+    No row reaches over an edge of so many bins of time each.
+    """
+    rows = step_rows.rows
+    if not len(rows["start_ns"]):
+        return rows
+    edges = np.unique(np.concatenate([np.empty(0, np.int64), *(run_edges(rows, number) for number in bins)]))
+    at = busiest(rows)
+    first = int(rows["step"][at]) - 1
+    return step_rows.cut(edges, (int(rows["replica"][at]), first, first + window))
 
 
 def read_run(path: Path) -> RunDirectory:

@@ -19,7 +19,7 @@ TIME_TITLE: Final = "time since the start of the run (s)"
 
 def batch_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.Figure:
     """Draw how many requests run and wait, and how many tokens a step prefills and decodes."""
-    edges = _edges(steps, bins)
+    edges = run_edges(steps, bins)
     titles = ["requests", "prefill tokens<br>per step", "decode tokens<br>per step"]
     figure = go.Figure(layout=stacked(titles, TIME_TITLE, height))
     for name, colour in (("running", BLUE), ("waiting", ORANGE)):
@@ -32,9 +32,7 @@ def batch_figure(steps: Columns, requests: Columns, bins: int, height: int) -> g
 
 def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned:
     """Bin what a step carries: the mean weighs every step alike, however long it takes."""
-    length = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
-    steps_per_ns = np.divide(steps["count"], length, out=np.zeros(len(length)), where=length > 0)
-    return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps_per_ns)
+    return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps["count"])
 
 
 def kv_figure(
@@ -45,7 +43,7 @@ def kv_figure(
     ``pools`` are those of ``summary.json``, empty where there is one.
     """
     figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
-    edges, highest, first = _edges(steps, bins), 0.0, 0
+    edges, highest, first = run_edges(steps, bins), 0.0, 0
     for pool, colour in zip(pools or [{}], (BLUE, ORANGE), strict=False):
         mine: Any = slice(None)
         if pools:
@@ -67,7 +65,8 @@ def kv_share(steps: Columns, requests: Columns, edges_ns: Int64Array) -> Binned:
     return used.scaled(1 / total if total else 0.0)
 
 
-def _edges(steps: Columns, bins: int) -> Int64Array:
+def run_edges(steps: Columns, bins: int) -> Int64Array:
+    """Return the edges of bins from the start of a run to the end of its last step, ns."""
     end = int(steps["end_ns"].max()) if len(steps["end_ns"]) else 1
     return time_edges(0, end, bins)
 

@@ -129,12 +129,14 @@ def time_mean(function: StepFunction) -> float:
     return float(lasting @ function.value / total) if total else 0.0
 
 
-def service_summary(requests: Columns, steps: Columns, limits_ns: Mapping[str, float]) -> dict[str, Any]:
-    """Return all of these metrics by their key in ``summary.json``."""
+def service_summary(
+    requests: Columns, steps: Columns, kv_rows: Columns, limits_ns: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return all of these metrics by their key in ``summary.json``; rows are those of ``clustersim.run.step_rows``."""
     return {
         **ttft_parts(requests),
         "user_tokens_per_s": user_rates(requests),
         "goodput": goodput(requests, limits_ns),
-        "kv_occupancy": kv_occupancy(steps, requests) if len(steps["start_ns"]) else None,
+        "kv_occupancy": kv_occupancy(kv_rows, requests) if len(kv_rows["start_ns"]) else None,
         "batch": batch_sizes(steps, requests),
     }

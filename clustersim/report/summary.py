@@ -47,18 +47,17 @@ def devices_of(scenario: Scenario) -> list[str]:
 
 def _pools(result: RunResult) -> dict[str, Any]:
     """Return ``pools``, where there are two: what each has, and the largest share of its K/V blocks in use."""
-    scenario, steps, layout = result.scenario, result.timeline.steps, result.timeline.layout
+    scenario, steps, layout = result.scenario, result.step_rows.kv_rows, result.timeline.layout
     found = []
     for number, pool in enumerate(scenario.pools):
         mine = np.flatnonzero(layout.of_replica(steps["replica"]) == number)
         peak = kv_peak({name: steps[name][mine] for name in ("kv_blocks_used", "kv_blocks_total")})
-        total = int(steps["kv_blocks_total"][mine].max(initial=0))
         found.append(
             {
                 "name": pool.name,
                 "replicas": pool.plan.dp,
                 "ranks": pool.plan.world,
-                "kv_blocks": total,
+                "kv_blocks": result.given.pools[number].replica_blocks,
                 "kv_peak": peak,
                 "experts": expert_balance(scenario.model, pool.plan),
             }
@@ -96,7 +95,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "spans": timeline.num_spans,
         "timeline_digest": timeline.digest,
         **legality_of(verdict),
-        **service_summary(requests, timeline.steps, limits_ns),
+        **service_summary(requests, result.step_rows.rows, result.step_rows.kv_rows, limits_ns),
         **measures(result),
         "preemptions": int(result.requests["preemptions"].sum()),
         "preempted": preempted(timeline),

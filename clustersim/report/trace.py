@@ -19,7 +19,7 @@ WRITERS: Final = {".pftrace": write_perfetto, ".json": write_chrome}
 """Suffix (to which ``.gz`` may be added) → writer."""
 
 
-def write_trace(path: Path, spans: SpansLike, devices: Sequence[str], steps: Columns | None = None) -> None:
+def write_trace(path: Path, spans: SpansLike, devices: Sequence[str], steps: Sequence[Columns] = ()) -> None:
     """Write a trace; the file is complete or absent, and the same for the same input.
 
     Parameters
@@ -31,8 +31,8 @@ def write_trace(path: Path, spans: SpansLike, devices: Sequence[str], steps: Col
         What to show: one process per device, one thread per stream, a flow from each send to its receive.
     devices : sequence of str
         The device's name of each global rank.
-    steps : Columns, optional
-        The table of steps; those in the window of the spans give each replica's counters.
+    steps : sequence of Columns, optional
+        Tables of steps; those in the window of the spans give each replica the counters whose columns a table has.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def write_trace(path: Path, spans: SpansLike, devices: Sequence[str], steps: Col
     writer = WRITERS[_suffix(path)]
     tracks = tracks_of(spans, devices)
     window = (int(spans.start_ns.min()), int(spans.end_ns.max())) if len(spans.start_ns) else (0, 0)
-    counters = tuple(counters_of(steps, *window)) if steps is not None else ()
+    counters = tuple(counter for rows in steps for counter in counters_of(rows, *window))
     with written_whole(path) as beside, beside.open("wb") as plain:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=plain, mtime=0) as packed:

@@ -59,7 +59,7 @@ class Tracks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """A value of a replica at the start of each of its steps."""
+    """A value of a replica where a window begins, and from each step on with which it changes."""
 
     replica: int
     name: str
@@ -106,15 +106,15 @@ def tracks_of(spans: SpansLike, devices: Sequence[str]) -> Tracks:
 
 
 def counters_of(steps: Columns, start_ns: int, end_ns: int) -> Iterator[Counter]:
-    """Yield each replica's counters from the steps that touch ``[start_ns, end_ns)``."""
+    """Yield each replica's counters from the steps that touch ``[start_ns, end_ns)``, as far as they have columns."""
     inside = (steps["end_ns"] > start_ns) & (steps["start_ns"] < end_ns)
     for replica in np.unique(steps["replica"][inside]).tolist():
         mine = np.flatnonzero(inside & (steps["replica"] == replica))
         mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
         for column, name in COUNTERS.items():
-            yield Counter(
-                replica=replica,
-                name=name,
-                at_ns=steps["start_ns"][mine].astype(np.int64),
-                value=steps[column][mine].astype(np.int64),
-            )
+            if column not in steps:
+                continue
+            value = steps[column][mine].astype(np.int64)
+            changes = np.append(True, value[1:] != value[:-1])
+            at_ns = np.maximum(steps["start_ns"][mine[changes]].astype(np.int64), start_ns)
+            yield Counter(replica=replica, name=name, at_ns=at_ns, value=value[changes])

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from clustersim.replay.swaps import HostPool
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.prefixes import Figures, prefix_figures
 from clustersim.run.requests import request_columns
+from clustersim.run.step_rows import StepRows
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.timeline import Timeline
@@ -74,6 +76,11 @@ class RunResult:
     def timeline(self) -> Timeline:
         """The folded timeline."""
         return self.replayed.timeline
+
+    @cached_property
+    def step_rows(self) -> StepRows:
+        """Its steps, as rows that are the same figures in both replays."""
+        return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None, processes: int | None = 1) -> RunResult:

@@ -34,12 +34,13 @@ class TokenTimes:
     gaps: tuple[Int64Array, Int64Array]
 
 
-class _Events:
+class TokenEvents:
     """Events that gave tokens: a sampled chunk gave one, an episode one in every step of its slot.
 
-    ``ends`` are the ends of the steps with decodes, slot by slot in order; an episode is ``first`` … ``last`` of
-    these. Every event has a request, the instants of its first and its last token and how many there were, and all
-    are in order of (request, instant). ``only`` says by request whose events these are; without it, all.
+    ``ends`` are the ends of the steps with decodes, slot by slot in order; ``rank`` says which of these each of all
+    ``steps`` is (of one without decodes it says nothing); an episode is ``first`` … ``last`` of these. Every event has
+    a request, the instants of its first and its last token and how many there were, and all are in order of (request,
+    instant). ``only`` says by request whose events these are; without it, all.
     """
 
     def __init__(self, tables: Tables, only: BoolArray | None = None) -> None:
@@ -48,8 +49,8 @@ class _Events:
             chunks, decodes = (
                 {name: values[only[table["request"]]] for name, values in table.items()} for table in (chunks, decodes)
             )
-        steps = Steps(tables)
-        rank, self.ends = _by_slot(steps)
+        self.steps = steps = Steps(tables)
+        self.rank, self.ends = rank, _ = _by_slot(steps)
         first = rank[steps.at(decodes["replica"], decodes["first_step"])].astype(np.int64)
         last = rank[steps.at(decodes["replica"], decodes["last_step"])].astype(np.int64)
         sampled = np.flatnonzero(chunks["sampled"])
@@ -72,7 +73,7 @@ def _by_slot(steps: Steps) -> tuple[Any, Int64Array]:
     positions = np.flatnonzero(carried)
     replica = np.searchsorted(steps.base, positions, side="right") - 1
     order = positions[np.lexsort((steps.slot[positions], replica))]
-    rank = np.empty(len(carried), np.int32)
+    rank = np.zeros(len(carried), np.int32)
     rank[order] = np.arange(len(order))
     return rank, steps.end_ns[order]
 
@@ -88,7 +89,7 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     only : bool array of shape (requests,), optional
         Which requests count; the others are as if they had no tokens. Without it, all do.
     """
-    events = _Events(tables, only)
+    events = TokenEvents(tables, only)
     first = np.full(num_requests, NEVER, np.int64)
     last = np.full(num_requests, NEVER, np.int64)
     count = np.zeros(num_requests, np.int64)
@@ -105,7 +106,7 @@ def token_times(tables: Tables, num_requests: int, only: BoolArray | None = None
     return TokenTimes(first_ns=first, last_ns=last, count=count, gaps=_pooled(values, weights))
 
 
-def _gaps_inside(events: _Events) -> Iterator[tuple[Int64Array, Int64Array]]:
+def _gaps_inside(events: TokenEvents) -> Iterator[tuple[Int64Array, Int64Array]]:
     """Yield pools of the gaps between steps of a slot, each as often as episodes go on from one to the next."""
     change = np.zeros(len(events.ends), np.int32)  # of the number of these episodes
     inside = events.first >= 0
@@ -146,7 +147,7 @@ def tokens_by_bucket(tables: Tables, only: BoolArray, start_ns: int, bucket_ns: 
     int64 array
         Up to the last span with a token.
     """
-    events = _Events(tables, only)
+    events = TokenEvents(tables, only)
     inside = events.first >= 0
     change = np.zeros(len(events.ends) + 1, np.int64)  # of the number of episodes that go on
     np.add.at(change, events.first[inside], 1)
@@ -170,7 +171,7 @@ class TokenInstants:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self._events = _Events(tables)
+        self._events = TokenEvents(tables)
 
     def of(self, requests: Sequence[int]) -> list[Int64Array]:
         """Return the instants of each of the given requests, in the order given; each array ascends."""

@@ -18,6 +18,7 @@ from clustersim.report.summary import summary_of
 from clustersim.run.audit import check_run, violation_line
 from clustersim.run.legality import verdict_json
 from clustersim.run.simulate import RunResult, simulate
+from tests.laws.agreement import figures_agree
 from tests.laws.random_scenarios import scenario_of
 
 
@@ -32,6 +33,7 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     assert folded.timeline.num_spans == full.timeline.num_spans
     for column in folded.requests:
         assert np.array_equal(*(np.ma.filled(one.requests[column], -1) for one in (folded, full))), column
+    figures_agree(folded, full)
     verdict = check_run(folded)
     assert [violation_line(one) for one in verdict.violations] == []
     outcome, reason = (folded.requests[name].tolist() for name in ("outcome", "reason"))

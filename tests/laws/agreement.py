@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from unittest import mock
 
 import numpy as np
 
+from clustersim.cli.layouts import overview
 from clustersim.replay import run_under_way
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.replay.run_under_way import MAX_RUN
+from clustersim.report.run_directory import dashboard_of
+from clustersim.report.summary import plain_columns, summary_of
+from clustersim.run.simulate import RunResult
+from clustersim.run.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.tokens import token_times
 from tests.audit import audit
 from tests.laws.lane_cases import by_events, ends_of
+
+SAME_IN_A_ROW = ("replica", "batch_requests", "prefill_tokens", "decode_tokens", "waiting", "running")
+"""Columns of steps that are alike in all steps of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         folded, third = replay(replace(given, mode="folded")), by_events(given)
     same(full, folded, "folded")
     same(full, third, "folded by events")
+    states_agree(full, (folded, third), given.serving.kv_block_tokens)
     begin, end = int(window[0] * full.timeline.end_ns), int(sum(window) * full.timeline.end_ns) + 1
     theirs = table(full.timeline.unfold())
     expected = theirs[:, (theirs[0] < end) & (theirs[1] > begin)]
@@ -92,6 +101,44 @@ def _facets(result: ReplayResult) -> Iterator[tuple[str, object]]:
     yield "gaps", times.gaps[0]
     yield "how many gaps", times.gaps[1]
     yield "digest", timeline.digest
+
+
+def states_agree(full: ReplayResult, others: Iterable[ReplayResult], block_tokens: int) -> None:
+    """Raise AssertionError where what steps carry, who waits, or blocks in use differ from step to step."""
+    singles = StepRows(full.timeline, block_tokens)
+    expected = [singles.rows[name] for name in SAME_IN_A_ROW], changes(singles.kv_rows)
+    for other in others:
+        rows = StepRows(other.timeline, block_tokens)
+        found = [np.repeat(rows.rows[name], rows.rows["count"]) for name in SAME_IN_A_ROW], changes(rows.kv_rows)
+        for name, ours, theirs in zip(SAME_IN_A_ROW, expected[0], found[0], strict=True):
+            assert np.array_equal(ours, theirs), f"{name} of steps differ: {ours} and {theirs}"
+        assert expected[1] == found[1], "blocks in use differ"
+
+
+def changes(kv_rows: Mapping[str, np.ndarray]) -> list[tuple[int, ...]]:
+    """Return the rows in which the blocks in use of a replica are others than in the row before."""
+    names = ("replica", "kv_blocks_used", "kv_blocks_total", "start_ns")
+    found = list(zip(*(kv_rows[name].tolist() for name in names), strict=True))
+    return [row for before, row in zip([(-1, -1, -1, -1), *found], found, strict=False) if row[:3] != before[:3]]
+
+
+def figures_agree(folded: RunResult, full: RunResult, *, dashboard: bool = False) -> None:
+    """Raise AssertionError where a summary, or all of a dashboard, tells which of the replays it is of."""
+    ours, theirs = (
+        {name: value for name, value in summary_of(one).items() if name not in ("digest", "scenario")}
+        for one in (folded, full)
+    )
+    for name, value in ours.items():
+        assert value == theirs[name], f"{name} of the summaries differ: {value} and {theirs[name]}"
+    if dashboard:
+        named = {"digest": folded.scenario.digest, "scenario": dict(folded.scenario.document)}
+        pages = (
+            dashboard_of(
+                ours | named, plain_columns(one.requests), one.step_rows, one.timeline, one.token_gaps, overview()
+            )
+            for one in (folded, full)
+        )
+        assert len(set(pages)) == 1, "dashboards differ"
 
 
 def table(spans: Spans) -> np.ndarray:

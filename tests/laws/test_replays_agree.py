@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from clustersim.run.simulate import RunResult, simulate
-from tests.laws.agreement import agree
+from tests.laws.agreement import agree, figures_agree
+from tests.laws.everything import everything
 from tests.laws.hunt import MOST, WINDOWS
 from tests.laws.lane_cases import Case, case_input, cases
 from tests.laws.lane_corpus import CORPUS
@@ -56,6 +57,13 @@ def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> Non
     for column in ("admitted_ns", "first_token_ns", "finished_ns"):
         assert np.array_equal(folded.requests[column].filled(-1), full.requests[column].filled(-1))
     assert all(np.array_equal(a, b) for a, b in zip(folded.token_gaps, full.token_gaps, strict=True))
+    figures_agree(folded, full)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@given(everything().filter(lambda document: document["workload"]["requests"] > 4))
+def test_dashboards_do_not_tell_which_replay_they_are_of(document: dict[str, Any]) -> None:
+    figures_agree(*both(document), dashboard=True)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=SLOW)

@@ -109,7 +109,7 @@ class Trace:
 
 
 def written(tmp_path: Path, spans: PlainSpans = PIPELINE, name: str = "run.pftrace") -> Trace:
-    write_trace(tmp_path / name, spans, DEVICES, STEPS)
+    write_trace(tmp_path / name, spans, DEVICES, [STEPS])
     return Trace(tmp_path / name)
 
 
@@ -193,7 +193,7 @@ def test_abutting_empty_and_overlapping_spans_stay_apart(tmp_path: Path) -> None
 
 def test_the_same_run_gives_the_same_bytes_compressed_or_not(tmp_path: Path) -> None:
     for name in ("a.pftrace.gz", "b.pftrace.gz", "c.pftrace"):
-        write_trace(tmp_path / name, PIPELINE, DEVICES, STEPS)
+        write_trace(tmp_path / name, PIPELINE, DEVICES, [STEPS])
     first, second = (tmp_path / "a.pftrace.gz").read_bytes(), (tmp_path / "b.pftrace.gz").read_bytes()
     assert first == second
     assert gzip.decompress(first) == (tmp_path / "c.pftrace").read_bytes()

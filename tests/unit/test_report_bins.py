@@ -26,8 +26,19 @@ def test_an_interval_over_several_bins_counts_in_each() -> None:
 
 def test_weights_make_the_mean_one_over_steps_not_over_time() -> None:
     start, end = np.array([0, 90]), np.array([90, 100])  # one long step of 1 token, one short of 9
-    binned = bin_intervals(start, end, np.array([1, 9]), np.array([0, 100]), 1 / (end - start))
+    binned = bin_intervals(start, end, np.array([1, 9]), np.array([0, 100]), np.array([1, 1]))
     assert binned.mean.tolist() == [5.0]
+
+
+def test_steps_are_weighed_to_the_bit_alike_whether_rows_are_one_or_several() -> None:
+    """Nine steps of 7 ns in bins of 3 and 40 ns and beyond: rows of one step each, or those within a bin as one."""
+    edges, ends = np.array([0, 3, 40, 63]), np.arange(7, 64, 7)
+    whole = bin_intervals(ends - 7, ends, np.full(9, 11), edges, np.ones(9, int))
+    few = bin_intervals(
+        np.array([0, 7, 35, 42]), np.array([7, 35, 42, 63]), np.full(4, 11), edges, np.array([1, 4, 1, 3])
+    )
+    for name in ("low", "mean", "high", "lower", "upper"):
+        assert getattr(whole, name).tolist() == getattr(few, name).tolist()
 
 
 def test_where_values_are_many_a_band_leaves_out_the_rare_ones() -> None:
@@ -74,8 +85,8 @@ def test_a_gauge_holds_between_steps_and_drops_when_the_replica_is_empty() -> No
     steps = steps_of([(0, 0, 10, 2), (0, 13, 20, 2), (0, 50, 60, 1)])  # a pause of 3, then 30 ns without requests
     requests = requests_of([(0, 0, 20), (0, 0, 20), (0, 50, 60)])
     found = gauge(steps, requests, "running")
-    assert found.start_ns.tolist() == [0, 13, 20, 50, 60]
-    assert found.value.tolist() == [2, 2, 0, 1, 0]
+    assert found.start_ns.tolist() == [0, 20, 50, 60]
+    assert found.value.tolist() == [2, 0, 1, 0]
 
 
 def test_a_gauge_adds_up_replicas() -> None:

@@ -30,7 +30,7 @@ STEPS = {
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("trace") / "run.json"
-    write_trace(path, SPANS, DEVICES, STEPS)
+    write_trace(path, SPANS, DEVICES, [STEPS])
     return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 

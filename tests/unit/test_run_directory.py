@@ -185,9 +185,8 @@ def test_the_lanes_of_the_dashboard_show_no_more_ranks_than_the_layout_says(resu
     monkeypatch.setattr(run_directory, "dashboard_html", lambda *given, **named: shown.append(given[3]) or "")
     layout = overview()
     (lanes,) = (item for item in layout["figures"] if item["figure"] == "device_lanes")
-    steps = run_directory.step_columns(result.timeline)
     for most in (3, 64):
         lanes["max_ranks"] = most
         summary = summary_of(result)
-        run_directory.dashboard_of(summary, {}, steps, result.timeline, result.token_gaps, layout)
+        run_directory.dashboard_of(summary, {}, result.step_rows, result.timeline, result.token_gaps, layout)
     assert [sorted(set(spans.rank.tolist())) for spans in shown] == [[0, 1, 2], list(range(16))]
