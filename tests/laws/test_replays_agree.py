@@ -60,7 +60,7 @@ def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> Non
     figures_agree(folded, full)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=SLOW)
 @given(everything().filter(lambda document: document["workload"]["requests"] > 4))
 def test_dashboards_do_not_tell_which_replay_they_are_of(document: dict[str, Any]) -> None:
     figures_agree(*both(document), dashboard=True)
