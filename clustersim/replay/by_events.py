@@ -62,10 +62,12 @@ class EventReplay:
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
         if given.hand_over is not None:
-            self.hand_overs = HandOvers(self.env, self.network, prepared, self.replicas, self._done)
+            self.hand_overs = HandOvers(
+                self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
+            )
         self.front = Front(
-            self.entry, prepared.outages, self.recorder,
-            restart=self.fleet.restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
+            self.replicas, len(self.entry), prepared.outages, self.recorder,
+            restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
             reasons=self.reasons,
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
@@ -148,7 +150,7 @@ class EventReplay:
             sequence.keys = self.prepared.prefix_keys.of(request)
         index = self._route(sequence)
         replica = self.replicas[index]
-        elsewhere = None if self.hand_overs is None else self.hand_overs.refusal(sequence)
+        elsewhere = None if self.hand_overs is None else self.hand_overs.refusal(now, sequence)
         if self.hand_overs is not None:
             sequence = self.hand_overs.at_prefill(sequence)
         reason = replica.scheduler.refusal(sequence) or elsewhere or self._crowded(replica)
@@ -173,6 +175,19 @@ class EventReplay:
         """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
         self.replicas[self._route(sequence)].add_again(sequence)
 
+    def _restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Let a replica fail; see :meth:`Fleet.restart`."""
+        hand_overs = self.hand_overs
+        if hand_overs is None:
+            return self.fleet.restart(replica)
+        moved, gone = hand_overs.break_off(replica)
+        sequences, cancelled = self.fleet.restart(replica)
+        hand_overs.attach(replica)
+        return (*moved, *(hand_overs.anew(sequence) for sequence in sequences)), (*gone, *cancelled)
+
+    def _lose(self, replica: int, sequence: Sequence, reason: str) -> None:
+        self.front.lose(now_ns(self.env), replica, sequence, reason)
+
     def _crowded(self, replica: Replica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
         limit, now = self.given.serving.queue_limit, now_ns(self.env)
@@ -194,6 +209,8 @@ class EventReplay:
         now = now_ns(self.env)
         if any(what == FAULT for what, _ in due):
             self.front.change(now)
+            if self.hand_overs is not None:
+                self.hand_overs.rouse()
         for what, number in due:
             if what != FAULT:
                 self.patience.expire(now, what, number)
@@ -245,7 +262,8 @@ class EventReplay:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.aside):
                 self.preemptions[sequence.request] = sequence.preemptions
-        for sequence in self.front.waiting.values():
+        on_the_way = () if self.hand_overs is None else self.hand_overs.on_the_way
+        for sequence in (*self.front.waiting.values(), *on_the_way):
             self.preemptions[sequence.request] = sequence.preemptions
         return ReplayResult(
             timeline=timeline_of(self.recorder, layout=self.prepared.layout),

@@ -58,7 +58,7 @@ class Fleet:
 
     def restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
-        evicted = replica.fail(self.prepared.new_scheduler())
+        evicted = replica.fail(self.prepared.new_scheduler(replica.index))
         replica.swaps = self._swaps(replica)
         if not isinstance(replica, Member):
             replica.attach(self._pipeline(replica))

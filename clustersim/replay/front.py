@@ -27,6 +27,8 @@ class Front:
     Parameters
     ----------
     replicas : sequence of Replica
+    entries : int
+        How many of them requests arrive at, the first ones.
     outages : sequence of Outage
         Of each replica none that overlap or touch.
     recorder : Recorder
@@ -45,6 +47,7 @@ class Front:
     def __init__(
         self,
         replicas: Sequence[Replica],
+        entries: int,
         outages: Sequence[Outage],
         recorder: Recorder,
         restart: Callable[[Replica], tuple[tuple[Request, ...], tuple[Request, ...]]],
@@ -54,6 +57,7 @@ class Front:
         reasons: dict[int, str],
     ) -> None:
         self.replicas = replicas
+        self.entry = replicas[:entries]
         self.outages = outages
         self.recorder = recorder
         self.restart = restart
@@ -66,12 +70,12 @@ class Front:
     @property
     def living(self) -> Sequence[Replica]:
         """Replicas that can take a request."""
-        return [replica for replica in self.replicas if replica.alive] if self.outages else self.replicas
+        return [replica for replica in self.entry if replica.alive] if self.outages else self.entry
 
-    def comes_back(self, now: int) -> bool:
-        """Return whether some replica lives, or will."""
+    def comes_back(self, now: int, replicas: Sequence[Replica] | None = None) -> bool:
+        """Return whether some replica (of those at which requests arrive) lives, or will."""
         dead = {one.replica for one in self.outages if one.until_ns is None and one.at_ns <= now}
-        return len(dead) < len(self.replicas)
+        return any(one.index not in dead for one in (self.entry if replicas is None else replicas))
 
     def change(self, now: int) -> None:
         """Carry out the outages that begin or end now."""
@@ -89,13 +93,20 @@ class Front:
         moved += [(sequence, int(self.replica_of[request]), False) for request, sequence in kept.items()]
         for sequence, index, loses in sorted(moved, key=lambda one: one[0].request):
             if loses or not self.comes_back(now):
-                self.tell(now, LOST, index, sequence)
-                self.reasons[sequence.request] = self._why_lost(now, index, loses)
-                self.on_done(index, (sequence,))
+                self.lose(now, index, sequence, self._why_lost(now, index, loses))
+            elif (reason := self.entry[0].scheduler.refusal(sequence)) is not None:
+                self.lose(now, index, sequence, f"to be computed anew, it {reason}")
             elif self.living:
                 self.retry(sequence)
             else:
                 self.waiting[sequence.request] = sequence
+
+    def lose(self, now: int, replica: int, sequence: Request, reason: str) -> None:
+        """End a sequence that has no K/V and that nobody takes over."""
+        sequence.hands_over = False
+        self.tell(now, LOST, replica, sequence)
+        self.reasons[sequence.request] = reason
+        self.on_done(replica, (sequence,))
 
     def _why_lost(self, now: int, replica: int, loses: bool) -> str:
         """Return why a request is lost that was at a replica when that failed, or waited for it to come back."""

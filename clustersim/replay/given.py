@@ -241,10 +241,6 @@ class PreparedPool:
             lockstep=plan.dp if plan.is_lockstep else 1,
         )
 
-    def schedulers(self, role: Role) -> list[Scheduler]:
-        """Return a scheduler per replica, nothing in it."""
-        return [self.new_scheduler(role) for _ in range(self.given.plan.dp)]
-
     def new_scheduler(self, role: Role) -> Scheduler:
         """Return a scheduler with nothing in it."""
         given, plan = self.given, self.given.plan
@@ -317,9 +313,7 @@ class Prepared:
     @cached_property
     def schedulers(self) -> list[Scheduler]:
         """A scheduler per replica, nothing in it."""
-        if self.given.hand_over is None:
-            return self.pools[0].schedulers("all")
-        return [*self.pools[0].schedulers("prefill"), *self.pools[1].schedulers("decode")]
+        return [self.new_scheduler(replica) for pool in self.pools for replica in pool.replicas]
 
     @cached_property
     def prefix_keys(self) -> PrefixKeys | None:
@@ -329,17 +323,21 @@ class Prepared:
             return None
         return PrefixKeys(given.requests, given.serving.kv_block_tokens)
 
-    def new_scheduler(self) -> Scheduler:
-        """Return a scheduler with nothing in it, as a replica has it that comes back."""
-        return self.pools[0].new_scheduler("all")
+    def new_scheduler(self, replica: int) -> Scheduler:
+        """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
+        pool = self.pool_of(replica)
+        return pool.new_scheduler("all" if len(self.pools) == 1 else "prefill" if pool is self.pools[0] else "decode")
 
     @cached_property
     def outages(self) -> tuple[Outage, ...]:
         """When which replicas are down: all that share experts together."""
-        found = outages(self.given.faults, self.mesh, self.links_of)
-        if not self.given.plan.is_lockstep:
-            return found
-        return tuple(replace(one, replica=replica) for replica in range(self.given.plan.dp) for one in found)
+        found: list[Outage] = []
+        for pool in self.pools:
+            mine = outages(self.given.faults, pool.mesh, self.links_of, pool.first_replica)
+            if pool.given.plan.is_lockstep:
+                mine = tuple(replace(one, replica=replica) for replica in pool.replicas for one in mine)
+            found += mine
+        return tuple(found)
 
     @cached_property
     def slowing(self) -> tuple[Fault, ...]:
@@ -350,31 +348,31 @@ class Prepared:
         """Return what slows a replica down; None when nothing ever does."""
         if not self.slowing:
             return None
-        stages = range(self.given.plan.pp)
+        pool = self.pool_of(replica)
+        stages = range(pool.given.plan.pp)
         return Strains(
             self.slowing,
-            [self.mesh.stage_devices(replica, stage) for stage in stages],
+            [pool.stage_devices(replica, stage) for stage in stages],
             [self.links_of_stage(replica, stage) for stage in stages],
             self.given.topology.link_capacity,
         )
 
     def links_of(self, replica: int) -> frozenset[int]:
-        """Return every link that the communications of a replica may use, and its copies to host memory."""
-        stages = [self.links_of_stage(replica, stage) for stage in range(self.given.plan.pp)]
-        hosts = self.given.topology.hosts if self.given.host is not None else None
-        swaps = (
-            ()
-            if hosts is None
-            else (
-                hosts.host_path(device, out=out)
-                for stage in range(self.given.plan.pp)
-                for device in self.mesh.stage_devices(replica, stage)
-                for out in (True, False)
-            )
-        )
-        return frozenset().union(*stages, *swaps)
+        """Return every link that the communications of a replica, its hand-overs or its copies to a host may use."""
+        pool = self.pool_of(replica)
+        stages = range(pool.given.plan.pp)
+        devices = {device for stage in stages for device in pool.stage_devices(replica, stage)}
+        found = [self.links_of_stage(replica, stage) for stage in stages]
+        found += [
+            self.given.comm.links("send", pair) for pair in self._hand_over_pairs() if not devices.isdisjoint(pair)
+        ]
+        hosts = self.given.topology.hosts
+        if pool.given.host is not None and hosts is not None:
+            found += [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
+        return frozenset().union(*found)
 
     def links_of_stage(self, replica: int, stage: int) -> frozenset[int]:
         """Return every link that a stage's collectives, or its sends, may use."""
-        programs = list(self.programs[replica, stage].values())
-        return links_of_stage(self.mesh, programs, self.given.comm, replica, stage)
+        pool = self.pool_of(replica)
+        programs = list(pool.programs[replica, stage].values())
+        return links_of_stage(pool.mesh, programs, self.given.comm, replica - pool.first_replica, stage)

@@ -18,26 +18,22 @@ that step has all blocks that it needs, so whatever decode blocks are set aside 
 wait for blocks that the other one holds in the other pool. What earlier chunks computed leaves at once, each layer of
 the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
 
-A client may give a request up on its way. Before a decode replica has set blocks aside nothing has moved, and it is
-gone at once. Later its transfers run to their end, since what an RDMA read was asked for is not called back: then it
-has arrived, and is let go with its blocks in both pools, as vLLM frees those of an aborted request when its connector
-tells that it has finished receiving.
-
-What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``).
+What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``). What
+ends early, or fails, is in ``replay.passages``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from simpy import Environment
 
 from clustersim.plan.reshard import Shard
 from clustersim.replay.given import Prepared
-from clustersim.replay.instant import HAND_OVER, at, now_ns
+from clustersim.replay.instant import now_ns
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.network import Network
+from clustersim.replay.passages import NOBODY, OnDone, Passage, Passages
 from clustersim.replay.replica import Replica
 from clustersim.replay.wiring import OnLayer
 from clustersim.serving.decision import Decision
@@ -46,28 +42,8 @@ from clustersim.serving.router import make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
 
-OnDone = Callable[[int, tuple[Sequence, ...]], None]
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Passage:
-    """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet.
-
-    ``start`` is the first token of what leaves layer by layer, ``passed`` has the layers that can leave.
-    """
-
-    left: Sequence
-    sequence: Sequence
-    source: int
-    target: int = -1
-    start: int = 0
-    passed: list[int] = field(default_factory=list)
-    reserved: bool = False
-    sampled: bool = False
-    missing: int = 0
-
-
-class HandOvers:
+class HandOvers(Passages):
     """Everything between the two pools of a run.
 
     Parameters
@@ -78,44 +54,50 @@ class HandOvers:
     replicas : list of Replica
         Of both.
     on_done : callable
-        Called with (replica, sequences that were let go when they had arrived).
+        Called with (replica, sequences that their clients gave up, and that are gone).
+    lose : callable
+        Called with (replica, sequence, reason) for one that nobody will ever decode.
     """
 
     def __init__(
-        self, env: Environment, network: Network, prepared: Prepared, replicas: list[Replica], on_done: OnDone
+        self,
+        env: Environment,
+        network: Network,
+        prepared: Prepared,
+        replicas: list[Replica],
+        *,
+        on_done: OnDone,
+        lose: Callable[[int, Sequence, str], None],
     ) -> None:
         given = prepared.given
         assert given.hand_over is not None
-        self.env = env
-        self.prepared = prepared
+        moves = KvMoves(env, network, given.comm, prepared.recorder, self._moved, network.weak)
+        super().__init__(env, prepared, replicas, moves, on_done, lose)
         self.shards = given.hand_over.shards
         self.layerwise = given.hand_over.layerwise
-        self.replicas = replicas
-        self.on_done = on_done
-        self.prefill, self.decode = prepared.pools
         self.decoders = [replicas[index] for index in self.decode.replicas]
         self.router = make_router(given.hand_over.pool.serving, given.seed, stream="router of the decode pool")
-        self.moves = KvMoves(env, network, given.comm, prepared.recorder, self._moved)
-        self.outputs = given.requests.output_tokens
-        self.passages: dict[int, _Passage] = {}
-        self.there: dict[int, tuple[int, Sequence]] = {}
-        """Where requests are that have arrived, and as what."""
-        self.leaving: dict[int, None] = {}
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
         self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
-        self.armed = False
         for replica in self.decoders:
             _decoder(replica).on_reserve = self._sender(replica.index)
         if self.layerwise:
-            for index in self.prefill.replicas:
+            for index in prepared.pools[0].replicas:
                 replicas[index].on_launch = self._launched
 
     def _sender(self, index: int) -> Callable[[Sequence], None]:
         return lambda sequence: self._send(sequence, index)
 
-    def refusal(self, sequence: Sequence) -> str | None:
+    def attach(self, replica: Replica) -> None:
+        """Learn of the blocks that a new scheduler of a decode replica sets aside."""
+        if isinstance(replica.scheduler, DecodeScheduler):
+            replica.scheduler.on_reserve = self._sender(replica.index)
+
+    def refusal(self, now: int, sequence: Sequence) -> str | None:
         """Return why a request could never decode, or None."""
+        if sequence.output_tokens > 1 and self._hopeless(now):
+            return "every decode replica has failed, and none comes back"
         reason = self.decoders[0].scheduler.refusal(sequence)
         return None if reason is None else f"to decode, it {reason}"
 
@@ -132,10 +114,11 @@ class HandOvers:
             return None
         for sequence in last:
             self._open(replica, sequence, sequence.computed)
-        requests = [sequence.request for sequence in last]
+        passages = [self.passages[sequence.request] for sequence in last]
 
         def passed(layer: int) -> None:
-            self.passed |= dict.fromkeys((request, layer) for request in requests if request in self.passages)
+            mine = [p.left.request for p in passages if self.passages.get(p.left.request) is p]
+            self.passed |= dict.fromkeys((request, layer) for request in mine)
             self._arm()
 
         return passed
@@ -146,14 +129,15 @@ class HandOvers:
             request=left.request,
             prompt_tokens=left.prompt_tokens,
             output_tokens=int(self.outputs[left.request]),
-            computed=left.prompt_tokens,
-            generated=1,
+            computed=left.prompt_tokens + left.output_tokens - 1,
+            generated=left.output_tokens,
             admitted=True,
             preemptions=left.preemptions,
             arrived_ns=left.arrived_ns,
             priority=left.priority,
         )
-        self.passages[left.request] = _Passage(left=left, sequence=sequence, source=replica, start=start)
+        self.passages[left.request] = Passage(left=left, sequence=sequence, source=replica, start=start)
+        self.stranded.pop(left.request, None)
         self.leaving[left.request] = None
         self._arm()
 
@@ -164,11 +148,8 @@ class HandOvers:
         passage = self.passages[left.request]
         passage.sampled = True
         self._check(passage)
-
-    def _arm(self) -> None:
-        if not self.armed:
-            self.armed = True
-            at(self.env, 0, HAND_OVER, self._settle)
+        if passage.target == NOBODY:
+            self._arm()
 
     def _settle(self, _: None) -> None:
         """Let arrive what has arrived, route what leaves, and start transfers, each in the order of requests."""
@@ -178,10 +159,16 @@ class HandOvers:
         for request in landed:
             self._land(now, self.passages.pop(request))
         leaving, self.leaving = sorted(self.leaving), {}
+        living = [replica for replica in self.decoders if replica.alive] if self.prepared.outages else self.decoders
         for request in leaving:
-            passage = self.passages[request]
-            passage.target = self.router.route(now, passage.sequence, self.decoders)
-            self.replicas[passage.target].take_over(passage.sequence)
+            if not living:
+                self.stranded[request] = None
+            elif request in self.passages:
+                passage = self.passages[request]
+                passage.target = self.router.route(now, passage.sequence, living)
+                self.replicas[passage.target].take_over(passage.sequence)
+        if self.stranded:
+            self._lose_stranded(now)
         passed, self.passed = sorted(self.passed), {}
         for request, layer in passed:
             passage = self.passages[request]
@@ -204,15 +191,15 @@ class HandOvers:
             self._ask_layer(passage, layer)
         self._arm()
 
-    def _ask_layer(self, passage: _Passage, layer: int) -> None:
+    def _ask_layer(self, passage: Passage, layer: int) -> None:
         """Ask for the transfers of what the last chunk adds to a layer."""
-        tokens = passage.sequence.prompt_tokens - passage.start
+        tokens = passage.sequence.computed - passage.start
         for shard in self.shards:
             if layer in shard.layers:
                 each = shard.layer_bytes[shard.layers.index(layer)]
                 self._ask(passage, shard, layer, passage.start, tokens, each)
 
-    def _ask(self, passage: _Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
+    def _ask(self, passage: Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
         self.moves.ask(
             Move(
                 request=passage.sequence.request,
@@ -239,13 +226,13 @@ class HandOvers:
         self._check(passage)
         self._arm()
 
-    def _check(self, passage: _Passage) -> None:
+    def _check(self, passage: Passage) -> None:
         """Let a sequence arrive of which nothing is missing."""
         if passage.reserved and passage.sampled and passage.missing == 0:
             self.landed[passage.sequence.request] = None
             self._arm()
 
-    def _land(self, now: int, passage: _Passage) -> None:
+    def _land(self, now: int, passage: Passage) -> None:
         source = self.replicas[passage.source]
         scheduler = source.scheduler
         assert isinstance(scheduler, PrefillScheduler)
@@ -258,39 +245,7 @@ class HandOvers:
             target.cancel(sequence)
             self.on_done(target.index, (sequence,))
         else:
-            self.there[sequence.request] = target.index, sequence
-
-    def has(self, request: int) -> bool:
-        """Return whether a request is on its way, or has arrived and not ended."""
-        return request in self.passages or request in self.there
-
-    def cancel(self, request: int) -> tuple[int, Sequence] | None:
-        """Let a request go that is on its way or has arrived.
-
-        Returns
-        -------
-        (int, Sequence) or None
-            Where it was, and as what; None: it goes when its transfers, or the step that carries it, have ended.
-        """
-        passage = self.passages.get(request)
-        if passage is None:
-            index, sequence = self.there[request]
-            return (index, sequence) if self.replicas[index].cancel(sequence) else None
-        if passage.reserved:
-            passage.sequence.leaving = True
-            return None
-        del self.passages[request]
-        self.replicas[passage.target].expect_no_more(passage.sequence)
-        source = self.replicas[passage.source]
-        if not passage.sampled:  # the step with its last chunk is under way
-            source.cancel(passage.left)
-            return None
-        source.discard(passage.left)
-        return passage.source, passage.sequence
-
-    def ended(self, request: int) -> None:
-        """Forget a request that has ended."""
-        self.there.pop(request, None)
+            self.there[sequence.request] = passage
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

@@ -17,6 +17,7 @@ from clustersim.clock import to_ns
 from clustersim.replay.comm import CommTable
 from clustersim.replay.instant import now_ns
 from clustersim.replay.network import Network
+from clustersim.replay.strain import WeakLinks
 from clustersim.timeline.record import Recorder
 
 
@@ -33,6 +34,8 @@ class Move:
     payload_bytes : float
     serial, start_ns : int
         Its place in the order of asking, and when it started.
+    dead : bool
+        Whether what it leaves or reaches has failed.
     """
 
     request: int
@@ -44,6 +47,7 @@ class Move:
     payload_bytes: float
     serial: int = 0
     start_ns: int = 0
+    dead: bool = False
 
 
 class KvMoves:
@@ -54,6 +58,8 @@ class KvMoves:
     env, network, comm, recorder
     on_moved : callable
         Called with each transfer that has ended.
+    weak : WeakLinks, optional
+        Links that carry less at times: a transfer that starts then takes as much longer.
     """
 
     def __init__(
@@ -63,12 +69,14 @@ class KvMoves:
         comm: CommTable,
         recorder: Recorder,
         on_moved: Callable[[Move], None],
+        weak: WeakLinks | None = None,
     ) -> None:
         self.env = env
         self.network = network
         self.comm = comm
         self.recorder = recorder
         self.on_moved = on_moved
+        self.weak = weak
         self.asked = 0
         self.queues: dict[int, deque[Move]] = {}
         """By the rank that they leave; the first may be under way."""
@@ -94,18 +102,36 @@ class KvMoves:
         self.reached.add(to_rank)
         move.start_ns = now_ns(self.env)
         pair = device, to_device
-        seconds = self.comm.seconds(self.comm.number("send", pair), move.payload_bytes)
+        duration = to_ns(self.comm.seconds(self.comm.number("send", pair), move.payload_bytes))
+        plan = self.comm.chosen("send", pair, move.payload_bytes)
+        if self.weak is not None:
+            plan, duration = self.weak.strain(move.start_ns).communication(plan, move.payload_bytes, duration)
         self.network.begin(
             (move.source[0], -1, move.request, move.layer, rank, to_rank),
-            self.comm.chosen("send", pair, move.payload_bytes),
+            plan,
             move.payload_bytes,
-            to_ns(seconds),
+            duration,
             self._ended,
             move,
             foreign=True,
+            owner=move,
         )
 
+    def drop(self, request: int) -> None:
+        """Forget the transfers of a request: what they leave or reach has failed. :meth:`start` starts others."""
+        for rank, queue in self.queues.items():
+            mine = [move for move in queue if move.request == request]
+            if mine and mine[0] is queue[0] and rank in self.sending:
+                mine[0].dead = True
+                self.network.drop(mine[0])
+                self.sending.remove(rank)
+                self.reached.remove(mine[0].target[1])
+            for move in mine:
+                queue.remove(move)
+
     def _ended(self, move: Move) -> None:
+        if move.dead:
+            return
         (replica, rank, _), (to_replica, to_rank, _) = move.source, move.target
         self.queues[rank].popleft()
         self.sending.remove(rank)

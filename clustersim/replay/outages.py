@@ -31,8 +31,10 @@ class Outage:
         return f"{self.cause}, which replica {self.replica} needs, failed at {self.at_ns / NS_PER_S:g} s"
 
 
-def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], frozenset[int]]) -> tuple[Outage, ...]:
-    """Return the outages of all replicas, in order of replicas and instants.
+def outages(
+    faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], frozenset[int]], first_replica: int = 0
+) -> tuple[Outage, ...]:
+    """Return the outages of all replicas of a mesh, in order of replicas and instants.
 
     Parameters
     ----------
@@ -40,6 +42,8 @@ def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], froze
     mesh : Mesh
     links_of : callable
         Replica → every link that it may use; asked for links that fail only.
+    first_replica : int
+        Number of the first one.
     """
     found = []
     for fault in faults:
@@ -47,11 +51,12 @@ def outages(faults: Sequence[Fault], mesh: Mesh, links_of: Callable[[int], froze
             continue
         for replica in range(mesh.plan.dp):
             ranks = {device for stage in range(mesh.plan.pp) for device in mesh.stage_devices(replica, stage)}
-            hit = not ranks.isdisjoint(fault.devices) or (fault.links and not links_of(replica).isdisjoint(fault.links))
+            uses = links_of(first_replica + replica) if fault.links else frozenset[int]()
+            hit = not ranks.isdisjoint(fault.devices) or not uses.isdisjoint(fault.links)
             if hit:
                 found.append(
                     Outage(
-                        replica=replica,
+                        replica=first_replica + replica,
                         at_ns=fault.at_ns,
                         until_ns=fault.until_ns,
                         loses=fault.loses,

@@ -158,15 +158,16 @@ class Pipeline:
     def _start_strained(self, stage: int, micro: MicroBatch, strain: Strain) -> None:
         """Run a pass operator by operator, on ranks of which each takes its own time."""
         wiring = self.stages[stage]
+        template, program = wiring.programs[micro.kind].template, wiring.expanded(micro.kind)
         run = EventPass(
             self.env,
-            wiring.expanded(micro.kind),
+            program,
             micro.durations[stage].tolist(),
             self._communicator(stage, micro),
             lambda ranks: self._left(stage, micro, ranks),
             lambda: self._free(stage, micro),
+            event_marks(template, program, micro.on_layer),
         )
-        template = wiring.programs[micro.kind].template
         streams = template.instance_stream[template.node_instance].tolist()
         for node, (stream, members) in enumerate(zip(streams, template.members, strict=True)):
             if stream == COMPUTE and run.program.members[node] is None:

@@ -92,6 +92,23 @@ class Replica(SteadyRuns):
         self._left((sequence,))
         self._decide_anew()
 
+    def give_up(self, sequence: Sequence) -> None:
+        """Take back the blocks that were set aside for a sequence which will not come."""
+        assert isinstance(self.scheduler, DecodeScheduler)
+        now = now_ns(self.env)
+        self._catch_up(now)
+        self.scheduler.give_up(now, sequence)
+        self._left((sequence,))
+        self.flush()
+        self._decide_anew()
+
+    def lose(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and can't leave."""
+        assert isinstance(self.scheduler, PrefillScheduler)
+        self.scheduler.lose(now_ns(self.env), sequence)
+        self.flush()
+        self._decide_anew()
+
     def discard(self, sequence: Sequence) -> None:
         """Let a sequence go that is computed and waits to leave, since its client gives it up."""
         assert isinstance(self.scheduler, PrefillScheduler)

@@ -123,6 +123,14 @@ class WeakLinks:
         self.capacity = capacity
         self.links = frozenset(link for fault in faults for link in fault.links)
 
+    def strain(self, now: int) -> Strain:
+        """Return what communications suffer that start at an instant."""
+        shares: dict[int, float] = {}
+        for fault in self.faults:
+            for link in fault.links if fault.covers(now) else ():
+                shares[link] = shares.get(link, 1.0) * fault.share
+        return Strain(slow={}, shares=shares, capacity=self.capacity)
+
     def at(self, now: int) -> FloatArray:
         """Return the capacity of every link at an instant, bytes per second."""
         found = self.capacity.copy()

@@ -106,7 +106,18 @@ def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:
         given = given_of(one, blocks if number == 0 else kv_blocks(one), replicas, ranks)
         found.append(replace(given, **kv_declared(deployment_of(one))))
         replicas, ranks = replicas + one.plan.dp, ranks + one.plan.world
-    return tuple(found)
+    if not scenario.faults:
+        return tuple(found)
+    down = _down(scenario)
+    return tuple(
+        replace(
+            given,
+            down=down,
+            slow=tuple((given.first_rank + one[0], *one[1:]) for one in given.slow),
+            weak_groups=tuple((one[0], given.first_rank + one[1], *one[2:]) for one in given.weak_groups),
+        )
+        for given in found
+    )
 
 
 def history_of(

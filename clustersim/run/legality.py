@@ -53,7 +53,7 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     derives from it, so that what runs is what was checked.
     """
     if scenario.pools:
-        return in_each_pool(scenario, check_scenario_plan, tuple(apart(scenario)))
+        return in_each_pool(scenario, _check_pool, tuple(apart(scenario)))
     numbers = _numbers(scenario)
     verdict = check_plan(**numbers)
     if verdict.verdict != "legal":
@@ -62,6 +62,14 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     layout = _simulated_layout(scenario, layout_of(deployment_of(scenario)), memory)
     limits = replace(numbers["limits"], kv_blocks=max(1, pool_blocks(scenario, memory)))
     return check_plan(**numbers | {"limits": limits}, layout=layout)
+
+
+def _check_pool(scenario: Scenario) -> Verdict:
+    """Check one of two pools; where both have too few devices, which is told once, as if it had them for itself."""
+    placement, devices = scenario.plan.placement, len(scenario.topology.devices)
+    if placement is not None and max(placement) >= devices:
+        scenario = replace(scenario, plan=replace(scenario.plan, placement=None))
+    return check_scenario_plan(scenario)
 
 
 def scenario_memory(scenario: Scenario) -> tuple[RankMemory, ...]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural
+
+_PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep)\b")
 
 
 def in_each_pool(
@@ -27,7 +31,10 @@ def in_each_pool(
     looked: dict[tuple[str, str], LookedAt] = {}
     for pool, one in zip(scenario.pools, scenario.each_pool(), strict=True):
         verdict = check(one)
-        violations += [replace(found, where=in_pool(pool.name, found.where)) for found in verdict.violations]
+        violations += [
+            replace(found, where=in_pool(pool.name, found.where), fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix))
+            for found in verdict.violations
+        ]
         for rule in verdict.rules:
             known = looked.get((rule.level, rule.id))
             looked[rule.level, rule.id] = (
@@ -49,6 +56,8 @@ def apart(scenario: Scenario) -> Iterator[Violation]:
     prefill, decode = (pool.plan for pool in scenario.pools)
     topology = scenario.topology
     devices, world = len(topology.devices), prefill.world + decode.world
+    if max(prefill.world, decode.world) > devices:
+        return  # which is told of that pool
     if world > devices:
         yield Violation(
             rule="DP-1",

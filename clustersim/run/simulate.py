@@ -182,8 +182,6 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     """Resolve a scenario into what a replay is a function of."""
-    if scenario.pools and scenario.faults:
-        raise InputError(scenario.problem("faults", "faults cannot be simulated yet beside two pools; leave it out"))
     each = scenario.each_pool()
     scenario.refuse_split_lockstep("simulated")
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, RECEIVED, Decision
+from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, PREEMPTED, RECEIVED, Decision
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -36,6 +36,13 @@ class PrefillScheduler(Scheduler):
         """Take back the blocks of a sequence that is computed and waits to leave: its client gave it up."""
         self._release(sequence)
         self._note(now, CANCELLED, sequence, sequence.generated)
+
+    def lose(self, now: int, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and can't leave: this has failed, or nobody is there."""
+        self._release(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self._note(now, PREEMPTED, sequence, sequence.generated)
 
 
 class DecodeScheduler(Scheduler):
@@ -73,6 +80,13 @@ class DecodeScheduler(Scheduler):
     def _admits(self, sequence: Sequence) -> bool:
         del sequence
         return len(self.running) + self.receiving < self.config.max_batch_requests
+
+    def give_up(self, now: int, sequence: Sequence) -> None:
+        """Take back the blocks that were set aside for a sequence which will not come."""
+        self.receiving -= 1
+        self._release(sequence)
+        sequence.preemptions += 1
+        self._note(now, PREEMPTED, sequence, sequence.generated)
 
     def received(self, now: int, sequence: Sequence) -> None:
         """Let a sequence decode whose K/V is here now."""

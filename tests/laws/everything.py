@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.laws.random_scenarios import disaggregated, impatience, swapped, troubled
+from tests.laws.random_scenarios import disaggregated, faults_of, impatience, swapped, troubled
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
 SCHEDULER: Final = f"{USER}/pace_keeper.py:PaceKeeper"
@@ -26,12 +26,18 @@ def left_early(draw: st.DrawFn, found: dict[str, Any]) -> dict[str, Any]:
 
 
 @st.composite
+def failing_pools(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw two pools in which something fails or gets slower, often with clients that give up."""
+    found = draw(disaggregated())
+    found = draw(left_early(found)) if draw(st.booleans()) else found
+    return found | {"faults": draw(faults_of(found)) if draw(st.integers(0, 3)) else []}
+
+
+@st.composite
 def everything(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario: one pool with troubles mostly, else two pools, or sequences that are swapped."""
     kind = draw(st.integers(0, 9))
-    found = draw(disaggregated() if kind == 0 else swapped() if kind == 1 else troubled())
-    if kind == 0:
-        found = draw(left_early(found))
+    found = draw(failing_pools() if kind == 0 else swapped() if kind == 1 else troubled())
     serving = found["serving"]
     if kind > 1 and draw(st.integers(0, 5)) == 0 and not serving.get("prefix_caching"):
         kept = {key: value for key, value in serving.items() if key not in ("order", "long_prompt_tokens")}

@@ -162,6 +162,8 @@ def faults_of(draw: st.DrawFn, document: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def _ranks(plan: dict[str, Any]) -> int:
+    if "prefill" in plan:
+        return _ranks(plan["prefill"]) + _ranks(plan["decode"])
     sp = plan.get("sp")
     whole: int = plan["dp"] * plan["pp"] * plan["tp"] * (sp["degree"] if sp else 1)
     return whole

@@ -11,7 +11,7 @@ from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import HANDED_OVER, RECEIVED
 from tests.laws.accounts import account_for
-from tests.laws.everything import left_early
+from tests.laws.everything import failing_pools, left_early
 from tests.laws.random_scenarios import disaggregated, scenario_of
 
 
@@ -37,6 +37,12 @@ def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> N
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(disaggregated().flatmap(left_early))
 def test_replays_of_two_pools_agree_where_clients_give_up(document: dict[str, Any]) -> None:
+    account_for(document)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(failing_pools())
+def test_replays_of_two_pools_agree_where_something_fails(document: dict[str, Any]) -> None:
     account_for(document)
 
 

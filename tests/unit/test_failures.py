@@ -20,7 +20,7 @@ from clustersim.replay.strain import Strain
 from clustersim.report.summary import summary_of
 from clustersim.report.words import remarks
 from clustersim.run.audit import check_run
-from clustersim.run.simulate import replay_input, simulate
+from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
 from clustersim.serving.decision import FACT_KINDS
 from tests.laws.accounts import audited_again
@@ -276,14 +276,6 @@ def test_what_is_slow_one_after_the_other_is_not_slow_together():
 def test_a_time_that_64_bits_do_not_hold_is_an_error_of_the_input(mode):
     with pytest.raises(InputError, match="simulated time exceeds 292 years"):
         run([(0, 4, 2)], (Fault(at_ns=0, devices=(0,), slowdown=1e18),), mode=mode)
-
-
-def test_faults_beside_two_pools_are_refused():
-    pools = ("serving.scheduler=disaggregated", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "expect={}")
-    scenario = load("quickstart", (*pools, "faults=[{device: 0, at: 1 s}]"))
-    with pytest.raises(InputError) as raised:
-        replay_input(scenario, scenario.requests())
-    assert "faults cannot be simulated yet beside two pools" in str(raised.value)
 
 
 MOVED = """

@@ -119,6 +119,19 @@ def test_check_judges_both_plans_and_that_they_are_apart(plan, where, message):
     assert str(problem(scenario, found)).startswith("pools.yaml:")
 
 
+@pytest.mark.parametrize(
+    ("plan", "where", "fix"),
+    [
+        ({"prefill": {"tp": 8}, "decode": {"tp": 8}}, "plan.decode.dp", "use fewer replicas, or a larger topology"),
+        ({"prefill": {"tp": 4, "dp": 4}, "decode": {"tp": 8}}, "plan.prefill.dp", "use plan.prefill.dp 2 or"),
+    ],
+)  # fmt: skip
+def test_pools_with_too_few_devices_are_told_so_once(plan, where, fix):
+    (found,) = check_scenario(built(document(plan))).violations
+    assert found.where == where
+    assert found.fix.startswith(fix)
+
+
 def test_check_looks_at_both_pools_plans_and_graphs():
     verdict = check_scenario(built(document()))
     assert verdict.verdict == "legal"

@@ -60,8 +60,7 @@ def none_lost(reading: Reading) -> Finding:
     handed_over = np.bincount(facts["request"][facts["kind"] == HANDED_OVER], minlength=count)
     held = admitted - preempted - handed_over
     if cut:  # blocks are set aside where a sequence is to go on before its own come back
-        on_the_way = facts["request"][reading.hand_overs.reserved]
-        held[on_the_way] -= handed_over[on_the_way] == 0
+        held -= np.bincount(reading.hand_overs.unused, minlength=count)
     tells_admission = own or bool(admitted.any())
 
     def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:

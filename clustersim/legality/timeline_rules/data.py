@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import ADMITTED
+from clustersim.legality.history import ADMITTED, RECEIVED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.handed_over import whole_cache
@@ -31,7 +31,7 @@ def stays(reading: Reading) -> Finding:
             )
         )
     if facts is not None:
-        rows = np.setdiff1d(np.arange(len(facts["request"])), reading.hand_overs.reserved)
+        rows = np.setdiff1d(np.arange(len(facts["request"])), _set_aside(reading))
         at = reading.hand_overs.of(facts["request"].astype(np.int64)[rows])
         replica = facts["replica"].astype(np.int64)[rows]
         if len(reading.hand_overs):  # what is decided on the replica that receives counts as decided where it arrived
@@ -72,14 +72,28 @@ def stays(reading: Reading) -> Finding:
     return merged(*findings)
 
 
+def _set_aside(reading: Reading) -> Int64Array:
+    """Return the facts that only set blocks aside for what is elsewhere, or give them back as it does not come."""
+    found, journeys = reading.hand_overs.reserved, reading.hand_overs.journeys
+    return found if journeys is None else np.concatenate((found, journeys.vain))
+
+
 def _moved_by_failures(reading: Reading) -> Int64Array:
-    """Return the requests whose facts go from a replica to another one only while the former is out of order."""
-    facts = reading.history.facts
+    """Return the requests whose facts go from a replica to another one only while the former is out of order.
+
+    Or with a hand-over.
+    """
+    facts, hand_overs = reading.history.facts, reading.hand_overs
     assert facts is not None
-    order = np.lexsort((facts["time_ns"], facts["request"]))  # stable: at one instant in the order of the record
+    rows = np.setdiff1d(np.arange(len(facts["request"])), _set_aside(reading))
+    order = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]  # at one instant as recorded
     request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
     moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
     legal = reading.failed_between(replica[moves], time[moves], time[moves + 1])
+    if len(hand_overs):
+        at = hand_overs.of(request[moves], time[moves + 1])
+        handed = (at >= 0) & (facts["kind"][order[moves + 1]] == RECEIVED) & (hand_overs.came_ns[at] == time[moves + 1])
+        legal |= handed & (hand_overs.source[at] == replica[moves]) & (hand_overs.target[at] == replica[moves + 1])
     found: Int64Array = np.setdiff1d(request[moves[legal]], request[moves[~legal]])
     return found
 
@@ -89,7 +103,7 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
     facts, pieces = reading.history.facts, reading.pieces
     if pieces is None or facts is None:
         return NOTHING
-    rows = reading.facts_of(ADMITTED)
+    rows = np.setdiff1d(reading.facts_of(ADMITTED, RECEIVED), reading.hand_overs.reserved)
     rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
     request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
     mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))

@@ -10,8 +10,8 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.timeline_rules.hand_over import NONE, HandOvers
-from clustersim.legality.timeline_rules.pieces import Pieces
+from clustersim.legality.timeline_rules.hand_over import NONE, HandOvers, numbered
+from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.written import written_at
 from clustersim.timeline.tables import Table
 
@@ -28,9 +28,14 @@ def _told_on_both(found: HandOvers) -> Finding:
         (found.left, found.came, "is handed over by replica {}, but no replica received it"),
         (found.came, found.left, "is received by replica {}, but none handed it over"),
     ):
-        request = one["request"]
-        twice = np.concatenate((np.zeros(1, bool), request[1:] == request[:-1]))[: len(request)]
-        alone = ~np.isin(request, other["request"]) & (not cut or one is found.came)
+        request, partner = one["request"], other["request"]
+        if found.again:
+            twice = np.zeros(len(request), bool)
+            alone = ~np.isin(numbered(request), numbered(partner))
+        else:
+            twice = np.concatenate((np.zeros(1, bool), request[1:] == request[:-1]))[: len(request)]
+            alone = ~np.isin(request, partner)
+        alone &= not cut or one is found.came
         findings.append(
             judged(
                 len(request),
@@ -44,7 +49,8 @@ def _told_on_both(found: HandOvers) -> Finding:
         )
     moves = found.moves
     if moves is not None and not cut:
-        silent = (moves["from_replica"] != moves["to_replica"]) & (found.of(moves["request"]) < 0)
+        silent = (moves["from_replica"] != moves["to_replica"]) & (found.of_moves(moves) < 0)
+        silent &= ~_broken_off(found, moves)
         findings.append(
             judged(
                 len(silent),
@@ -55,6 +61,21 @@ def _told_on_both(found: HandOvers) -> Finding:
             )
         )
     return merged(*findings)
+
+
+def _broken_off(found: HandOvers, moves: Table) -> BoolArray:
+    """Return which transfers had ended when what their request left or reached failed, and its blocks came back."""
+    broken = np.zeros(len(moves["request"]), bool)
+    facts, journeys = found.history.facts, found.journeys
+    if facts is None or journeys is None:
+        return broken
+    names = ("request", "replica", "time_ns")
+    given_back = set(zip(*(facts[name][journeys.vain].tolist() for name in names), strict=True))
+    for failed, since, _ in found.history.given.down:
+        hit = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
+        for row in np.flatnonzero(hit & (moves["end_ns"] <= since)).tolist():
+            broken[row] |= (int(moves["request"][row]), int(moves["to_replica"][row]), since) in given_back
+    return broken
 
 
 def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
@@ -88,7 +109,25 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
             )
         )
         findings.append(_started(found, pieces))
+        findings.append(_survived(found, pieces.begin[last], at))
     return merged(*findings)
+
+
+def _survived(found: HandOvers, begun: Int64Array, at: Int64Array) -> Finding:
+    """Judge whether nothing that a hand-over leaves has failed since the last of what it hands over was computed."""
+    lost = np.zeros(len(at), bool)
+    for failed, since, _ in found.history.given.down:
+        lost |= (found.source[at] == failed) & (begun < since) & (since < found.left_ns[at])
+    return judged(
+        0,
+        lost,
+        lambda i: f"request {found.request[at[i]]}",
+        lambda i: (
+            f"is handed over by replica {found.source[at[i]]} at {found.left_ns[at[i]]:,} ns, which has failed since "
+            f"it computed the prompt, and lost its entries"
+        ),
+        "compute anew what was lost with the replica that had it",
+    )
 
 
 def _started(found: HandOvers, pieces: Pieces) -> Finding:
@@ -101,7 +140,7 @@ def _started(found: HandOvers, pieces: Pieces) -> Finding:
     if moves is None:
         return NOTHING
     piece_of = found.last_piece(pieces)
-    at = found.of(moves["request"])
+    at = found.of_moves(moves)
     some = np.flatnonzero((at >= 0) & (piece_of[at] >= 0))
     mine = {name: values[some] for name, values in moves.items()}
     end = piece_of[at[some]]
@@ -147,10 +186,10 @@ def reads_moved(found: HandOvers, pieces: Pieces | None) -> Finding:
     if moves is None or pieces is None or not len(found) or not len(pieces):
         return NOTHING
     until = np.zeros(len(found), np.int64)
-    at = found.of(moves["request"])
+    at = found.of_moves(moves)
     np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
     first = np.flatnonzero(found.declares(pieces))
-    of = found.of(pieces.request[first])
+    of = found.of(pieces.request[first], pieces.begin[first])
     return judged(
         len(first),
         (pieces.begin[first] < until[of]) | (pieces.begin[first] < found.came_ns[of]),
@@ -176,14 +215,15 @@ def freed_when_moved(found: HandOvers, pieces: Pieces) -> Finding:
     if moves is None or facts is None or not len(found):
         return NOTHING
     first, until = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
-    at = found.of(moves["request"])
+    at = found.of_moves(moves)
     np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
     np.minimum.at(first, at[at >= 0], moves["start_ns"][at >= 0])
     last = found.last_piece(pieces)
     until[last >= 0] = np.maximum(until, pieces.end[last] if len(pieces) else 0)[last >= 0]
     reserved = np.full(len(found), np.iinfo(np.int64).max)
     rows = np.flatnonzero(facts["kind"] == ADMITTED)
-    of = found.of(facts["request"][rows].astype(np.int64))
+    who, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
+    of = found.following(who, time, np.full(len(rows), NONE), replica)
     there = (of >= 0) & (facts["replica"][rows] == found.target[of])
     np.minimum.at(reserved, of[there], facts["time_ns"][rows[there]])
     return merged(

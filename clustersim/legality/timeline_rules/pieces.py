@@ -16,8 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import REUSED, History
+from clustersim.legality.history import ADMITTED, REUSED, History
 from clustersim.legality.timeline_rules.runs import Runs
+from clustersim.timeline.tables import Table
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -99,9 +100,29 @@ class Pieces:
             return found
         rows = np.flatnonzero(facts["kind"] == REUSED)
         if len(rows):
-            at = self.next_of(facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64))
+            at = self.opened_by(facts, rows, failures=bool(history.given.down))
             found[at[at >= 0]] = facts["value"][rows][at >= 0]
         return found
+
+    def opened_by(self, facts: Table, rows: Int64Array, *, failures: bool) -> Int64Array:
+        """Return the piece that each admission, or what goes with it, opens; −1 where none follows.
+
+        With ``failures`` the step that an admission is for may be cut off, and the request admitted again before its
+        next piece.
+        """
+        request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+        at = self.next_of(request, time)
+        if not failures:
+            return at
+        again = np.flatnonzero(facts["kind"] == ADMITTED)
+        again = again[np.lexsort((facts["time_ns"][again], facts["request"][again]))]
+        who, when = facts["request"][again], facts["time_ns"][again]
+        for place in np.flatnonzero(at >= 0).tolist():
+            low, high = np.searchsorted(who, (request[place], request[place] + 1))
+            later = when[low:high]
+            if ((later > time[place]) & (later <= self.begin[at[place]])).any():
+                at[place] = -1
+        return at
 
     def next_of(self, request: Int64Array, time: Int64Array) -> Int64Array:
         """Return the first piece of each request that begins at an instant or later; −1 where there is none."""

@@ -66,7 +66,7 @@ class Prefixes:
         rows = np.flatnonzero(facts["kind"] == REUSED)
         if self.prompts is not None:  # others belong to no request, which RUN-4 says
             rows = rows[facts["request"][rows] < len(self.prompts)]
-        return reused_in(facts, rows, pieces)
+        return reused_in(facts, rows, pieces, failures=bool(self.history.given.down))
 
     @cached_property
     def caches(self) -> BoolArray | None:

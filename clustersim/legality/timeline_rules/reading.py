@@ -157,7 +157,13 @@ class Reading:
         assert pieces is not None
         before = np.arange(len(pieces)) - 1
         found: BoolArray = pieces.follows & (pieces.replica != pieces.replica[before])
-        return found & ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
+        found &= ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
+        hand_overs = self.hand_overs
+        if hand_overs.again and len(hand_overs):  # or on a replica that received it and took no step with it
+            at = hand_overs.of(pieces.request, pieces.begin)
+            via = (at >= 0) & (hand_overs.source[at] == pieces.replica[before])
+            found &= ~(via & self.failed_between(hand_overs.target[at], hand_overs.came_ns[at], pieces.begin))
+        return found
 
     def failed_between(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> BoolArray:
         """Return whether something that a replica needs was out of order at some instant in [since, until]."""
@@ -208,7 +214,8 @@ class Reading:
 
         What fails in the first step of a sequence that it carries takes no entries along: none was complete.
         """
-        request, time = self._told(PREEMPTED)
+        journeys = self.hand_overs.journeys
+        request, time = self._told(PREEMPTED, but=None if journeys is None else journeys.vain)
         if not self.given.down or self.pieces is None:
             return request, time
         some = self.pieces.ended_before(request, time)
@@ -225,8 +232,9 @@ class Reading:
         """Request and instant of every end by which a request left without its tokens, in order of these."""
         return self._told(CANCELLED, LOST)
 
-    def _told(self, *kinds: int) -> tuple[Int64Array, Int64Array]:
+    def _told(self, *kinds: int, but: Int64Array | None = None) -> tuple[Int64Array, Int64Array]:
         facts, rows = self.history.facts, self.facts_of(*kinds)
+        rows = rows if but is None else np.setdiff1d(rows, but)
         if facts is None:
             return rows, rows
         request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)

@@ -28,7 +28,7 @@ def resharded(found: HandOvers) -> Finding:
     if moves is None or len(pools) != 2 or not len(found):
         return NOTHING
     source, target = pools
-    at = found.of(moves["request"])
+    at = found.of_moves(moves)
     some = np.flatnonzero(at >= 0)
     mine, at = {name: values[some] for name, values in moves.items()}, at[some]
     place, to_place = (

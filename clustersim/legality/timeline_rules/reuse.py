@@ -52,7 +52,9 @@ def taken_over(reading: Reading) -> Finding:
         say(whole & within & unknown, "among them blocks that no step of this replica had computed by then"),
     ]
     if given.horizon_ns is None:
-        findings.append(say(~carried, "and no step carries it from then on"))
+        ends = np.full(len(carried), np.iinfo(np.int64).max)
+        cut = reading.failed_between(reused.replica, reused.time, ends)
+        findings.append(say(~carried & ~cut, "and no step carries it from then on"))
     return merged(*findings, _stayed(reading))
 
 

@@ -113,7 +113,7 @@ class Sharing:
     unknown: BoolArray
 
 
-def reused_in(facts: Table, rows: Int64Array, pieces: Pieces) -> Reused:
+def reused_in(facts: Table, rows: Int64Array, pieces: Pieces, *, failures: bool = False) -> Reused:
     """Return the facts at ``rows``, each with the piece that it opens."""
     request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
     return Reused(
@@ -122,7 +122,7 @@ def reused_in(facts: Table, rows: Int64Array, pieces: Pieces) -> Reused:
         replica=facts["replica"][rows].astype(np.int64),
         time=time,
         tokens=facts["value"][rows].astype(np.int64),
-        piece=pieces.next_of(request, time),
+        piece=pieces.opened_by(facts, rows, failures=failures),
     )
 
 

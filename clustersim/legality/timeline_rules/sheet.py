@@ -76,7 +76,8 @@ class Sheet:
     @property
     def global_ranks(self) -> Int64Array:
         """Rank of each span among all."""
-        return (self.replica * self.given.pp + self.stage) * self.given.stage_ranks + self.rank
+        stage = (self.replica - self.given.first_replica) * self.given.pp + self.stage
+        return self.given.first_rank + stage * self.given.stage_ranks + self.rank
 
     @property
     def s(self) -> Int64Array:

@@ -70,10 +70,11 @@ def as_slow_as_told(reading: Reading) -> Finding:
     for rank, since, until, slowdown in given.slow:
         if slowdown < SURELY_SLOWER:
             continue
-        replica, stage = divmod(rank // given.stage_ranks, given.pp)
-        replica = 0 if tables.lockstep > 1 else replica  # whose the passes of all are
+        number, local = divmod(rank - given.first_rank, given.stage_ranks)
+        replica, stage = divmod(number, given.pp)
+        replica = 0 if tables.lockstep > 1 else given.first_replica + replica  # whose the passes of all are
         mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
-        local = rank % (given.stage_ranks * tables.lockstep)
+        local = rank % (given.stage_ranks * tables.lockstep) if tables.lockstep > 1 else local
         works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
         regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])

@@ -7,6 +7,8 @@ it did not see the load of links.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from clustersim.legality.history import ADMITTED, History
@@ -151,7 +153,25 @@ def moves_in_turn(history: History) -> Finding:
                 "let one transfer at a time leave a rank, and one reach it",
             )
         )
-    return merged(*findings)
+    return merged(*findings, *_of_what_failed(history))
+
+
+def _of_what_failed(history: History) -> Iterator[Finding]:
+    """Yield where entries leave or reach a replica while something that it needs has failed."""
+    moves = history.moves
+    assert moves is not None
+    for failed, since, until in history.given.down:
+        touches = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
+        yield judged(
+            int(touches.sum()),
+            touches & (moves["start_ns"] < until) & (moves["end_ns"] > since),
+            lambda i: f"rank {moves['from_rank'][i]} to {moves['to_rank'][i]}, request {moves['request'][i]}",
+            lambda i, failed=failed, since=since: (  # type: ignore[misc]  # a default of a lambda
+                f"its entries move from {moves['start_ns'][i]:,} to {moves['end_ns'][i]:,} ns, and replica {failed} "
+                f"failed at {since:,} ns"
+            ),
+            "stop transfers when what they leave or reach fails",
+        )
 
 
 def _links(reading: Reading) -> Finding:

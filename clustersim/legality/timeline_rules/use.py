@@ -147,6 +147,8 @@ def returns(
     facts = history.facts
     assert facts is not None
     rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
+    apart, of_apart = _apart(facts, pieces, hand_overs)
+    rows = np.setdiff1d(rows, apart)
     request = facts["request"][rows].astype(np.int64)
     kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
     # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
@@ -156,7 +158,7 @@ def returns(
     idle = np.flatnonzero(moved & pieces.restarts) - 1
     unmoved = pieces.closes[hand_overs.of(pieces.request[pieces.closes]) >= 0]
     unmoved = unmoved[pieces.replica[unmoved] == hand_overs.source[hand_overs.of(pieces.request[unmoved])]]
-    ends = np.sort(np.concatenate((ends, idle, unmoved)))
+    ends = np.sort(np.concatenate((ends, idle, unmoved))) if hand_overs.journeys is None else ends
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)
@@ -180,14 +182,33 @@ def returns(
     last = ends[np.minimum(at, len(ends) - 1)] if len(ends) else at
     turns = np.where(known, pieces.turn_of[last] if len(ends) else 0, -1)
     if len(reserved):
-        rows = np.concatenate((rows, reserved))
-        turns = np.concatenate((turns, np.full(len(reserved), -1)))
-        amount = np.concatenate((amount, -facts["value"][reserved].astype(np.int64) // size))  # minus, rounded up
+        rows = np.concatenate((rows, reserved, apart))
+        turns = np.concatenate((turns, np.full(len(reserved) + len(apart), -1)))
+        taken = facts["value"][reserved].astype(np.int64)
+        amount = np.concatenate((amount, -taken // size, -(-facts["value"][of_apart].astype(np.int64) // size)))
     swaps, swapped = _swapped(facts, pieces, size)
     rows, amount = np.concatenate((rows, swaps)), np.concatenate((amount, swapped))
     turns = np.concatenate((turns, np.full(len(swaps), -1)))
     order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
     return rows[order], turns[order], amount[order]
+
+
+def _apart(facts: Table, pieces: Pieces, hand_overs: HandOvers) -> tuple[Int64Array, Int64Array]:
+    """Return the facts that give back what was set aside on a decode replica, and those that say how much it was.
+
+    The sequence has not come, or no step of it has ended there.
+    """
+    journeys = hand_overs.journeys
+    if journeys is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    request = facts["request"][journeys.ended].astype(np.int64)
+    at_end, at_start = (
+        pieces.ended_before(request, facts["time_ns"][rows].astype(np.int64))
+        for rows in (journeys.ended, journeys.of_ended)
+    )
+    idle = at_end == at_start
+    rows = np.concatenate((journeys.vain, journeys.ended[idle]))
+    return rows, np.concatenate((journeys.of_vain, journeys.of_ended[idle]))
 
 
 def _at_host(facts: Table, rows: Int64Array) -> BoolArray:

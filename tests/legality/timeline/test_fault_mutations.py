@@ -27,8 +27,8 @@ def keeps_its_cache(patch: Patch) -> None:
     def remembers(self: Fleet, replica: Replica) -> Any:
         pool = replica.scheduler.pool
 
-        def new_scheduler(prepared: Prepared) -> Any:
-            found = fresh(prepared)
+        def new_scheduler(prepared: Prepared, index: int) -> Any:
+            found = fresh(prepared, index)
             found.pool = found.caching = pool
             return found
 

@@ -162,8 +162,8 @@ def sends_half(patch: pytest.MonkeyPatch) -> None:
     """One of the transfers of every hand-over is forgotten."""
     init = HandOvers.__init__
 
-    def forgetful(self: HandOvers, *more: Any) -> None:
-        init(self, *more)
+    def forgetful(self: HandOvers, *more: Any, **named: Any) -> None:
+        init(self, *more, **named)
         self.shards = self.shards[:-1]
 
     patch.setattr(HandOvers, "__init__", forgetful)

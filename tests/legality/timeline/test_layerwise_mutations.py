@@ -11,9 +11,9 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
 from clustersim.replay.hand_overs import HandOvers
-from clustersim.replay.wiring import MicroBatch
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import RunResult, simulate
+from clustersim.serving.decision import Decision
 from clustersim.timeline.tables import ALL_LAYERS
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
@@ -106,12 +106,10 @@ def all_layers_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every layer leaves when the step starts."""
     launched = HandOvers._launched
 
-    def hasty(self: HandOvers, replica: int, micro: MicroBatch) -> None:
-        launched(self, replica, micro)
-        if micro.on_layer is not None:
-            for layer in range(4):
-                micro.on_layer(layer)
-            micro.on_layer = None
+    def hasty(self: HandOvers, replica: int, decision: Decision) -> None:
+        passed = launched(self, replica, decision)
+        for layer in range(4) if passed is not None else ():
+            passed(layer)
 
     patch.setattr(HandOvers, "_launched", hasty)
 
@@ -120,11 +118,9 @@ def one_layer_early(patch: pytest.MonkeyPatch) -> None:
     """A layer leaves when the one before it has been passed."""
     launched = HandOvers._launched
 
-    def early(self: HandOvers, replica: int, micro: MicroBatch) -> None:
-        launched(self, replica, micro)
-        passed = micro.on_layer
-        if passed is not None:
-            micro.on_layer = lambda layer: passed((layer + 1) % 4)
+    def early(self: HandOvers, replica: int, decision: Decision) -> Any:
+        passed = launched(self, replica, decision)
+        return passed and (lambda layer: passed((layer + 1) % 4))
 
     patch.setattr(HandOvers, "_launched", early)
 

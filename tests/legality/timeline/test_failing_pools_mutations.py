@@ -1,0 +1,137 @@
+"""Replay code of two pools with one mistake about faults in it, and the rule that notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clustersim.replay.front import Front
+from clustersim.replay.hand_overs import HandOvers
+from clustersim.replay.kv_moves import KvMoves, Move
+from clustersim.replay.replica import Replica
+from clustersim.run.audit import audit_run
+from clustersim.run.simulate import simulate
+from clustersim.serving.disaggregated import DecodeScheduler
+from clustersim.serving.sequence import Sequence
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
+
+Patch = pytest.MonkeyPatch
+
+
+def keeps_what_was_set_aside(patch: Patch) -> None:
+    """Blocks that were set aside for a prompt stay taken when its prefill replica fails."""
+
+    real = DecodeScheduler.give_up
+
+    def give_up(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+        sequence.blocks = 0
+        real(self, now, sequence)
+
+    patch.setattr(DecodeScheduler, "give_up", give_up)
+
+
+def says_nothing_of_what_was_set_aside(patch: Patch) -> None:
+    """Blocks that were set aside come back, and no fact says so."""
+    real = DecodeScheduler.give_up
+
+    def silent(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+        real(self, now, sequence)
+        self.facts.pop()
+
+    patch.setattr(DecodeScheduler, "give_up", silent)
+
+
+def transfers_survive(patch: Patch) -> None:
+    """Transfers go on when what they leave or reach has failed."""
+
+    def drop(self: KvMoves, request: int) -> None:
+        for queue in self.queues.values():
+            for move in [move for move in queue if move.request == request and move.start_ns == 0]:
+                queue.remove(move)
+
+    moved = HandOvers._moved
+
+    def known(self: HandOvers, move: Move) -> None:
+        passage = self.passages.get(move.request)
+        if passage is not None and passage.reserved and passage.target == move.target[0]:
+            moved(self, move)
+
+    patch.setattr(KvMoves, "drop", drop)
+    patch.setattr(HandOvers, "_moved", known)
+
+
+def keeps_the_lost_cache(patch: Patch) -> None:
+    """A prompt is sent on from a prefill replica that has failed."""
+
+    def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
+        for request in sorted(self.passages):
+            passage = self.passages[request]
+            if failing.index in (passage.source, passage.target):
+                self._take_back(passage)
+                passage.left.blocks = 0  # the scheduler that had them is gone
+                self.leaving[request] = None
+        self._arm()
+        return [], []
+
+    patch.setattr(HandOvers, "break_off", break_off)
+
+
+def decodes_on(patch: Patch) -> None:
+    """What decoded on a replica that has failed is received by another one, with the cache that it had."""
+    anew = HandOvers.anew
+
+    def moved(self: HandOvers, sequence: Sequence) -> Sequence:
+        arrived = self.there.get(sequence.request)
+        found = anew(self, sequence)
+        if arrived is not None:
+            found.computed = found.prompt_tokens
+        return found
+
+    patch.setattr(HandOvers, "anew", moved)
+
+
+def loses_silently(patch: Patch) -> None:
+    """Of what nobody takes over nothing is said."""
+    patch.setattr(Front, "tell", lambda self, now, kind, replica, sequence: None)
+
+
+SLOW = {"name": "l40s-node", "nodes": 1}
+LONG = DOCUMENT["workload"] | {"arrivals": {"process": "constant", "rate": "1000/s"}}
+POOLS = DOCUMENT | {"topology": SLOW, "workload": LONG, "plan": {"prefill": {"dp": 2}, "decode": {"dp": 2}}}
+
+
+def with_faults(*faults: dict[str, Any]) -> dict[str, Any]:
+    return POOLS | {"faults": list(faults)}
+
+
+SOURCE = with_faults({"device": 0, "at": "6090 us", "until": "6400 us"})
+"""While the first prompt is on its way from replica 0 to replica 2."""
+TARGET = with_faults({"device": 2, "at": "6090 us", "until": "6400 us"})
+DECODING = with_faults({"device": 2, "at": "8 ms", "until": "9 ms"})
+NO_DECODE = with_faults({"device": 2, "at": "3 ms"}, {"device": 3, "at": "3 ms"})
+MISTAKES = [
+    (keeps_what_was_set_aside, SOURCE, "KV-7"),
+    (says_nothing_of_what_was_set_aside, SOURCE, "RUN-4"),
+    (transfers_survive, SOURCE, "RUN-3"),
+    (transfers_survive, TARGET, "RUN-3"),
+    (keeps_the_lost_cache, SOURCE, "DP-2"),
+    (decodes_on, DECODING, "KV-7"),
+    (loses_silently, NO_DECODE, "RUN-4"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "given", "rule"), MISTAKES, ids=[one[0].__name__ for one in MISTAKES])
+def test_a_mistake_about_failing_pools_is_caught(mistake: Any, given: dict[str, Any], rule: str) -> None:
+    assert audit_run(simulate(scenario_of(given))).violations == ()
+    with pytest.MonkeyPatch.context() as patch:
+        mistake(patch)
+        found = audit_run(simulate(scenario_of(given)))
+        assert rule in {violation.rule for violation in found.violations}
+
+
+@pytest.mark.parametrize("given", [SOURCE, TARGET, DECODING, NO_DECODE])
+def test_both_replays_agree_on_failing_pools(given: dict[str, Any]) -> None:
+    folded, full = (simulate(scenario_of(given, replay=replay)) for replay in ("folded", "full"))
+    assert folded.timeline.digest == full.timeline.digest
