@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from simpy import Environment, Event
 
+from clustersim.clock import LATEST_NS, too_late
+
 COMPLETION: Final = 0
 NETWORK: Final = 1
 HAND_OVER: Final = 2
@@ -29,7 +31,15 @@ def now_ns(env: Environment) -> int:
 
 
 def at(env: Environment, delay: int, phase: int, action: Callable[[Any], Any], value: Any = None) -> Event:
-    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant."""
+    """Call ``action(value)`` after ``delay`` ns, in the given phase of that instant.
+
+    Raises
+    ------
+    InputError
+        When int64 does not hold that instant; in an array it is one of the past.
+    """
+    if not 0 <= delay <= LATEST_NS - env._now:
+        raise too_late()
     event = Event(env)
     event._ok = True
     event._value = value

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import Int64Array, in_time
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
@@ -76,7 +76,7 @@ class LaneLog:
     def run(self, row: tuple[int, ...], number: int, count: int, end: int, varying: Iterable[int]) -> None:
         """Append a run of ``count`` steps of one stage: its row of durations, and what varied from step to step."""
         steps = self._steps
-        steps.extend((*row, count, end, number))
+        steps.extend((*row, count, in_time(end), number))
         self._varying.extend(varying)
         if len(steps) >= self._full:
             self._flush_steps()
@@ -98,7 +98,7 @@ class LaneLog:
         sends : iterable of int
             Per boundary the starts of the sends by rank, then their ends.
         """
-        self._steps.extend((*row, 1, end))
+        self._steps.extend((*row, 1, in_time(end)))
         self._passes.extend(passes)
         self._varying.extend(varying)
         self._sends.extend(sends)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from simpy import Environment
 
-from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns, whole_ns
 from clustersim.collective.fluid import fair_rates
 from clustersim.collective.plan import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
@@ -242,6 +242,6 @@ class Network:
             flow.since, flow.rate = now, rate
             alone = len(flows) == 1
             delay = flow.transfer_ns * flow.remaining if alone else flow.remaining / rate * NS_PER_S
-            self._end_after(flow, round(delay))
+            self._end_after(flow, whole_ns(delay))
             if alone:
                 flow.rate = 0.0

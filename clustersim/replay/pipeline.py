@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from simpy import Environment
 
-from clustersim.clock import Int64Array
+from clustersim.clock import Int64Array, in_time
 from clustersim.collective.plan import CommPlan
 from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.pricing import payload_bytes
@@ -227,7 +227,7 @@ class Pipeline:
         lanes = self.lane_free[stage]
         start = max(lanes[rank], ready)
         _, _, took = self._send_cost(stage, rank, micro)
-        end = start + took
+        end = in_time(start + took)
         lanes[rank] = end
         micro.send_starts[stage][rank], micro.send_ends[stage][rank] = start, end
         micro.unsent[stage] -= 1
@@ -275,7 +275,7 @@ class Pipeline:
     def _begin_send(self, stage: int, rank: int) -> None:
         micro = self.lane_queues[stage][rank][0]
         plan, payload, took = self._send_cost(stage, rank, micro)
-        micro.send_starts[stage][rank] = now_ns(self.env)
+        micro.send_starts[stage][rank] = in_time(now_ns(self.env))
         self.network.begin(
             (self.replica, stage, micro.step, 1, rank, 0),
             plan,
@@ -293,7 +293,7 @@ class Pipeline:
             return
         lane = self.lane_queues[stage][rank]
         micro = lane.popleft()
-        micro.send_ends[stage][rank] = now_ns(self.env)
+        micro.send_ends[stage][rank] = in_time(now_ns(self.env))
         micro.unsent[stage] -= 1
         if lane:
             self._begin_send(stage, rank)

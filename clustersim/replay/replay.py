@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clustersim.errors import InputError, Problem
 from clustersim.replay.by_events import EventReplay
 from clustersim.replay.by_lanes import obstacle
 from clustersim.replay.given import Mode, Prepared, Progress, ReplayInput, ReplayResult
@@ -28,18 +27,11 @@ def replay(given: ReplayInput, progress: Progress | None = None, processes: int 
     InputError
         When something ends later than int64 nanoseconds can tell.
     """
-    try:
-        prepared = Prepared(given)
-        reason = obstacle(prepared)
-        if reason:
-            return EventReplay(prepared, progress, reason).run()
-        return replay_lanes(prepared, progress, processes)
-    except OverflowError as error:  # times are Python's integers until they are recorded
-        message = (
-            "simulated time exceeds 292 years, which is what 64 bits of nanoseconds hold: look for a device, a link or "
-            "a fault that makes steps very slow, or set run.horizon"
-        )
-        raise InputError(Problem(message=message)) from error
+    prepared = Prepared(given)
+    reason = obstacle(prepared)
+    if reason:
+        return EventReplay(prepared, progress, reason).run()
+    return replay_lanes(prepared, progress, processes)
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

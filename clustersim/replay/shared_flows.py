@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.clock import NS_PER_S, FloatArray, whole_ns
 from clustersim.collective.fluid import Load, fair_rates
 from clustersim.errors import BrokenLawError
 
@@ -127,7 +127,7 @@ class SharedFlows:
             flow.remaining = max(0.0, flow.remaining)
             flow.since, flow.rate = now, rate
             delay = flow.use.transfer_ns * flow.remaining if alone else flow.remaining / rate * NS_PER_S
-            flow.end = now + round(delay)
+            flow.end = now + whole_ns(delay)
 
     def _rates_of(self, uses: tuple[Use, ...]) -> tuple[float, ...]:
         rates = self._rates.get(uses)

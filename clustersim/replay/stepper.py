@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from simpy import Environment
 
+from clustersim.clock import in_time
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.pricing import Pricer
@@ -123,7 +124,14 @@ class Stepper:
         self.complete(micro, micro.decision)
 
     def record_passes(self, micro: MicroBatch) -> None:
-        """Record what a step did on each stage."""
+        """Record what a step did on each stage; all of it has ended by now.
+
+        Raises
+        ------
+        InputError
+            When that is later than int64 can tell.
+        """
+        in_time(now_ns(self.env))
         for stage, program in enumerate(self._programs(micro.kind)):
             template = self.template_numbers[program.key]
             run, start = micro.passes[stage], micro.starts[stage]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.clock import FloatArray, to_ns
+from clustersim.clock import FloatArray, to_ns, whole_ns
 from clustersim.cluster.fault import Fault
 from clustersim.collective.plan import CommPlan
 
@@ -38,7 +38,7 @@ class Strain:
 
     def kernel_ns(self, rank: int, duration_ns: int) -> int:
         """Return how long a kernel takes on a local rank."""
-        return round(duration_ns * self.slow[rank]) if rank in self.slow else duration_ns
+        return whole_ns(duration_ns * self.slow[rank]) if rank in self.slow else duration_ns
 
     def communication(
         self, plan: CommPlan | None, payload_bytes: float, duration_ns: int

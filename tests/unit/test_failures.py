@@ -276,6 +276,8 @@ def test_what_is_slow_one_after_the_other_is_not_slow_together():
 def test_a_time_that_64_bits_do_not_hold_is_an_error_of_the_input(mode):
     with pytest.raises(InputError, match="simulated time exceeds 292 years"):
         run([(0, 4, 2)], (Fault(at_ns=0, devices=(0,), slowdown=1e18),), mode=mode)
+    with pytest.raises(InputError, match="simulated time exceeds 292 years"):  # each of its kernels ends in time
+        run([(0, 4, 2)], (Fault(at_ns=0, devices=(0,), slowdown=8e15),), mode=mode)
 
 
 MOVED = """

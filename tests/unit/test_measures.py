@@ -90,7 +90,11 @@ POOLS = (
     [(("workload.output_tokens=1",), ["decode"])],
 )
 def test_a_pool_that_takes_no_step_does_nothing(summary, changes: tuple[str, ...], idle: list[str]) -> None:
-    pools = summary(*POOLS, *changes)["utilisation"]["pools"]
+    found = summary(*POOLS, *changes)
+    assert [pool["kv_blocks"] for pool in found["pools"]] == [
+        int(blocks) for blocks in (found["kv_blocks"], summary(*POOLS)["pools"][1]["kv_blocks"])
+    ]
+    pools = found["utilisation"]["pools"]
     assert [name for name, pool in pools.items() if not pool["compute"]] == idle
     for name in idle:
         done = {key: value for key, value in pools[name].items() if key != "devices"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import pytest
 
-from clustersim.errors import StallError
+from clustersim.errors import InputError, StallError
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay import by_lanes
 from clustersim.replay.replay import replay
 from clustersim.replay.run_under_way import MAX_RUN
 from clustersim.serving.grouped import GroupedScheduler
@@ -26,6 +29,24 @@ def test_a_run_of_one_sequence_is_cut_where_another_one_arrives(run):
     # Decodes of 2, 3, … keys end at 13,230, 19,860, 26,500, 33,150, 39,810, 46,480, 53,160; the eighth is shared.
     assert timeline.steps["count"].tolist() == [1, 7, 1]
     assert timeline.steps["start_ns"].tolist() == [0, 6_610, 53_160]
+
+
+PLANS = {"one stage": ParallelPlan(), "two stages": ParallelPlan(pp=2), "two ranks": ParallelPlan(tp=2)}
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("left_ns", [5_000, 100_000])
+def test_steps_that_end_later_than_64_bits_can_tell_are_an_error_of_the_input(plan, mode, left_ns):
+    arrivals = [(2**63 - left_ns, 4, 1_000)]
+    with pytest.raises(InputError, match="simulated time exceeds 292 years"):
+        replay(deployment(arrivals, plan=PLANS[plan], layers=2, mode=mode))
+
+
+def test_an_overflow_that_is_none_of_time_is_not_told_as_one(monkeypatch):
+    monkeypatch.setattr(by_lanes.Lanes, "run", lambda self: array("b").append(300))
+    with pytest.raises(OverflowError, match="signed char"):
+        replay(deployment([(0, 4, 2)]))
 
 
 def test_what_waits_for_room_does_not_cut_runs(run):
