@@ -12,6 +12,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.report.lanes import busy_window
 from clustersim.report.run_directory import read_run, shown_rows
 from clustersim.report.trace import write_trace
+from clustersim.timeline.spans import halves_named
 from clustersim.units import UnitError, parse
 
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
@@ -52,7 +53,7 @@ def trace(
         raise InputError(
             Problem(path="--to", message=f"the window ends at {window[1]} ns, before it starts at {window[0]} ns")
         )
-    spans = run.timeline.unfold(*window, ranks=chosen)
+    spans = halves_named(run.timeline.unfold(*window, ranks=chosen))
     if not len(spans):
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
         raise InputError(Problem(path="--from", message=message))

@@ -19,14 +19,16 @@ Features, each a number per SP rank:
 ========================  ======================================================================
 
 Attention features take a suffix: ``@W`` for a sliding window of W, ``#j`` for the j-th step of a ring, ``*`` for
-all tokens of the step.
+all tokens of the step. Of a step of two halves (:mod:`clustersim.graph.two_batch`) each half's features are there too,
+as ``tokens~1`` and ``tokens~2``; those without such an ending are of both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clustersim.graph.blueprint import StepKind
+from clustersim.graph.turns import half_feature
 from clustersim.plan.parallel import SequencePlan
 from clustersim.plan.segments import causal_pairs, segments
 
@@ -57,12 +59,20 @@ class StepBatch:
         Sum over those of the keys that they attend to (context + the new token).
     windowed_keys : dict
         The same per sliding window: window → per SP rank.
+    halves : tuple of StepBatch
+        The two halves that overlap; empty where the step is one micro-batch.
     """
 
     chunks: tuple[Chunk, ...] = ()
     decode_sequences: tuple[int, ...] = (0,)
     decode_keys: tuple[int, ...] = (0,)
     windowed_keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    halves: tuple[StepBatch, ...] = ()
+
+    @property
+    def program(self) -> str:
+        """Which of a plan's programs runs it: its kind, or ``decode+decode`` of two halves."""
+        return "+".join([half.kind for half in self.halves]) or self.kind
 
     @property
     def kind(self) -> StepKind:
@@ -92,6 +102,12 @@ def features_of(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...] = (
     windows : tuple of int
         Sliding windows of the model.
     """
+    if batch.halves:
+        found = features_of(replace(batch, halves=()), sp, windows)
+        for number, half in enumerate(batch.halves):
+            own = features_of(half, sp, windows)
+            found |= {half_feature(name, number + 1): values for name, values in own.items()}
+        return found
     if sp.whole:
         return _apart(batch, sp.degree, windows)
     return _whole(batch, windows) if sp.degree == 1 else _split(batch, sp, windows)

@@ -148,10 +148,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A body at a layer (−1 outside the layers)."""
+    """A body at a layer (−1 outside the layers), of one half of the step (1 or 2), or of the whole of it (0)."""
 
     body: Body
     layer: int
+    half: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +167,22 @@ class Blueprint:
         Units of each stage in order.
     tp, sp, expert_tp, replicas : int
         Sizes of the axes that the passes have introduced so far.
+    halves : tuple of str
+        Kinds of the two halves of a step that overlap; empty where a step is one micro-batch.
     """
 
     kind: StepKind
     stages: tuple[tuple[Unit, ...], ...]
+    halves: tuple[StepKind, ...] = ()
     tp: int = 1
     sp: int = 1
     expert_tp: int = 1
     replicas: int = 1
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others of a plan: its kind, or ``decode+decode`` of two halves."""
+        return "+".join(self.halves) or self.kind
 
     def map_bodies(self, change: Callable[[Body], Body]) -> Blueprint:
         """Return the blueprint with every distinct body replaced by ``change(body)``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import Blueprint, StepKind
+from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
 from clustersim.graph.data import data_pass
 from clustersim.graph.expert import expert_pass
 from clustersim.graph.operators import single_device
 from clustersim.graph.pipeline import pipeline_pass
 from clustersim.graph.sequence import sequence_pass
 from clustersim.graph.tensor import tensor_pass
+from clustersim.graph.two_batch import two_batch_blueprints
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import refuse_unbuilt
 from clustersim.plan.parallel import ParallelPlan
@@ -33,3 +34,16 @@ def blueprint_of(model: ModelSpec, plan: ParallelPlan, precision: Precision, kin
     blueprint = sequence_pass(blueprint, plan, precision)
     blueprint = expert_pass(blueprint, plan, precision)
     return data_pass(blueprint, plan)
+
+
+def step_blueprints(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> dict[str, Blueprint]:
+    """Expand every kind of step of ``model`` under ``plan``, by name: with halves that overlap where the plan has them.
+
+    Raises
+    ------
+    InputError
+        See :func:`blueprint_of`.
+    """
+    kinds = {kind: blueprint_of(model, plan, precision, kind) for kind in STEP_KINDS}
+    found: dict[str, Blueprint] = dict(kinds.items())
+    return found | two_batch_blueprints(kinds) if plan.is_two_batch else found

@@ -57,7 +57,10 @@ class Levels:
 
 
 def levels_of(
-    coordinates: Sequence[tuple[int, ...]], streams: Int64Array, after: Sequence[tuple[int, ...]]
+    coordinates: Sequence[tuple[int, ...]],
+    streams: Int64Array,
+    after: Sequence[tuple[int, ...]],
+    least_width: int = LEAST_WIDTH,
 ) -> Levels | None:
     """Put the instances of a pass into levels; None where these are too narrow to be worth it.
 
@@ -68,6 +71,8 @@ def levels_of(
     streams : int64 array of shape (instances,)
     after : sequence of tuple of int
         Earlier instances that each one needs.
+    least_width : int
+        Instances per level, on average, below which they are too narrow.
     """
     last: dict[tuple[int, int], int] = {}
     waits: list[list[int]] = []
@@ -81,7 +86,7 @@ def levels_of(
         waits.append(list(before))
         depth.append(1 + max([depth[one] for one in before], default=-1))
     count = max(depth, default=-1) + 1
-    if len(depth) < LEAST_WIDTH * count:
+    if len(depth) < least_width * count:
         return None
     members: list[list[int]] = [[] for _ in range(count)]
     for at, level in enumerate(depth):

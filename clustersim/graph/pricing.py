@@ -16,6 +16,7 @@ from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
 from clustersim.graph.price_table import PriceGroup, attention_shape, node_amount, price_groups
 from clustersim.graph.program import CostClass, StageProgram
+from clustersim.graph.turns import HALF
 from clustersim.plan.parallel import SequencePlan
 
 LONGEST_S: Final = 86_400.0
@@ -86,7 +87,7 @@ class Pricer:
         """Return nanoseconds per cost class, int64 of shape (classes,), for a batch and its features."""
         if batch.kind == "decode":
             keys = {at: np.array([count], np.int64) for at, count in decode_keys(batch).items()}
-            row, columns, varying = self.decode_run(program, batch.decode_sequences, keys)
+            row, columns, varying = self.decode_run(program, decoding(batch), keys)
             row = row.copy()
             row[list(columns)] = varying[0]
             return row
@@ -109,9 +110,10 @@ class Pricer:
         ----------
         program : StageProgram
         decode_sequences : tuple of int
-            Sequences per SP coordinate, the same in every step.
+            Sequences per SP coordinate, the same in every step; of two halves as :func:`decoding` has them.
         keys : mapping
-            (SP coordinate, window or None) → keys attended in each step, int64 of shape (steps,).
+            (SP coordinate, window or None) → keys attended in each step, int64 of shape (steps,); of two halves the
+            coordinates of the second one follow those of the first.
 
         Returns
         -------
@@ -124,9 +126,11 @@ class Pricer:
         varying = np.empty((steps, len(columns)), np.int64)
         for place, index in enumerate(columns):
             cls = program.classes[index]
-            window = int(cls.node.variant[1:]) if cls.node.variant else None
-            counts = decode_sequences[cls.s] if cls.s < len(decode_sequences) else 0
-            attended = keys.get((cls.s, window), np.zeros(steps, np.int64))
+            named, _, half = cls.node.variant.partition(HALF)
+            window = int(named[1:]) if named else None
+            at = cls.s + (len(decode_sequences) // 2 if half == "2" else 0)
+            counts = decode_sequences[at] if at < len(decode_sequences) else 0
+            attended = keys.get((at, window), np.zeros(steps, np.int64))
             shape: dict[str, FloatArray | float] = {
                 **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
             }  # fmt: skip
@@ -143,7 +147,7 @@ class Pricer:
         row = self.memory.get((program.key, decode_sequences))
         columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
         if row is None:
-            batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
+            batch = _without_keys(decode_sequences, halves=bool(program.blueprint.halves))
             graph = self.in_graph(decode_sequences)
             row = self.price_groups(self._groups(program), self.features(batch), graph=graph)
             row[list(columns)] = 0
@@ -153,10 +157,11 @@ class Pricer:
     def in_graph(self, decode_sequences: tuple[int, ...]) -> bool:
         """Whether a step of these decodes, by SP coordinate, and nothing else runs as a captured graph.
 
-        Of replicas in lockstep the one with most decodes tells: vLLM pads all of them to it.
+        Of replicas in lockstep the one with most decodes tells: vLLM pads all of them to it. Two halves are one graph.
         """
-        count = max(decode_sequences) if self.sp.whole else sum(decode_sequences)
-        return count <= self.engine.graph_max_tokens
+        ranks = self.sp.degree
+        of_each = [sum(decode_sequences[s::ranks]) for s in range(ranks)] if self.sp.whole else [sum(decode_sequences)]
+        return max(of_each) <= self.engine.graph_max_tokens
 
     def gap_s(self, *, graph: bool) -> float:
         """Return the gap before each kernel in seconds."""
@@ -230,8 +235,30 @@ def payload_bytes(program: StageProgram, features: Features, cls: int) -> float:
     return node_amount(chosen.node, features, chosen.s)
 
 
+def decoding(batch: StepBatch) -> tuple[int, ...]:
+    """Return how many sequences decode by SP coordinate; of two halves first those of one, then those of the other."""
+    if batch.halves:
+        return tuple(count for half in batch.halves for count in half.decode_sequences)
+    return batch.decode_sequences
+
+
+def _without_keys(decode_sequences: tuple[int, ...], *, halves: bool) -> StepBatch:
+    """Return a batch of these decodes that attend to nothing."""
+    batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
+    if not halves:
+        return batch
+    ranks = len(decode_sequences) // 2
+    parts = tuple(_without_keys(some, halves=False) for some in (decode_sequences[:ranks], decode_sequences[ranks:]))
+    both = tuple(map(sum, zip(*(part.decode_sequences for part in parts), strict=True)))
+    return StepBatch(decode_sequences=both, decode_keys=(0,) * ranks, halves=parts)
+
+
 def decode_keys(batch: StepBatch) -> dict[tuple[int, int | None], int]:
-    """Return the keys that a batch's decodes attend, by SP coordinate and window."""
+    """Return the keys that a batch's decodes attend, by SP coordinate (see :func:`decoding`) and window."""
+    if batch.halves:
+        ranks = len(batch.decode_sequences)
+        each = enumerate(map(decode_keys, batch.halves))
+        return {(s + at * ranks, window): count for at, own in each for (s, window), count in own.items()}
     found: dict[tuple[int, int | None], int] = {(s, None): k for s, k in enumerate(batch.decode_keys)}
     for window, keys in batch.windowed_keys.items():
         found |= {(s, window): k for s, k in enumerate(keys)}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import INPUT, STREAMS, Blueprint, Body, Node
 from clustersim.graph.stepgraph import Placed, StepGraph, expand, place
 from clustersim.graph.template import PassTemplate
+from clustersim.graph.turns import Turns, in_turn, plain_feature
 from clustersim.plan.parallel import ParallelPlan
 
 CommKey = Callable[[str, tuple[int, ...]], int]
@@ -42,8 +43,7 @@ class CostClass:
     comm: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Instance(NamedTuple):
     """One operator at its SP coordinates, in program order; ``after`` are earlier instances that it needs."""
 
     cls: int
@@ -64,7 +64,8 @@ def depends_on_s(node: Node, *, whole: bool = False) -> bool:
     """Whether any number that prices the node differs between SP ranks; ``whole``: between replicas in lockstep."""
     if node.op in ("attention_prefill", "attention_decode"):
         return True
-    return any(feature not in _OF_ALL if whole else feature in _BY_S for feature, _ in node.amount)
+    features = [plain_feature(feature) for feature, _ in node.amount]
+    return any(feature not in _OF_ALL if whole else feature in _BY_S for feature in features)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,7 +95,7 @@ class StageProgram:
     @property
     def key(self) -> tuple[int, int, str]:
         """What tells this program from the others of a run."""
-        return self.template.variant, self.stage, self.blueprint.kind
+        return self.template.variant, self.stage, self.blueprint.name
 
     @cached_property
     def graph(self) -> StepGraph:
@@ -120,7 +121,7 @@ def build_program(
     compiler = _Compiler(plan, comm_key)
     units = blueprint.stages[stage]
     for unit in units:
-        compiler.unit(unit.body, unit.layer)
+        compiler.unit(unit.body, unit.layer, unit.half)
     return StageProgram(
         blueprint=blueprint,
         plan=plan,
@@ -140,6 +141,7 @@ class _Block:
     """Instances and nodes of a body, with positions relative to its first instance."""
 
     instances: list[tuple[int, tuple[int, ...], int, Needs]]
+    positions: list[int]
     node_instance: Int64Array
     node_symbol: Int64Array
     members: list[tuple[int, ...]]
@@ -174,7 +176,10 @@ class _Compiler:
         self.node_symbol: list[Int64Array] = []
         self.node_layer: list[Int64Array] = []
         self.members: list[tuple[int, ...]] = []
-        self.leaving = [-1] * plan.sp.degree
+        self.leaving = {half: [-1] * plan.sp.degree for half in (1, 2)}
+        self.turns = Turns()
+        self.instance_turn: list[int] = []
+        self.node_half: list[Int64Array] = []
         self.send_classes: list[int] = []
         self.even = True
         self.blocks: dict[int, _Block] = {}
@@ -200,20 +205,24 @@ class _Compiler:
             self.class_symbol.append(symbol)
         return placed, symbol, self.classes[key]
 
-    def unit(self, body: Body, layer: int) -> None:
-        """Append one unit's instances and nodes."""
+    def unit(self, body: Body, layer: int, half: int) -> None:
+        """Append one unit's instances and nodes; one of the whole step follows both halves, and both follow it."""
         block = self.blocks.get(id(body))
         if block is None:
             block = self.blocks[id(body)] = self._block(body)
-        base, leaving = len(self.instances), self.leaving
+        base = len(self.instances)
+        before = [self.leaving[one] for one in ((half,) if half else (1, 2))]
 
         def absolute(needs: Needs) -> tuple[int, ...]:
-            found = {leaving[~need] if need < 0 else base + need for need in needs}
+            if needs and needs[0] >= 0:  # they are sorted
+                return tuple([base + need for need in needs])
+            found = {leaving[~need] if need < 0 else base + need for need in needs for leaving in before}
             return tuple(sorted(found - {-1}))
 
-        self.instances += [
-            Instance(cls=cls, s=s, stream=stream, after=absolute(needs)) for cls, s, stream, needs in block.instances
-        ]
+        turns = self.turns.of(body, half)
+        self.instance_turn += [turns[position] for position in block.positions]
+        self.node_half.append(np.full(len(block.members), half, np.int64))
+        self.instances += [Instance(cls, s, stream, absolute(needs)) for cls, s, stream, needs in block.instances]
         self.node_instance.append(block.node_instance + base)
         self.node_symbol.append(block.node_symbol)
         self.node_layer.append(np.full(len(block.members), layer, np.int64))
@@ -221,7 +230,10 @@ class _Compiler:
         self.send_classes += block.send_classes
         self.even = self.even and block.even
         ends = [absolute(needs) for needs in block.leaving]
-        self.leaving = [found[-1] if found else last for found, last in zip(ends, leaving, strict=True)]
+        for one in (half,) if half else (1, 2):
+            self.leaving[one] = [
+                found[-1] if found else last for found, last in zip(ends, self.leaving[one], strict=True)
+            ]
 
     def _block(self, body: Body) -> _Block:
         """Return what a body adds, whatever comes before it."""
@@ -232,6 +244,7 @@ class _Compiler:
             sources.setdefault(edge.target, []).append(edge.source)
         merged: dict[tuple[int, tuple[int, ...]], int] = {}
         instances: list[tuple[int, tuple[int, ...], int, Needs]] = []
+        positions: list[int] = []
         nodes: list[tuple[int, int]] = []
         members: list[tuple[int, ...]] = []
         send_classes: list[int] = []
@@ -251,6 +264,7 @@ class _Compiler:
                     continue
                 merged[key] = number = len(instances)
                 instances.append((cls, placed.s, STREAMS.index(placed.node.stream), needs))
+                positions.append(placed.position)
                 for s in placed.s:
                     here[placed.position, s] = (number,)
             even = even and instances[number][0] == cls
@@ -259,6 +273,7 @@ class _Compiler:
         node_instance, node_symbol = np.array(nodes, np.int64).reshape(-1, 2).T
         return _Block(
             instances=instances,
+            positions=positions,
             node_instance=node_instance,
             node_symbol=node_symbol,
             members=members,
@@ -268,10 +283,20 @@ class _Compiler:
         )
 
     def template(self, kind: str, stage: int, variant: int, *, receives: bool) -> PassTemplate:
-        """Return what was compiled as plain arrays."""
-        node_instance, node_symbol, node_layer = (
-            np.concatenate(parts) for parts in (self.node_instance, self.node_symbol, self.node_layer)
+        """Return what was compiled as plain arrays, halves of a step in turn."""
+        node_instance, node_symbol, node_layer, node_half = (
+            np.concatenate(parts) for parts in (self.node_instance, self.node_symbol, self.node_layer, self.node_half)
         )
+        instances, members, exits = self.instances, self.members, self.leaving[1]
+        if node_half.any():
+            turn = np.array(self.instance_turn, np.int64)
+            order, nodes = in_turn(turn), in_turn(turn[node_instance])
+            place = np.argsort(order)
+            instances = _placed([instances[at] for at in order.tolist()], place.tolist())
+            node_instance = place[node_instance[nodes]]
+            node_symbol, node_layer, node_half = node_symbol[nodes], node_layer[nodes], node_half[nodes]
+            members = [members[at] for at in nodes.tolist()]
+            exits = [int(place[at]) for at in exits]
         return PassTemplate(
             kind=kind,
             stage=stage,
@@ -279,15 +304,21 @@ class _Compiler:
             ranks=self.plan.stage_ranks,
             symbols=tuple(self.symbols),
             class_symbol=tuple(self.class_symbol),
-            instance_class=np.array([i.cls for i in self.instances], np.int64),
-            instance_stream=np.array([i.stream for i in self.instances], np.int64),
-            instance_s=tuple(i.s for i in self.instances),
-            after=tuple(i.after for i in self.instances),
-            exits=tuple(self.leaving),
+            instance_class=np.array([i.cls for i in instances], np.int64),
+            instance_stream=np.array([i.stream for i in instances], np.int64),
+            instance_s=tuple(i.s for i in instances),
+            after=tuple(i.after for i in instances),
+            exits=tuple(exits),
             node_instance=node_instance,
             node_symbol=node_symbol,
             node_layer=node_layer,
-            members=tuple(self.members),
+            members=tuple(members),
             send_classes=tuple(self.send_classes),
             receives=receives,
+            node_half=node_half if node_half.any() else np.empty(0, np.int64),
         )
+
+
+def _placed(instances: list[Instance], place: list[int]) -> list[Instance]:
+    """Return instances whose earlier ones are where ``place`` puts them."""
+    return [Instance(cls, s, stream, tuple(sorted([place[at] for at in after]))) for cls, s, stream, after in instances]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from clustersim.clock import Int64Array
 from clustersim.cost.scalar import DecodeNs
 from clustersim.errors import InputError
-from clustersim.graph.blueprint import StepKind
 from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import StageProgram
 from clustersim.graph.step_parts import Prompts, Row, decode_price, window_of
@@ -75,10 +74,10 @@ class StepPrices:
         Number of sequences that decode → :class:`DecodePrice` of steps that do nothing else.
     """
 
-    def __init__(self, pricer: Pricer, programs: Mapping[StepKind, StageProgram]) -> None:
+    def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
         self.pricer = pricer
         self.programs = programs
-        self.rows: dict[StepKind, list[Row]] = {kind: [] for kind in programs}
+        self.rows: dict[str, list[Row]] = {kind: [] for kind in programs}
         self.decode: Callable[[int], DecodePrice] = _Decodes(
             pricer, programs["decode"], self.rows["decode"]
         ).__getitem__

@@ -7,7 +7,7 @@ write, or a phase boundary. Nodes are in program order: each stream of each rank
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import EDGE_KINDS, INPUT, STREAMS, Axis, Blueprint, Body, Node
+from clustersim.graph.turns import Turns, in_turn
 from clustersim.plan.parallel import ParallelPlan
 
 NO_RANK: Final = -1
@@ -81,6 +82,8 @@ class StepGraph:
         ``stream`` is an index into ``STREAMS``, −1 for structural nodes; ``layer`` −1 outside the layers.
     source, target, kind : int arrays of shape (edges,)
         Edges between node positions; ``kind`` is an index into ``EDGE_KINDS``.
+    half : int array of shape (nodes,)
+        Where a step runs as two halves that overlap: of which one a node is, 0 for both; else empty.
     """
 
     symbols: tuple[Node, ...]
@@ -94,6 +97,7 @@ class StepGraph:
     source: Int64Array
     target: Int64Array
     kind: Int64Array
+    half: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.symbol)
@@ -153,10 +157,12 @@ class _Expansion:
         self.bodies: dict[tuple[Body, int], _Tile] = {}
         self.count = 0
         self.sends: dict[int, int] = {}
+        self.turns = Turns()
+        self.turn: list[int] = []
 
     def stage(self, blueprint: Blueprint, stage: int) -> None:
         base = stage * self.plan.stage_ranks
-        leaving = np.full(self.plan.stage_ranks, NO_RANK, np.int64)
+        leaving = {half: np.full(self.plan.stage_ranks, NO_RANK, np.int64) for half in (1, 2)}
         received = {rank + self.plan.stage_ranks: node for rank, node in self.sends.items()}
         self.sends = {}
         for index, unit in enumerate(blueprint.stages[stage]):
@@ -168,19 +174,23 @@ class _Expansion:
             self.columns.append(
                 np.stack(
                     [tile.symbol, tile.group, np.full(nodes, unit.layer), np.full(nodes, stage),
-                     np.full(nodes, index), tile.stream]
+                     np.full(nodes, index), tile.stream, np.full(nodes, unit.half)]
                 )
             )  # fmt: skip
             inner = tile.edges.copy()
             inner[:2] += self.count
             self.edges.append(inner)
-            entering = leaving[tile.entry_rank]
+            of = (unit.half,) if unit.half else (1, 2)
+            entering = np.concatenate([leaving[half][tile.entry_rank] for half in of])
             linked = entering != NO_RANK
-            joined = np.stack([entering[linked], tile.entry_node[linked] + self.count, tile.entry_kind[linked]])
+            nodes_in, kinds_in = (np.tile(column, len(of))[linked] for column in (tile.entry_node, tile.entry_kind))
+            joined = np.stack([entering[linked], nodes_in + self.count, kinds_in])
             self.edges.append(np.unique(joined, axis=1) if joined.size else joined)
+            turns = self.turns.of(unit.body, unit.half)
+            self.turn += [turns[position] for position in tile.position]
             for local, node in enumerate(tile.exit_node):
-                if node != NO_RANK:
-                    leaving[local] = node + self.count
+                for half in of if node != NO_RANK else ():
+                    leaving[half][local] = node + self.count
             self._rendezvous(unit.body, tile, base, received)
             self.count += nodes
 
@@ -198,8 +208,13 @@ class _Expansion:
                 self.edges.append(np.array([[a, b, sync] for a, b in pairs], np.int64).T)
 
     def finish(self) -> StepGraph:
-        symbol, group, layer, stage, unit, stream = np.concatenate(self.columns, axis=1)
+        columns = np.concatenate(self.columns, axis=1)
         source, target, kind = np.concatenate(self.edges, axis=1)
+        if columns[-1].any():
+            order = in_turn(np.array(self.turn, np.int64))
+            place = np.argsort(order)
+            columns, source, target = columns[:, order], place[source], place[target]
+        symbol, group, layer, stage, unit, stream, half = columns
         return StepGraph(
             symbols=tuple(self.symbols),
             groups=tuple(self.groups),
@@ -212,6 +227,7 @@ class _Expansion:
             source=source,
             target=target,
             kind=kind,
+            half=half if half.any() else np.empty(0, np.int64),
         )
 
 
@@ -227,6 +243,7 @@ class _Tile:
         groups: dict[tuple[int, ...], int],
     ) -> None:
         placed = place(body, plan)
+        self.position = [item.position for item in placed]
         at: dict[tuple[int, int], int] = {}
         for index, item in enumerate(placed):
             for member in item.members:

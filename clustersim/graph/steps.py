@@ -46,13 +46,30 @@ class DecodeToken:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChainedStep:
-    """One step: its graph, what it carries, and where it runs."""
+    """One step: its graph, what it carries, and where it runs.
+
+    Parameters
+    ----------
+    graph : StepGraph
+    batch : StepBatch
+    decodes : tuple of DecodeToken
+    lane, replica : int
+    half : int
+        1 or 2 where it is that half of a step; both are lanes of their own, the second right behind the first.
+    order : tuple of int
+        Of a half, where its nodes are in the program of the whole step; else empty.
+    whole : tuple of int
+        Of a half, the requests of the whole step.
+    """
 
     graph: StepGraph
     batch: StepBatch
     decodes: tuple[DecodeToken, ...] = ()
     lane: int = 0
     replica: int = 0
+    half: int = 0
+    order: tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.levels import Levels, levels_of
+
+MANY: Final = 8
+"""Passes whose ends are found together, from which on levels of few instances are faster than one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +53,8 @@ class PassTemplate:
         Cost class of each local rank's send; empty on the last stage.
     receives : bool
         Whether the stage receives its input from another one.
+    node_half : int64 array of shape (nodes,)
+        Where a step runs as two halves that overlap: of which one each node is, 0 for both; else empty.
     """
 
     kind: str
@@ -68,6 +74,7 @@ class PassTemplate:
     members: tuple[tuple[int, ...], ...]
     send_classes: tuple[int, ...]
     receives: bool
+    node_half: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def num_classes(self) -> int:
@@ -116,6 +123,11 @@ class PassTemplate:
     def levels(self) -> Levels | None:
         """The instances in levels, where that is the faster way to their ends."""
         return levels_of(self.instance_s, self.instance_stream, self.after)
+
+    @cached_property
+    def _every_level(self) -> Levels | None:
+        """The instances in levels, however few each has: the faster way to the ends of many passes at once."""
+        return levels_of(self.instance_s, self.instance_stream, self.after, least_width=0)
 
     @cached_property
     def _plain(self) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
@@ -170,9 +182,10 @@ class PassTemplate:
         if self.is_chain:
             chained: Int64Array = by_class @ self.counts
             return chained
-        if self.levels is None:
+        levels = self.levels if len(by_class) < MANY else self._every_level
+        if levels is None:
             return np.array([self.pass_times(one)[0] for one in by_class], np.int64)
-        found: Int64Array = self.levels.ends(by_class.T[self.instance_class]).max(axis=0)
+        found: Int64Array = levels.ends(by_class.T[self.instance_class]).max(axis=0)
         return found
 
     @cached_property
@@ -185,7 +198,8 @@ class PassTemplate:
         ragged = (self.instance_s, self.after, self.members)
         lengths = [np.fromiter(map(len, rows), np.int64, len(rows)) for rows in ragged]
         values = [np.fromiter(chain.from_iterable(rows), np.int64) for rows in ragged]
-        for part in (*flat, *arrays, *lengths, *values):
+        halves = (self.node_half,) if len(self.node_half) else ()
+        for part in (*flat, *arrays, *lengths, *values, *halves):
             numbers = np.ascontiguousarray(part, "<i8")
             found.update(len(numbers).to_bytes(8, "little") + numbers.tobytes())
         return found.digest()
@@ -210,14 +224,16 @@ class PassTemplate:
             "members": [list(m) for m in self.members],
             "send_classes": list(self.send_classes),
             "receives": self.receives,
+            **({"node_half": self.node_half.tolist()} if len(self.node_half) else {}),
         }
 
 
 def template_from(values: Mapping[str, object]) -> PassTemplate:
     """Rebuild a template from :meth:`PassTemplate.as_mapping`."""
     fields: dict[str, object] = dict(values)
-    for name in ("instance_class", "instance_stream", "node_instance", "node_symbol", "node_layer"):
-        fields[name] = np.array(fields[name], np.int64)
+    for name in ("instance_class", "instance_stream", "node_instance", "node_symbol", "node_layer", "node_half"):
+        if name in fields:
+            fields[name] = np.array(fields[name], np.int64)
     for name in ("symbols", "instance_s", "after", "members"):
         fields[name] = _nested(fields[name])
     for name in ("class_symbol", "exits", "send_classes"):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
-from clustersim.interop.options import Options, choice_of, count
+from clustersim.interop.options import Options, choice_of, count, whole
 from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.scenario.lookup import is_path
@@ -49,7 +49,7 @@ def deploy(options: Options, served: ServedModel | None, topology: str | None) -
     dp, dp_origin = options.value("--data-parallel-size", count, 1)
     nodes = options.value("--nnodes", count, 1)[0] if options.given("--nnodes") is not None else None
     plan = [("plan.tp", tp, tp_origin), ("plan.pp", pp, pp_origin), ("plan.dp", dp, dp_origin)]
-    plan += _experts(options, served.spec, tp=tp, dp=dp) if served is not None else []
+    plan += _experts(options, served.spec, tp=tp, dp=dp, pp=pp) if served is not None else []
     found = _devices(options, topology, tp * pp * dp, nodes)
     if found is None or options.problems:
         return None
@@ -58,7 +58,7 @@ def deploy(options: Options, served: ServedModel | None, topology: str | None) -
     return Deployed(device=built.device, topology=lines, plan=(*plan, *placed), router=_router(options, dp))
 
 
-def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int) -> list[tuple[str, Any, str]]:
+def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -> list[tuple[str, Any, str]]:
     """Return the entries of expert parallelism: vLLM spreads experts over TP × DP, or splits each over them."""
     on, origin = options.on("--enable-expert-parallel", False)
     switch = options.given("--enable-expert-parallel")
@@ -75,7 +75,26 @@ def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int) -> list[tu
     if on and dp > 1:
         lines.append(("plan.ep.scope", "global", "vLLM spreads experts over the ranks of all replicas"))
     place, origin = options.value("--expert-placement-strategy", choice_of(*PLACES), "linear")
-    return [*lines, ("plan.ep.placement", PLACES[place], origin)] if on else lines
+    if not on:
+        return lines
+    return [*lines, ("plan.ep.placement", PLACES[place], origin), *_two_batches(options, ranks=tp * dp, pp=pp)]
+
+
+def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, Any, str]]:
+    """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step."""
+    on, origin = options.on("--enable-dbo", False)
+    switch = options.given("--enable-dbo")
+    decode, of_decode = options.value("--dbo-decode-token-threshold", whole, 32)
+    prefill, of_prefill = options.value("--dbo-prefill-token-threshold", whole, 512)
+    if not on or switch is None or ranks == 1:
+        return []
+    if pp > 1:
+        options.wrong(switch, "two batches that overlap are simulated at --pipeline-parallel-size 1 only")
+    return [
+        ("plan.ep.overlap", "two_batch", origin),
+        ("plan.ep.overlap_decode_tokens", decode, of_decode),
+        ("plan.ep.overlap_prefill_tokens", prefill, of_prefill),
+    ]
 
 
 def _devices(options: Options, chosen: str | None, world: int, nodes: int | None) -> tuple[Topology, Lines] | None:

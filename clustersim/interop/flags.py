@@ -71,8 +71,9 @@ _OPTIONAL: Final = "--hf-token"
 
 READ: Final = """
     --block-size --cudagraph-capture-sizes --data-parallel-external-lb --data-parallel-hybrid-lb
-    --data-parallel-rank --data-parallel-size --dtype --enable-chunked-prefill --enable-expert-parallel
-    --enable-prefix-caching --enforce-eager --expert-placement-strategy --gpu-memory-utilization
+    --data-parallel-rank --data-parallel-size --dbo-decode-token-threshold --dbo-prefill-token-threshold --dtype
+    --enable-chunked-prefill --enable-dbo --enable-expert-parallel --enable-prefix-caching --enforce-eager
+    --expert-placement-strategy --gpu-memory-utilization
     --hf-config-path --kv-cache-dtype --long-prefill-token-threshold --max-cudagraph-capture-size
     --max-model-len --max-num-batched-tokens --max-num-seqs --model --nnodes --num-gpu-blocks-override
     --optimization-level --performance-mode --pipeline-parallel-size --quantization --scheduling-policy
@@ -124,7 +125,7 @@ IGNORED: Final[Mapping[str, str]] = {
         --mm-tensor-ipc --skip-mm-profiling --video-pruning-rate
         """,
     "of no effect on its own": """
-        --cp-kv-cache-interleave-size --dbo-decode-token-threshold --dbo-prefill-token-threshold --dcp-comm-backend
+        --cp-kv-cache-interleave-size --dcp-comm-backend
         --dcp-kv-cache-interleave-size --default-mm-loras --fully-sharded-loras --kv-offloading-backend --lora-dtype
         --lora-target-modules --max-cpu-loras --max-long-partial-prefills --max-lora-rank --max-loras
         --offload-backend --offload-num-in-group --offload-params --offload-prefetch-step --cpu-offload-params
@@ -150,7 +151,6 @@ INEXACT: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "--disable-custom-all-reduce": ("all-reduces take the cheapest algorithm, custom ones among them", ("false",)),
     "--disable-hybrid-kv-cache-manager": ("layers with a window keep only that much K/V", ("false",)),
     "--disable-sliding-window": ("windows stay; requests are not cut to their length", ("false",)),
-    "--enable-dbo": ("two batches do not overlap, so that steps are slower than with it", ("false",)),
     "--enable-eplb": ("tokens fall on experts evenly already, and copies of experts take no memory", ("false",)),
     "--enable-flashinfer-autotune": (_KERNELS, ()),
     "--enable-return-routed-experts": ("sending the chosen experts takes no time", ("false",)),

@@ -108,6 +108,8 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
     _precision(options, served, draft)
     for path, value, origin in deployed.plan:
         draft.set(path, value, origin)
+    if options.on("--enable-dbo", False)[0] and not any(path == "plan.ep.overlap" for path, _, _ in deployed.plan):
+        draft.note("--enable-dbo has no effect here: no tokens are dispatched that another batch could compute beside.")
     _batches(options, deployed.device, served.positions, draft)
     for path, value, origin in settings:
         if value is not None:

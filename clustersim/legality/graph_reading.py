@@ -44,9 +44,14 @@ def view_of_chain(
     """
     symbols: dict[Node, int] = {}
     parts = []
+    begins = 0
     for at, (step, first) in enumerate(zip(chain.steps, chain.first, strict=True)):
         rank = step.replica * kept.plan.replica_ranks
-        parts.append(_columns(step.graph, step.batch, kept.plan, windows(model), symbols, at, first, rank))
+        part = _columns(step.graph, step.batch, kept.plan, windows(model), symbols, at, first, rank)
+        begins = begins if step.half == 2 else first
+        if step.half:  # the halves take turns in the program of their step
+            part["member_position"] = np.array(step.order, np.int64)[part["member_node"] - first] + begins
+        parts.append(part)
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     for name in ("source", "target", "kind"):
         joined[name] = np.concatenate((joined[name], getattr(chain, name)))
@@ -54,6 +59,7 @@ def view_of_chain(
         Step(
             kind=step.batch.kind, chunks=step.batch.chunks, decodes=step.decodes,
             sequences=step.batch.decode_sequences, keys=step.batch.decode_keys, lane=step.lane, replica=step.replica,
+            half=step.half, whole=step.whole,
         )
         for step in chain.steps
     )  # fmt: skip

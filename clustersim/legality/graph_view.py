@@ -49,6 +49,11 @@ class Step:
         Steps of one lane follow each other; lanes are micro-batches that have no sequence in common.
     shared : dict from int to int
         Request → tokens of a prefix that it shares.
+    half : int
+        1 or 2 where it is that half of a step, the second right behind the first; what the step does as one, such as
+        its LM head, is in either half with the half's own tokens.
+    whole : tuple of int
+        Of a half, the requests of the whole step.
     """
 
     kind: str
@@ -59,6 +64,8 @@ class Step:
     lane: int = 0
     replica: int = 0
     shared: dict[int, int] = field(default_factory=dict)
+    half: int = 0
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -127,6 +127,10 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
         change.append(("plan.ep.routing", "balanced"))
     if "ep" in degrees and (copies := _nearest_copies(deployment, degrees["ep"])) != plan.ep.redundant:
         change.append(("plan.ep.redundant", copies))
+    if degrees.get("ep") == 1 and plan.ep.overlap != "none":
+        change.append(("plan.ep.overlap", "none"))
+        least = ("overlap_decode_tokens", "overlap_prefill_tokens")
+        change += [(f"plan.ep.{name}", 0) for name in least if getattr(plan.ep, name)]
     if plan.placement is not None and set(degrees) - {"ep"}:
         change.append(("plan.placement", "packed"))
     return tuple(change)

@@ -8,6 +8,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 
+THRESHOLDS_NEED_OVERLAP: Final = "goes with overlap: two_batch; say that too, or remove it"
 VISITS_NEED_EP: Final = "goes with a degree above 1: without EP every rank has (a part of) all experts"
 SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
 
@@ -22,6 +23,19 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
     """Return what of a plan is not built, with the nearest choice that is; None where all is."""
     if plan.ep.degree == 1 and plan.ep.routing is not None:
         return Problem(path="plan.ep.routing", message=VISITS_NEED_EP)
+    for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
+        if plan.ep.overlap == "none" and getattr(plan.ep, key):
+            return Problem(path=f"plan.ep.{key}", message=THRESHOLDS_NEED_OVERLAP)
+    if plan.ep.degree == 1 and plan.ep.overlap != "none":
+        return Problem(path="plan.ep.overlap", message=VISITS_NEED_EP)
+    if plan.is_two_batch and not plan.sp.whole:
+        for degree, at, why in (
+            (plan.pp, "pp", "stages hand on one micro-batch"),
+            (plan.sp.degree, "sp", "ranks split prompts"),
+        ):
+            if degree > 1:
+                message = f"two_batch is built for pp 1 and sp 1, found {at} {degree}, where {why}; use none"
+                return Problem(path="plan.ep.overlap", message=message)
     scheme = plan.sp.scheme
     if plan.sp.degree == 1 or scheme is None or scheme not in SCHEMES or scheme in built_schemes(model):
         return None
@@ -38,7 +52,7 @@ def refuse_unbuilt(plan: ParallelPlan, model: ModelSpec) -> None:
     Raises
     ------
     InputError
-        At ``plan.sp.scheme`` or ``plan.ep.routing``.
+        At ``plan.sp.scheme``, ``plan.ep.routing`` or ``plan.ep.overlap``.
     """
     problem = unbuilt(plan, model)
     if problem is not None:

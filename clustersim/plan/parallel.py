@@ -16,6 +16,7 @@ SequenceScheme = Literal["all_gather", "ring", "all_to_all"]
 SequencePartition = Literal["contiguous", "zigzag"]
 SequenceDecode = Literal["idle", "dp"]
 ExpertScope = Literal["replica", "global"]
+ExpertOverlap = Literal["none", "two_batch"]
 DecodeOverlap = Literal["per_sequence", "none"]
 ModuleKind = Literal["attention", "ffn"]
 
@@ -67,7 +68,10 @@ class ExpertPlan:
 
     ``placement`` is ``contiguous`` (experts 0…E/ep−1 on EP rank 0, and so on), ``strided`` (expert e on rank e mod
     ep), or the EP rank of each expert. ``routing`` says how often experts are visited; None: all alike. With
-    ``redundant`` further copies, experts are placed by their visits (``clustersim.plan.experts``).
+    ``redundant`` further copies, experts are placed by their visits (``clustersim.plan.experts``). With ``overlap``
+    ``two_batch`` a step that can be split runs as two halves, one of which computes while the other one's tokens are
+    dispatched or combined (``clustersim.graph.two_batch``), from ``overlap_decode_tokens`` new tokens on where all
+    of them decode, else from ``overlap_prefill_tokens`` on.
     """
 
     degree: int = 1
@@ -75,6 +79,9 @@ class ExpertPlan:
     placement: Literal["contiguous", "strided"] | tuple[int, ...] = "contiguous"
     routing: Routing | None = None
     redundant: int = 0
+    overlap: ExpertOverlap = "none"
+    overlap_decode_tokens: int = 0
+    overlap_prefill_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -140,6 +147,11 @@ class ParallelPlan:
         """Ranks that share one expert's tensors: tp when there is no EP, else the ranks that it spans / ep."""
         ranks = self.stage_ranks * (self.dp if self.is_lockstep else 1)
         return self.tp if self.ep.degree == 1 else ranks // self.ep.degree
+
+    @property
+    def is_two_batch(self) -> bool:
+        """Whether steps that can be split run as two halves that overlap."""
+        return self.ep.overlap == "two_batch" and self.ep.degree > 1
 
     @property
     def is_lockstep(self) -> bool:

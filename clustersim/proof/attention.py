@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.graph.turns import HALF
 from clustersim.proof.cache import entry_shape, keys_in
 from clustersim.proof.place import Place
 from clustersim.proof.tokens import BoolArray
@@ -33,7 +34,7 @@ class Variant:
 
 def variant_of(text: str) -> Variant:
     """Read a variant such as ``@128#1``."""
-    found = _VARIANT.match(text)
+    found = _VARIANT.match(text.partition(HALF)[0])
     assert found is not None
     window, hop, star = found.groups()
     return Variant(

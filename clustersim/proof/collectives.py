@@ -55,7 +55,7 @@ def all_gather(ats: list[Place], arrived: Inputs) -> list[Value]:
     for place, (at, inputs) in enumerate(zip(ats, arrived, strict=True)):
         part = at.dense(inputs, width)
         if at.node.name == "aggregate_all_gather":
-            mine = at.tokens.share(at.s, at.t)
+            mine = at.share
             whole[mine] = part[mine]
         else:
             columns = part_of(width, place, len(ats))

@@ -180,7 +180,7 @@ def aggregate(at: Place, arrived: list[Arrival]) -> Dense:
     """Sum what the experts made of each token, by the router's shares: of the tokens that this rank sent out."""
     plan, width = at.setting.plan, at.node.width
     pairs = routed([one.value for one in arrived if isinstance(one.value, Routed)], width)
-    rows = at.rows if plan.ep.degree == 1 else at.tokens.share(at.s, at.t)
+    rows = at.rows if plan.ep.degree == 1 else at.share
     data = np.full((len(at.tokens), width), np.nan)
     data[rows] = 0.0
     np.add.at(data, pairs.token, pairs.share[:, None] * pairs.data)

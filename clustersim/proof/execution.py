@@ -12,12 +12,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from clustersim.errors import BrokenLawError
-from clustersim.graph.blueprint import Node, StepKind
+from clustersim.graph.blueprint import Node
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof import attention, cache, collectives, dense, experts
 from clustersim.proof.place import Memory, Place, Setting
-from clustersim.proof.script import Script, kind_of
+from clustersim.proof.script import Script, program_of
 from clustersim.proof.tokens import lay_out
 from clustersim.proof.values import Arrival, Value
 from clustersim.proof.weights import Weights
@@ -120,14 +120,14 @@ class Execution:
         plan: ParallelPlan,
         weights: Weights,
         script: Script,
-        graphs: Mapping[StepKind, WiredGraph],
+        graphs: Mapping[str, WiredGraph],
         watch: Watch | None = None,
     ) -> None:
         self.script = script
         self.memory = Memory(prompts=script.prompts)
         self.watch = watch
         self.setting = Setting(model=model, plan=plan, weights=weights)
-        self.graphs = [graphs[kind_of(step)] for step in script.steps]
+        self.graphs = [graphs[program_of(step)] for step in script.steps]
         self.tokens = [lay_out(step, plan, len(script.prompts), script.positions) for step in script.steps]
         self.left = [len(graph) for graph in self.graphs]
         self.values: list[dict[int, Sequence[Value]]] = [{} for _ in script.steps]

@@ -54,7 +54,7 @@ def permute(at: Place, arrived: list[Arrival]) -> Routed:
 def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
     """Send each rank's share of its tokens to every rank of the chosen experts' groups."""
     width = ats[0].setting.model.hidden
-    sent = [chosen_pairs(at, inputs, at.tokens.share(at.s, at.t)) for at, inputs in zip(ats, arrived, strict=True)]
+    sent = [chosen_pairs(at, inputs, at.share) for at, inputs in zip(ats, arrived, strict=True)]
     everything = routed(sent, width)
     ats[0].memory.counts["dispatched"] += len(everything.token)
     home = homes(ats[0], everything.token, everything.expert)
@@ -113,7 +113,7 @@ def combine(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
         _, place, parts = at.expert_group
         returned.append(pairs.chosen(pairs.token % parts == place))
     everything = routed(returned, width)
-    return [everything.chosen(np.isin(everything.token, at.tokens.share(at.s, at.t))) for at in ats]
+    return [everything.chosen(np.isin(everything.token, at.share)) for at in ats]
 
 
 def _pairs(arrived: list[Arrival], width: int) -> Routed:

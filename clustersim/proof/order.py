@@ -7,19 +7,18 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.graph.blueprint import StepKind
 from clustersim.proof.execution import Event
-from clustersim.proof.script import Script, kind_of
+from clustersim.proof.script import Script, program_of
 from clustersim.proof.wiring import WiredGraph
 
 UNKNOWN: Final = -1
 
-Graphs = Mapping[StepKind, WiredGraph]
+Graphs = Mapping[str, WiredGraph]
 
 
 def program_order(script: Script, graphs: Graphs) -> list[Event]:
     """Return the order of the program: step by step, each graph from its first node to its last."""
-    return [(step, node) for step, parts in enumerate(script.steps) for node in range(len(graphs[kind_of(parts)]))]
+    return [(step, node) for step, parts in enumerate(script.steps) for node in range(len(graphs[program_of(parts)]))]
 
 
 def random_order(script: Script, graphs: Graphs, seed: int) -> list[Event]:
@@ -33,7 +32,7 @@ def random_order(script: Script, graphs: Graphs, seed: int) -> list[Event]:
     seed : int
     """
     draw = np.random.default_rng(np.random.SeedSequence([seed, 3]))
-    by_step = [graphs[kind_of(parts)] for parts in script.steps]
+    by_step = [graphs[program_of(parts)] for parts in script.steps]
     missing = [list(graph.needs) for graph in by_step]
     left = [len(graph) for graph in by_step]
     waits = [set(script.needs(step)) for step in range(len(by_step))]
@@ -64,7 +63,7 @@ def random_order(script: Script, graphs: Graphs, seed: int) -> list[Event]:
 
 
 def orders_from_spans(
-    script: Script, graphs: Graphs, starts: Sequence[Mapping[tuple[int, int, str], tuple[int, int]]]
+    script: Script, graphs: Graphs, starts: Sequence[Mapping[tuple[int, int, str, int], tuple[int, int]]]
 ) -> list[Event]:
     """Return the order in which a recorded timeline ran the nodes of a script's steps.
 
@@ -77,19 +76,19 @@ def orders_from_spans(
     graphs : mapping
         Kind of step → its graph.
     starts : sequence of mapping
-        Per step: (rank within the replica, layer, operator) → start and end of its span in ns. A node starts with the
-        last of its ranks.
+        Per step: (rank within the replica, layer, operator, half of the step) → start and end of its span in ns. A node
+        starts with the last of its ranks.
     """
     events: list[tuple[tuple[int, int, int, int], Event]] = []
     for step, parts in enumerate(script.steps):
-        graph = graphs[kind_of(parts)]
+        graph = graphs[program_of(parts)]
         sources: list[list[int]] = [[] for _ in range(len(graph))]
         for source, followers in enumerate(graph.followers):
             for after in followers:
                 sources[after].append(source)
         times: list[tuple[int, int]] = []
         for index, node in enumerate(graph.nodes):
-            spans = [starts[step].get((rank, node.layer, node.node.name)) for rank in node.ranks]
+            spans = [starts[step].get((rank, node.layer, node.node.name, node.half)) for rank in node.ranks]
             known = [span for span in spans if span is not None]
             if known:
                 times.append((max(start for start, _ in known), max(end for _, end in known)))

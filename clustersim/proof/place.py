@@ -10,9 +10,10 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import Node
+from clustersim.graph.turns import HALF
 from clustersim.model.architecture import Attention, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.proof.tokens import StepTokens
+from clustersim.proof.tokens import BoolArray, StepTokens
 from clustersim.proof.values import ALL, Arrival, Columns, Dense, joined
 from clustersim.proof.weights import Weights
 
@@ -97,6 +98,22 @@ class Place:
     def rows(self) -> Int64Array:
         """Rows of the step that the node works on, as its amount says."""
         return self.tokens.rows(self.node.amount[0][0] if self.node.amount else "tokens", self.s)
+
+    @property
+    def half(self) -> str:
+        """``1`` or ``2`` where the node is of one half of the step, else empty."""
+        return self.node.amount[0][0].partition(HALF)[2] if self.node.amount else ""
+
+    @property
+    def among(self) -> BoolArray:
+        """Which rows of the step are of the node's half, or of the whole step."""
+        found: BoolArray = self.tokens.half == int(self.half) if self.half else self.tokens.half >= 0
+        return found
+
+    @property
+    def share(self) -> Int64Array:
+        """Rows that the rank sends to the experts: its share of the tokens of the step, or of the node's half."""
+        return self.tokens.share(self.s, self.t, self.half)
 
     @property
     def attention(self) -> Attention:

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.cost.precision import Precision
-from clustersim.graph.blueprint import StepKind
-from clustersim.graph.expand import blueprint_of
+from clustersim.graph.expand import step_blueprints
 from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.model.architecture import ModelSpec, Moe
@@ -22,7 +21,7 @@ from clustersim.proof.comparison import Comparison, Expected, expected_of, same_
 from clustersim.proof.execution import Event, Execution, OutOfShapeError
 from clustersim.proof.order import program_order, random_order
 from clustersim.proof.place import Memory
-from clustersim.proof.script import Script, kind_of
+from clustersim.proof.script import Script, program_of
 from clustersim.proof.wiring import WiredGraph, wired
 from clustersim.proof.witness import Witness
 
@@ -72,10 +71,10 @@ class Proof:
     nodes: int
 
 
-def graphs_of(model: ModelSpec, plan: ParallelPlan, script: Script) -> dict[StepKind, StepGraph]:
-    """Return the step graphs of one replica for the kinds of steps that a script has."""
-    kinds = dict.fromkeys(kind_of(parts) for parts in script.steps)
-    return {kind: expand(blueprint_of(model, plan, Precision(), kind), plan) for kind in kinds}
+def graphs_of(model: ModelSpec, plan: ParallelPlan, script: Script) -> dict[str, StepGraph]:
+    """Return the step graphs of one replica for the kinds of steps, and of their halves, that a script has."""
+    blueprints = step_blueprints(model, plan, Precision())
+    return {name: expand(blueprints[name], plan) for name in dict.fromkeys(map(program_of, script.steps))}
 
 
 def prove(
@@ -84,7 +83,7 @@ def prove(
     script: Script,
     *,
     expected: Expected | None = None,
-    graphs: Mapping[StepKind, StepGraph] | None = None,
+    graphs: Mapping[str, StepGraph] | None = None,
     orders: int = 1,
     recorded: Mapping[str, Sequence[Event]] | None = None,
     seed: int = 0,
@@ -159,7 +158,7 @@ def _found(
     plan: ParallelPlan,
     script: Script,
     expected: Expected,
-    graphs: Mapping[StepKind, WiredGraph],
+    graphs: Mapping[str, WiredGraph],
     name: str,
     order: Sequence[Event],
 ) -> Violation:

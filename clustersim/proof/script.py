@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from clustersim.graph.blueprint import StepKind
+from clustersim.plan.halves import cut_of
 from clustersim.plan.parallel import ParallelPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one step computes of one sequence: tokens [start, start + count); SP rank ``owner`` decodes it."""
+    """What one step computes of one sequence: tokens [start, start + count); SP rank ``owner`` decodes it.
+
+    Where the step runs as two halves that overlap, it is in ``half`` 1 or 2.
+    """
 
     sequence: int
     start: int
     count: int
     decodes: bool = False
     owner: int = 0
+    half: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,25 @@ def kind_of(parts: Sequence[Part]) -> StepKind:
     if all(part.decodes for part in parts):
         return "decode"
     return "mixed" if any(part.decodes for part in parts) else "prefill"
+
+
+def program_of(parts: Sequence[Part]) -> str:
+    """Return the name of the graph that runs a step: its kind, or those of its halves (``decode+decode``)."""
+    halves = ([part for part in parts if part.half == half] for half in (1, 2))
+    return "+".join(kind_of(half) for half in halves if half) or kind_of(parts)
+
+
+def in_halves(parts: Sequence[Part], plan: ParallelPlan) -> tuple[Part, ...]:
+    """Return a step with its sequences in two halves, where the plan has them and every replica can split its part."""
+    if not plan.is_two_batch:
+        return tuple(parts)
+    owners = range(plan.sp.degree if plan.sp.whole else 1)
+    mine = [[part for part in parts if part.owner == owner or not plan.sp.whole] for owner in owners]
+    if any(len(own) < 2 for own in mine):
+        return tuple(parts)
+    cuts = [cut_of([part.count for part in own]) for own in mine]
+    first = {part.sequence for own, cut in zip(mine, cuts, strict=True) for part in own[:cut]}
+    return tuple(replace(part, half=1 if part.sequence in first else 2) for part in parts)
 
 
 def owner_of(sequence: int, plan: ParallelPlan) -> int:
@@ -139,5 +163,5 @@ def _lane(
             if sequence == preempted and computed[sequence] == lengths[sequence] + 1 < end[sequence]:
                 known[sequence], computed[sequence] = computed[sequence] + 1, 0
                 preempted = None
-        steps.append(tuple(parts))
+        steps.append(in_halves(parts, plan))
     return steps

@@ -63,7 +63,9 @@ def _few_layers(model: ModelSpec, plan: ParallelPlan, kept: tuple[int, ...]) -> 
         Cut(layer=sum(layer < cut.layer for layer in kept), before=cut.before) for cut in stage_cuts(model, plan)
     )
     # how often experts are visited is what the random router makes of it, and one copy for each EP rank shows them all
-    experts = replace(plan.ep, routing=None, redundant=plan.ep.degree if plan.ep.redundant else 0)
+    # and the steps of a proof have few tokens
+    copies = plan.ep.degree if plan.ep.redundant else 0
+    experts = replace(plan.ep, routing=None, redundant=copies, overlap_decode_tokens=0, overlap_prefill_tokens=0)
     return replace(plan, dp=1, ep=experts, stages=cuts if plan.pp > 1 else None, placement=None)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.graph.turns import HALF
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.proof.script import Part
@@ -42,6 +43,8 @@ class StepTokens:
     sequences, positions : int
         Of the whole proof: a cache has a slot for each position of each sequence.
     sp, tp : int
+    half : int64 array of shape (tokens,)
+        1 or 2 where the step runs as two halves that overlap, else 0.
     """
 
     sequence: Int64Array
@@ -54,6 +57,7 @@ class StepTokens:
     positions: int
     sp: int
     tp: int
+    half: Int64Array
 
     def __len__(self) -> int:
         return len(self.position)
@@ -96,30 +100,32 @@ class StepTokens:
         return np.asarray(found[self.slot_sequence])
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, int], Int64Array]:
-        found: dict[tuple[str, int], Int64Array] = {}
+    def _rows(self) -> dict[tuple[str, int, str], Int64Array]:
+        found: dict[tuple[str, int, str], Int64Array] = {}
         for s in range(self.sp):
-            here = self.s == s
-            found["tokens", s] = np.flatnonzero(here)
-            found["prefill", s] = np.flatnonzero(here & self.prefill)
-            found["decode", s] = np.flatnonzero(here & ~self.prefill)
-            found["last", s] = np.flatnonzero(here & self.last)
-            found["all_prefill", s] = np.flatnonzero(self.prefill & (self.s >= 0))
+            for half, among in (("", self.half >= 0), ("1", self.half == 1), ("2", self.half == 2)):
+                here = (self.s == s) & among
+                found["tokens", s, half] = np.flatnonzero(here)
+                found["prefill", s, half] = np.flatnonzero(here & self.prefill)
+                found["decode", s, half] = np.flatnonzero(here & ~self.prefill)
+                found["last", s, half] = np.flatnonzero(here & self.last)
+                found["all_prefill", s, half] = np.flatnonzero(self.prefill & (self.s >= 0) & among)
         return found
 
     def rows(self, feature: str, s: int) -> Int64Array:
         """Return the rows that an operator at SP coordinate ``s`` with an amount of ``feature`` works on."""
-        return self._rows[_SETS.get(feature, "tokens"), s]
+        name, _, half = feature.partition(HALF)
+        return self._rows[_SETS.get(name, "tokens"), s, half]
 
-    def share(self, s: int, t: int) -> Int64Array:
-        """Return the rows that TP rank ``t`` sends to the experts: its even share of the tokens at ``s``."""
-        return np.array_split(self._rows["tokens", s], self.tp)[t]
+    def share(self, s: int, t: int, half: str = "") -> Int64Array:
+        """Return the rows that TP rank ``t`` sends to the experts: its even share of those (of a half) at ``s``."""
+        return np.array_split(self._rows["tokens", s, half], self.tp)[t]
 
 
 def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions: int) -> StepTokens:
     """Spread the tokens of a step over SP ranks as the plan says."""
     sequence, position, s, owner = list[int](), list[int](), list[int](), list[int]()
-    prefill, last = list[bool](), list[bool]()
+    prefill, last, half = list[bool](), list[bool](), list[int]()
     for part in parts:
         holder = [part.owner] * part.count
         if not part.decodes and plan.sp.degree > 1 and not plan.sp.whole:
@@ -128,6 +134,7 @@ def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions
                 for first, end in runs:
                     holder[first:end] = [rank] * (end - first)
         s += holder
+        half += [part.half] * part.count
         sequence += [part.sequence] * part.count
         position += range(part.start, part.start + part.count)
         owner += [part.owner] * part.count
@@ -144,4 +151,5 @@ def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions
         positions=positions,
         sp=plan.sp.degree,
         tp=plan.tp,
+        half=np.array(half),
     )

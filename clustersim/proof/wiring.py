@@ -30,6 +30,8 @@ class WiredNode:
         Per rank, in the order of the graph's edges.
     cached_layers : tuple of tuple of int
         Per rank, the layers whose K/V is written there before what a K/V edge brings (of ``kv_move``).
+    half : int
+        1 or 2 where it is of one half of a step, else 0.
     """
 
     node: Node
@@ -38,6 +40,7 @@ class WiredNode:
     ranks: tuple[int, ...]
     wires: tuple[tuple[Wire, ...], ...]
     cached_layers: tuple[tuple[int, ...], ...]
+    half: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +69,7 @@ def wired(graph: StepGraph) -> WiredGraph:
     members = [graph.ranks_of(node) for node in range(len(graph))]
     symbols = [graph.symbols[symbol] for symbol in graph.symbol.tolist()]
     layers, stages = graph.layer.tolist(), graph.stage.tolist()
+    halves = graph.half.tolist() or [0] * len(graph)
 
     def wires(target: int, rank: int) -> tuple[Wire, ...]:
         return tuple(
@@ -89,6 +93,7 @@ def wired(graph: StepGraph) -> WiredGraph:
             ranks=members[index],
             wires=tuple(wires(index, rank) for rank in members[index]),
             cached_layers=written(index) if symbol.name == "kv_move" else (),
+            half=halves[index],
         )
         for index, symbol in enumerate(symbols)
     )

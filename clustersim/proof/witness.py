@@ -189,7 +189,7 @@ class Witness:
         rows: list[int] = at.rows.tolist()
         if spread:
             back = at.node.name == "combine"
-            rows = at.tokens.share(at.s, at.t).tolist() if back else np.flatnonzero(at.tokens.s >= 0).tolist()
+            rows = at.share.tolist() if back else np.flatnonzero((at.tokens.s >= 0) & at.among).tolist()
         wanted = [(row, expert) for row in rows for expert in choices[row].tolist()]
         if spread and at.node.name != "combine":
             token, expert = np.array(wanted, np.int64).reshape(-1, 2).T

@@ -36,6 +36,8 @@ def obstacle(prepared: Prepared) -> str:
         return "collectives can meet on a link"
     if given.plan.is_lockstep:
         return "replicas that share experts take their steps together"
+    if given.plan.is_two_batch:
+        return "steps run as two halves that overlap"
     if given.plan.sp.degree > 1:
         return "the ranks of an SP group do different work"
     if given.requests.cancel_after_ns is not None and (given.requests.cancel_after_ns >= 0).any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from clustersim.graph.blueprint import STEP_KINDS, Blueprint, Body, StepKind
+from clustersim.graph.blueprint import Blueprint, Body
 from clustersim.graph.program import CommKey, StageProgram, build_program
 from clustersim.graph.stepgraph import Placed, place
 from clustersim.plan.mesh import Mesh
@@ -16,15 +16,15 @@ Groups = dict[tuple[str, tuple[int, ...]], None]
 
 
 def compile_programs(
-    mesh: Mesh, blueprints: Mapping[StepKind, Blueprint], comm: CommTable
-) -> dict[tuple[int, int], dict[StepKind, StageProgram]]:
+    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable
+) -> dict[tuple[int, int], dict[str, StageProgram]]:
     """Compile each kind of step of each stage.
 
     Parameters
     ----------
     mesh : Mesh
     blueprints : mapping
-        Kind of step → blueprint.
+        Kind of step, or its halves' → blueprint.
     comm : CommTable
 
     Returns
@@ -35,7 +35,7 @@ def compile_programs(
     plan = mesh.plan
     groups = [_groups(mesh, blueprints, stage) for stage in range(plan.pp)]
     variants: dict[tuple[int, ...], int] = {}
-    compiled: dict[tuple[int, int], dict[StepKind, StageProgram]] = {}
+    compiled: dict[tuple[int, int], dict[str, StageProgram]] = {}
     found = {}
     for replica in range(plan.dp):
         for stage in range(plan.pp):
@@ -46,7 +46,8 @@ def compile_programs(
             variant = variants.setdefault(costs, len(variants))
             if (variant, stage) not in compiled:
                 compiled[variant, stage] = {
-                    kind: build_program(blueprints[kind], plan, stage, number, variant) for kind in STEP_KINDS
+                    name: build_program(blueprint, plan, stage, number, variant)
+                    for name, blueprint in blueprints.items()
                 }
             found[replica, stage] = compiled[variant, stage]
     return found
@@ -61,7 +62,7 @@ def _number(
     return comm.number(op, tuple(devices[member] for member in members))
 
 
-def _groups(mesh: Mesh, blueprints: Mapping[StepKind, Blueprint], stage: int) -> Groups:
+def _groups(mesh: Mesh, blueprints: Mapping[str, Blueprint], stage: int) -> Groups:
     found: Groups = {}
     placed: dict[Body, list[Placed]] = {}
     for blueprint in blueprints.values():

@@ -77,6 +77,7 @@ class Fleet:
             jumps=pool.given.plan.pp == 1 and not self.wirings[index][0].as_events,
             on_done=self.on_done,
             wake=self.wake,
+            experts=pool.given.plan.ep,
         )
         replica.swaps = self._swaps(replica)
         replica.attach(self._pipeline(replica))
@@ -112,7 +113,7 @@ class Fleet:
         def member(index: int) -> Member:
             return Member(
                 self.env, index, prepared.schedulers[index], pool.given.pricer, prepared.recorder, pool.numbers,
-                jumps=False, on_done=self.on_done, wake=self.wake,
+                jumps=False, on_done=self.on_done, wake=self.wake, experts=pool.given.plan.ep,
             )  # fmt: skip
 
         together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)

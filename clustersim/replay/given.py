@@ -10,7 +10,7 @@ from typing import Final, Literal
 from clustersim.clock import Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
-from clustersim.graph.blueprint import Blueprint, StepKind
+from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.pricing import Pricer
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
@@ -46,7 +46,7 @@ class PoolInput:
     ----------
     plan : ParallelPlan
     blueprints : dict
-        Kind of step → its blueprint.
+        Kind of step, or its halves' → its blueprint.
     pricer : Pricer
     serving : ServingConfig
     kv_blocks : int
@@ -56,7 +56,7 @@ class PoolInput:
     """
 
     plan: ParallelPlan
-    blueprints: dict[StepKind, Blueprint]
+    blueprints: dict[str, Blueprint]
     pricer: Pricer
     serving: ServingConfig
     kv_blocks: int
@@ -102,7 +102,7 @@ class ReplayInput:
     topology : Topology
     plan : ParallelPlan
     blueprints : dict
-        Kind of step → its blueprint.
+        Kind of step, or its halves' → its blueprint.
     pricer : Pricer
     comm : CommTable
         The one that the pricer prices with.
@@ -124,7 +124,7 @@ class ReplayInput:
 
     topology: Topology
     plan: ParallelPlan
-    blueprints: dict[StepKind, Blueprint]
+    blueprints: dict[str, Blueprint]
     pricer: Pricer
     comm: CommTable
     serving: ServingConfig
@@ -205,7 +205,7 @@ class PreparedPool:
         self.mesh = Mesh(plan=given.plan.lockstep)
         compiled = compile_programs(self.mesh, given.blueprints, comm)
         self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
-        """(replica, stage) → kind of step → program."""
+        """(replica, stage) → kind of step, or its halves' → program."""
         self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}
         self.numbers = {key: first_template + number for number, key in enumerate(self.distinct)}
         """``StageProgram.key`` → number of its template."""

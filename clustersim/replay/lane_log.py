@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array, in_time
-from clustersim.graph.blueprint import STEP_KINDS, StepKind
+from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.timeline.columns import Columns
 from clustersim.timeline.record import NOT_POOLED, Recorder
 from clustersim.timeline.stretch import Stretch
@@ -22,7 +22,7 @@ STEP_ROW: Final = (
 FLUSH_STEPS: Final = 1 << 15
 """Runs of steps after which a log hands on what it has."""
 
-Rows = Mapping[StepKind, Sequence[tuple[Int64Array, tuple[int, ...]]]]
+Rows = Mapping[str, Sequence[tuple[Int64Array, tuple[int, ...]]]]
 """Kind of step → the rows of durations that its steps refer to by number, and the columns that vary."""
 
 
@@ -46,7 +46,7 @@ class LaneLog:
     def __init__(
         self,
         replica: int,
-        templates: Sequence[Mapping[StepKind, int]],
+        templates: Sequence[Mapping[str, int]],
         rows: Sequence[Rows],
         blocks: int,
         ranks: int,

@@ -5,6 +5,7 @@ tokens that its own scheduler chose, and all of them meet at the dispatch and th
 that has nothing to run brings a dummy batch of one token, as vLLM does
 (vllm/v1/engine/core.py, ``DPEngineCoreProc.run_busy_loop``: ``execute_dummy_batch``, 2025), because the ranks
 that hold its experts are asked for by the others. The next step starts when the one before it has ended everywhere.
+Where steps run as two halves (``plan.ep.overlap``), all replicas split a step or none (``serving.halves``).
 
 Passes are recorded as of the first of them; steps, chunks, decodes and facts name the replica whose they are, and every
 replica has a row for each step of the group, an empty one where it brought a dummy batch.
@@ -24,6 +25,7 @@ from clustersim.replay.replica import Replica
 from clustersim.replay.run_under_way import Run, keys_of_run
 from clustersim.replay.wiring import MicroBatch, OnLayer
 from clustersim.serving.decision import Decision, batch_of
+from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence
 
 NOBODY: Final = -1
@@ -81,6 +83,8 @@ class Lockstep:
         self.pricer = members[0].pricer
         self.recorder = members[0].recorder
         self.decisions: list[Decision] = []
+        self.parts: list[list[Decision]] = []
+        """The decisions, and those of the two halves of the step where it is split."""
         self.run: Run | None = None
         self.steps = 0
         for member in members:
@@ -104,11 +108,23 @@ class Lockstep:
         parts = [batch_of(decision, 1, self.pricer.windows) for decision in self.decisions]
         for member, decision, part in zip(self.members, self.decisions, parts, strict=True):
             member.account(decision, part)
-        batch = together(parts)
+        self.parts = self._halves()
+        halves = tuple(together([batch_of(one, 1, self.pricer.windows) for one in part]) for part in self.parts[1:])
+        batch = replace(together(parts), halves=halves)
         if self.jumps and self._steady and not self.pipeline.is_strained(0):
             self._jump(batch)
         else:
             self._step(batch)
+
+    def _halves(self) -> list[list[Decision]]:
+        """Return the decisions of all replicas; where each of them can split its step, those of both halves besides."""
+        found = [
+            halves_of(decision, member.experts) for member, decision in zip(self.members, self.decisions, strict=True)
+        ]
+        halves = [one for one in found if one is not None]
+        if len(halves) < len(found):
+            return [self.decisions]
+        return [self.decisions, *([both[half] for both in halves] for half in (0, 1))]
 
     @property
     def _steady(self) -> bool:
@@ -121,11 +137,12 @@ class Lockstep:
         return True
 
     def _step(self, batch: StepBatch) -> None:
-        program = self.pipeline.stages[0].programs[batch.kind]
+        program = self.pipeline.stages[0].programs[batch.program]
         features = self.pricer.features(batch)
         micro = MicroBatch(
             step=self.steps,
             kind=batch.kind,
+            program=batch.program,
             decision=Decision(
                 decodes=tuple(s for decision in self.decisions for s in decision.decodes),
                 prefills=tuple(chunk for decision in self.decisions for chunk in decision.prefills),
@@ -162,8 +179,8 @@ class Lockstep:
     def _jump(self, batch: StepBatch) -> None:
         pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
         steps = min(run_under_way.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
-        keys = keys_of_run(batch, [decision.decodes for decision in self.decisions], steps)
-        self.run = Run(self.pipeline, self.pricer, batch, keys, self._landed)
+        decodes = [decision.decodes for part in self.parts[1:] or self.parts for decision in part]
+        self.run = Run(self.pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.run, member.repeated = self.run, decision
 
@@ -182,7 +199,7 @@ class Lockstep:
 
     def _record(self, run: Run, steps: int) -> None:
         """Record so many steps of a run."""
-        template = self.members[0].template_numbers[self.pipeline.stages[0].programs["decode"].key]
+        template = self.members[0].template_numbers[self.pipeline.stages[0].programs[run.program].key]
         self.recorder.run(self.members[0].index, 0, template, self.steps, run.starts[:steps], run.durations(steps))
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.record_steps(run, decision, self.steps, steps, member.rows.popleft())

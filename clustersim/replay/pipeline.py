@@ -102,7 +102,7 @@ class Pipeline:
         for wiring in self.stages[:-1]:
             micro.send_starts.append(np.zeros(ranks, np.int64))
             micro.send_ends.append(np.zeros(ranks, np.int64))
-            micro.unsent.append(len(wiring.programs[micro.kind].template.send_classes))
+            micro.unsent.append(len(wiring.programs[micro.program].template.send_classes))
         self._start(0, micro)
 
     def _start(self, stage: int, micro: MicroBatch) -> None:
@@ -117,7 +117,7 @@ class Pipeline:
             return
         if not wiring.as_events:
             micro.passes.append(None)
-            template = wiring.programs[micro.kind].template
+            template = wiring.programs[micro.program].template
             total, exits = template.pass_times(durations)
             at(env, total, COMPLETION, self._pass_ended, (stage, micro))
             if micro.on_layer is not None:
@@ -128,7 +128,7 @@ class Pipeline:
                 tp = len(wiring.devices) // len(exits)
                 self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
             return
-        shape = wiring.shape(micro.kind)
+        shape = wiring.shape(micro.program)
         communicate = self._communicator(stage, micro)
         run: EventPass | ChainPass
         if isinstance(shape, ChainShape):
@@ -140,7 +140,7 @@ class Pipeline:
                 wiring.watched,
                 communicate,
                 lambda: self._chain_ended(stage, micro),
-                chain_marks(wiring.programs[micro.kind].template, micro.on_layer),
+                chain_marks(wiring.programs[micro.program].template, micro.on_layer),
             )
         else:
             run = EventPass(
@@ -150,7 +150,7 @@ class Pipeline:
                 communicate,
                 lambda ranks: self._left(stage, micro, ranks),
                 lambda: self._free(stage, micro),
-                event_marks(wiring.programs[micro.kind].template, shape, micro.on_layer),
+                event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
             )
         micro.passes.append(run)
         run.begin()
@@ -158,7 +158,7 @@ class Pipeline:
     def _start_strained(self, stage: int, micro: MicroBatch, strain: Strain) -> None:
         """Run a pass operator by operator, on ranks of which each takes its own time."""
         wiring = self.stages[stage]
-        template, program = wiring.programs[micro.kind].template, wiring.expanded(micro.kind)
+        template, program = wiring.programs[micro.program].template, wiring.expanded(micro.program)
         run = EventPass(
             self.env,
             program,
@@ -182,7 +182,7 @@ class Pipeline:
 
     def _communicator(self, stage: int, micro: MicroBatch) -> Any:
         wiring = self.stages[stage]
-        program = wiring.programs[micro.kind]
+        program = wiring.programs[micro.program]
 
         def communicate(
             operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any, started: int | None = None
@@ -259,7 +259,7 @@ class Pipeline:
     def _send_cost(self, stage: int, rank: int, micro: MicroBatch) -> tuple[CommPlan | None, float, int]:
         """Return the plan, the bytes and the duration of a send, over links as they were when its pass started."""
         wiring = self.stages[stage]
-        program = wiring.programs[micro.kind]
+        program = wiring.programs[micro.program]
         cls = program.template.send_classes[rank]
         took = int(micro.durations[stage][cls])
         strain = micro.strains.get(stage)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from clustersim.replay.instant import now_ns
 from clustersim.replay.steady_runs import SteadyRuns
 from clustersim.replay.stepper import requests_of
-from clustersim.serving.decision import batch_of
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -191,7 +190,7 @@ class Replica(SteadyRuns):
             self.begin_swaps()
             if decision is None:
                 return
-            batch = batch_of(decision, len(self.scheduler.pool.free), self.pricer.windows)
+            batch = self.batch_of(decision)
             if self.jumps and decision.steady and not pipeline.is_strained(0):
                 self._jump(decision, batch)
             else:

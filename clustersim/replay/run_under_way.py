@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import StepBatch
-from clustersim.graph.pricing import Pricer, decode_keys
+from clustersim.graph.pricing import Pricer, decode_keys, decoding
 from clustersim.graph.program import StageProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.pipeline import Pipeline
@@ -41,6 +41,11 @@ class Run:
         :func:`keys_of_run`: what the steps attend.
     on_end : callable
         Called with the run when its last step has ended.
+
+    Attributes
+    ----------
+    program : str
+        Which program its steps run.
     """
 
     def __init__(
@@ -49,8 +54,9 @@ class Run:
         self._env = pipeline.env
         self._on_end = on_end
         self._version = 0
-        program = pipeline.stages[0].programs["decode"]
-        self.row, self.columns, self.varying = pricer.decode_run(program, batch.decode_sequences, keys)
+        self.program = batch.program
+        program = pipeline.stages[0].programs[self.program]
+        self.row, self.columns, self.varying = pricer.decode_run(program, decoding(batch), keys)
         begin = now_ns(self._env)
         self.ends = begin + np.cumsum(self._lengths(program))
         self.starts = np.concatenate(([begin], self.ends[:-1]))
@@ -116,8 +122,8 @@ def keys_of_run(batch: StepBatch, decodes: Sequences[Sequences[Sequence]], steps
     batch : StepBatch
         Of the first step.
     decodes : sequence of sequences of Sequence
-        By SP coordinate, those that decode there and grow by a token a step; a dummy batch has none, and stays as
-        it is.
+        By SP coordinate (of two halves first those of one, then those of the other), those that decode there and grow
+        by a token a step; a dummy batch has none, and stays as it is.
     steps : int
     """
     grown = np.arange(steps, dtype=np.int64)

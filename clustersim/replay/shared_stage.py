@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import STEP_KINDS, StepKind
+from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.program import StageProgram
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.comm import CommTable
@@ -82,7 +82,7 @@ class SharedStage:
     def __init__(
         self,
         prices: StepPrices,
-        programs: Mapping[StepKind, StageProgram],
+        programs: Mapping[str, StageProgram],
         comm: CommTable,
         devices: tuple[int, ...],
         after: tuple[int, ...],

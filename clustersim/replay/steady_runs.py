@@ -9,6 +9,7 @@ from clustersim.replay.instant import now_ns
 from clustersim.replay.run_under_way import Run, keys_of_run
 from clustersim.replay.stepper import Stepper, requests_of
 from clustersim.serving.decision import Decision
+from clustersim.serving.halves import halves_of
 
 
 class SteadyRuns(Stepper):
@@ -29,8 +30,8 @@ class SteadyRuns(Stepper):
 
     def _jump(self, decision: Decision, batch: StepBatch) -> None:
         steps = min(self.scheduler.horizon(decision), run_under_way.MAX_RUN)
-        owners = range(len(batch.decode_sequences))
-        decodes = [[q for q in decision.decodes if q.owner == s] for s in owners]
+        owners, halves = range(len(batch.decode_sequences)), halves_of(decision, self.experts) or (decision,)
+        decodes = [[q for q in half.decodes if q.owner == s] for half in halves for s in owners]
         self.account(decision, batch)
         self.in_flight += 1
         self.repeated = decision
@@ -51,7 +52,7 @@ class SteadyRuns(Stepper):
         self.settle(outcome)
 
     def _record_run(self, run: Run, steps: int, row: tuple[int, ...]) -> None:
-        (program,) = self._programs("decode")
+        (program,) = self._programs(run.program)
         template = self.template_numbers[program.key]
         self.recorder.run(self.index, 0, template, self.steps, run.starts[:steps], run.durations(steps))
         self.record_steps(run, self.repeated, self.steps, steps, row)

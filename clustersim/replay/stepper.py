@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from simpy import Environment
@@ -13,12 +14,14 @@ from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import StageProgram
+from clustersim.plan.parallel import ExpertPlan
 from clustersim.replay.chain import ChainPass
 from clustersim.replay.instant import now_ns
 from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.swaps import Swaps
 from clustersim.replay.wiring import MicroBatch, OnLayer
-from clustersim.serving.decision import Decision
+from clustersim.serving.decision import Decision, batch_of
+from clustersim.serving.halves import halves_of
 from clustersim.serving.scheduler import Outcome, Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Durations, Recorder
@@ -42,6 +45,8 @@ class Stepper:
         Called with (replica, sequences that finished).
     wake : callable
         Asks for a scheduling decision at this instant.
+    experts : ExpertPlan
+        Says whether steps are split into halves that overlap.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Stepper:
         jumps: bool,
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         wake: Callable[[int], None],
+        experts: ExpertPlan,
     ) -> None:
         self.env = env
         self.index = index
@@ -65,6 +71,7 @@ class Stepper:
         self.jumps = jumps
         self.on_done = on_done
         self.wake = wake
+        self.experts = experts
         self.pipeline: Pipeline | None = None
         self.swaps: Swaps | None = None
         self.in_flight = 0
@@ -84,15 +91,23 @@ class Stepper:
         assert self.pipeline is not None
         return self.pipeline
 
-    def _programs(self, kind: str) -> list[StageProgram]:
-        return [wiring.programs[kind] for wiring in self._pipeline.stages]  # type: ignore[index]
+    def _programs(self, name: str) -> list[StageProgram]:
+        return [wiring.programs[name] for wiring in self._pipeline.stages]
+
+    def batch_of(self, decision: Decision) -> StepBatch:
+        """Return what a decision's step carries, in two halves where the plan has them and it can be split."""
+        owners, windows = len(self.scheduler.pool.free), self.pricer.windows
+        halves = halves_of(decision, self.experts)
+        parts = tuple(batch_of(half, owners, windows) for half in halves or ())
+        return replace(batch_of(decision, owners, windows), halves=parts)
 
     def _step(self, decision: Decision, batch: StepBatch) -> None:
-        programs = self._programs(batch.kind)
+        programs = self._programs(batch.program)
         features = self.pricer.features(batch)
         micro = MicroBatch(
             step=self.steps,
             kind=batch.kind,
+            program=batch.program,
             decision=decision,
             features=features,
             durations=[self.pricer.durations(program, batch, features) for program in programs],
@@ -132,7 +147,7 @@ class Stepper:
             When that is later than int64 can tell.
         """
         in_time(now_ns(self.env))
-        for stage, program in enumerate(self._programs(micro.kind)):
+        for stage, program in enumerate(self._programs(micro.program)):
             template = self.template_numbers[program.key]
             run, start = micro.passes[stage], micro.starts[stage]
             if run is None or (isinstance(run, ChainPass) and not run.stretched):

@@ -29,10 +29,14 @@ OnLayer = Callable[[int], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One step of one replica on its way through the stages, and what is recorded of it."""
+    """One step of one replica on its way through the stages, and what is recorded of it.
+
+    It is of one kind, and runs as the program of that name, or of its halves (``StepBatch.program``).
+    """
 
     step: int
     kind: StepKind
+    program: str
     decision: Decision
     features: Features
     durations: list[Int64Array]
@@ -57,7 +61,7 @@ class StageWiring:
     Parameters
     ----------
     programs : dict
-        Kind of step → program.
+        Kind of step, or its halves' (``decode+decode``) → program.
     devices : tuple of int
         Device of each rank.
     as_events : bool
@@ -72,7 +76,7 @@ class StageWiring:
         How programs run as events; shared by all stages of a run.
     """
 
-    programs: dict[StepKind, StageProgram]
+    programs: dict[str, StageProgram]
     devices: tuple[int, ...]
     as_events: bool
     send_as_events: bool
@@ -80,9 +84,9 @@ class StageWiring:
     watched: tuple[int, ...] | None
     shapes: Shapes
 
-    def expanded(self, kind: StepKind) -> EventProgram:
+    def expanded(self, name: str) -> EventProgram:
         """Return how a pass runs node by node."""
-        program = self.programs[kind]
+        program = self.programs[name]
         key = (*program.key, True)
         if key not in self.shapes:
             self.shapes[key] = expanded_program(program)
@@ -90,9 +94,9 @@ class StageWiring:
         assert isinstance(found, EventProgram)
         return found
 
-    def shape(self, kind: StepKind) -> ChainShape | EventProgram:
+    def shape(self, name: str) -> ChainShape | EventProgram:
         """Return how a pass runs as events: as a chain where that is exact, else in rows of operators or each."""
-        program = self.programs[kind]
+        program = self.programs[name]
         key = (*program.key, self.full)
         if key not in self.shapes:
             contract = not self.full and contraction_is_exact(program)

@@ -112,7 +112,8 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
     plan = pool.plan.lockstep  # replicas that share experts are counted as one that has the ranks of all
     mesh = Mesh(plan=plan)
     device = result.given.topology.seen_from(mesh.device(0)).device
-    programs = compile_programs(mesh, pool.blueprints, result.given.comm)
+    # What a step must read and send is that of the whole step, be it run as two halves that read weights twice.
+    programs = compile_programs(mesh, {kind: pool.blueprints[kind] for kind in STEP_KINDS}, result.given.comm)
     known = plan.sp.whole or tells_features(plan.sp)
     if plan.sp.whole:
         features, tables = lockstep_features(tables), as_one_replica(tables)

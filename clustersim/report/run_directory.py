@@ -33,6 +33,7 @@ from clustersim.scenario.resolve import to_yaml
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
 from clustersim.timeline.parquet import read_columns, write_table
+from clustersim.timeline.spans import halves_named
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
@@ -209,7 +210,7 @@ def dashboard_of(
     steps, spans = shown_rows(step_rows, 0 if lanes is None else lanes.options["steps"], bins), None
     if lanes is not None and len(steps["start_ns"]):
         ranks = busy_ranks(steps, len(summary["devices"]), lanes.options["max_ranks"])
-        spans = timeline.unfold(*busy_window(steps, lanes.options["steps"]), ranks)
+        spans = halves_named(timeline.unfold(*busy_window(steps, lanes.options["steps"]), ranks))
     kv_rows = step_rows.kv_rows
     return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps, kv_rows=kv_rows)
 

@@ -17,14 +17,13 @@ from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.collective.plan import CommPlan, choose
-from clustersim.graph.blueprint import StepKind
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.comm import CommTable
 from clustersim.report.step_features import StepFeatures
 from clustersim.timeline.tables import HOST, Table
 
-Programs = Mapping[tuple[int, int], Mapping[StepKind, StageProgram]]
+Programs = Mapping[tuple[int, int], Mapping[str, StageProgram]]
 """(replica, stage) → kind of step → program."""
 
 BUSIEST = 8
@@ -47,7 +46,7 @@ def step_bytes(
     total = np.zeros(len(comm.topology.link_capacity))
     for (replica, kind), steps in features.items():
         for stage in range(mesh.plan.pp):
-            _add_stage(total, programs[replica, stage][kind], steps, mesh, comm, replica, stage)  # type: ignore[index]
+            _add_stage(total, programs[replica, stage][kind], steps, mesh, comm, replica, stage)
     return total
 
 

@@ -7,7 +7,7 @@ and a part of another, the rest of that one beside a decode, two decodes; anothe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clustersim.cost.precision import Precision
@@ -17,6 +17,7 @@ from clustersim.graph.condense import Condensed, condensed, whole
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.stepgraph import expand
 from clustersim.graph.steps import ChainedStep, DecodeToken, chain
+from clustersim.graph.two_batch import two_batch_blueprints
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.legality.deployment import counted
 from clustersim.legality.graph_reading import view_of_chain, windows
@@ -24,6 +25,14 @@ from clustersim.legality.graph_view import GraphView
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.run.halves import (
+    StepContents,
+    halves_of,
+    two_batch_lockstep_story,
+    two_batch_story,
+    two_halves,
+    with_crossing,
+)
 from clustersim.scenario.scenario import Scenario
 
 _NO_GRAPHS: Final = "replicas that share experts can't be expanded where they have stages or split prompts"
@@ -33,18 +42,10 @@ NOT_CHECKABLE: Final = Verdict(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepContents:
-    """What one step of the story carries."""
-
-    chunks: tuple[Chunk, ...] = ()
-    decodes: tuple[DecodeToken, ...] = ()
-    lane: int = 0
-    replica: int = 0
-
-
 def story(plan: ParallelPlan) -> tuple[StepContents, ...]:
     """Return the steps; prompts are of lengths that no number of segments divides."""
+    if plan.is_two_batch:
+        return two_batch_story(plan)
     sp = plan.sp.degree
     long, part, rest = 4 * sp + 3, 2 * sp + 3, 2 * sp + 1
     other = sp - 1 if plan.sp.decode == "dp" else 0
@@ -72,6 +73,8 @@ def lockstep_story(plan: ParallelPlan) -> tuple[StepContents, ...]:
     plan : ParallelPlan
         Of all replicas as one (``ParallelPlan.lockstep``).
     """
+    if plan.is_two_batch:
+        return two_batch_lockstep_story(plan)
     last = plan.sp.degree - 1
     long, part, rest = 11, 6, 4
     first = [DecodeToken(request=0, position=long + t) for t in range(3)]
@@ -133,16 +136,23 @@ def graph_view(
     kept: Condensed = whole(model, plan) if in_full else condensed(model, plan)
     if not all(kept.shows_all(blueprint, len(model.layers)) for blueprint in blueprints.values()):
         kept = whole(model, plan)
-    graphs = {kind: expand(kept.blueprint(blueprint), kept.plan) for kind, blueprint in blueprints.items()}
+    kinds = {kind: kept.blueprint(blueprint) for kind, blueprint in blueprints.items()}
+    graphs = {blueprint.name: expand(blueprint, kept.plan) for blueprint in kinds.values()}
+    if plan.is_two_batch:
+        graphs |= {name: expand(both, kept.plan) for name, both in two_batch_blueprints(kinds).items()}
     chained = []
     for step in story(plan) if steps is None else steps:
         batch = batch_of(step, plan, model)
+        halves = halves_of(step, plan)
+        if halves:
+            chained += two_halves(halves, [batch_of(half, plan, model) for half in halves], graphs)
+            continue
         chained.append(
             ChainedStep(
                 graph=graphs[batch.kind], batch=batch, decodes=step.decodes, lane=step.lane, replica=step.replica
             )
         )
-    return view_of_chain(chain(chained, kept.plan), kept, model, plan, precision)
+    return view_of_chain(with_crossing(chain(chained, kept.plan), graphs), kept, model, plan, precision)
 
 
 def check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> Verdict:

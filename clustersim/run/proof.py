@@ -20,7 +20,7 @@ from clustersim.proof.execution import Event
 from clustersim.proof.hand_over import Halves, halves, prove_hand_over
 from clustersim.proof.order import orders_from_spans
 from clustersim.proof.proof import RULES, Proof, graphs_of, prove
-from clustersim.proof.script import Part, Script, chunked_script, owner_of, random_prompts
+from clustersim.proof.script import Part, Script, chunked_script, in_halves, owner_of, random_prompts
 from clustersim.proof.shrink import shrunk, shrunk_together
 from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
@@ -37,8 +37,8 @@ OUTPUT_TOKENS: Final = 5
 BUDGET: Final = 24
 """Tokens of a step: prompts come in chunks, beside the decodes of others."""
 
-Starts = list[dict[tuple[int, int, str], tuple[int, int]]]
-"""Per step: (rank, layer, operator) → start and end in ns."""
+Starts = list[dict[tuple[int, int, str, int], tuple[int, int]]]
+"""Per step: (rank, layer, operator, half of the step) → start and end in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def recorded(
                 )
             )  # fmt: skip
             computed[request] += count
-        parts.append(tuple(here))
+        parts.append(in_halves(here, plan))
     script = Script(prompts=random_prompts(PROMPTS, vocab, seed), output_tokens=OUTPUT_TOKENS, steps=tuple(parts))
     return script, _starts(timeline, sorted(slots), replica)
 
@@ -222,7 +222,7 @@ def _starts(timeline: Timeline, steps: list[int], replica: int) -> Starts:
     spans = timeline.unfold()
     first = int(timeline.layout.stage_base(np.array([replica]), np.array([0]))[0])
     mine = np.flatnonzero((spans.replica == replica) & (spans.step >= 0))  # transfers from pool to pool are of no step
-    columns = (spans.start_ns, spans.end_ns, spans.rank, spans.layer, spans.name, spans.step)
-    for start, end, rank, layer, name, step in zip(*(column[mine].tolist() for column in columns), strict=True):
-        found[at[step]][rank - first, layer, spans.names[name]] = start, end
+    columns = (spans.start_ns, spans.end_ns, spans.rank, spans.layer, spans.name, spans.half, spans.step)
+    for start, end, rank, layer, name, half, step in zip(*(column[mine].tolist() for column in columns), strict=True):
+        found[at[step]][rank - first, layer, spans.names[name], half] = start, end
     return found

@@ -18,8 +18,7 @@ from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
 from clustersim.errors import InputError
-from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.expand import blueprint_of
+from clustersim.graph.expand import step_blueprints
 from clustersim.graph.pricing import Pricer
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
@@ -221,7 +220,7 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
     )
     return PoolInput(
         plan=plan,
-        blueprints={kind: blueprint_of(model, plan.lockstep, scenario.precision, kind) for kind in STEP_KINDS},
+        blueprints=step_blueprints(model, plan.lockstep, scenario.precision),
         pricer=Pricer(cost=cost, engine=scenario.engine, comm=comm, sp=plan.lockstep.sp, windows=tuple(windows)),
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),

@@ -133,8 +133,9 @@ def _experts(plan: object) -> Iterator[Finding]:
         if len(said) > 1:
             yield (*path, "ep", "routing"), "has zipf and file; expected one of them"
         uneven = isinstance(routing, dict) and any(routing[key] for key in said)  # zipf 0: all alike
+        overlap = ep.get("overlap", "none") != "none"
         if ep.get("degree", 1) == 1:
-            for key, given in (("routing", uneven), ("redundant", copies)):
+            for key, given in (("routing", uneven), ("redundant", copies), ("overlap", overlap)):
                 if given:
                     yield (*path, "ep", key), VISITS_NEED_EP
         elif copies and ep.get("placement", "contiguous") != "contiguous":

@@ -158,6 +158,9 @@ class ExpertPart(Part):
     placement: Annotated[Any, BeforeValidator(_expert_placement, json_schema_input_type=str | list[int])] = "contiguous"
     routing: Annotated[RoutingPart, BeforeValidator(_routing, json_schema_input_type=str | RoutingPart)] = RoutingPart()
     redundant: Index = 0
+    overlap: Literal["none", "two_batch"] = "none"
+    overlap_decode_tokens: Index = 0
+    overlap_prefill_tokens: Index = 0
 
 
 class StagesPart(Part):

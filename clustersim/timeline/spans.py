@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS as STREAMS_OF_STEPS
 
-__all__ = ["SPAN_COLUMNS", "STREAMS", "Spans", "sorted_spans"]
+__all__ = ["SPAN_COLUMNS", "STREAMS", "Spans", "halves_named", "sorted_spans"]
 
 STREAMS = (*STREAMS_OF_STEPS, "kv_out", "kv_in")
 """Those of steps, and those that move K/V entries beside them."""
 
-SPAN_COLUMNS = ("start_ns", "end_ns", "rank", "stream", "name", "op", "layer", "step", "replica", "stage")
+SPAN_COLUMNS = ("start_ns", "end_ns", "rank", "stream", "name", "op", "layer", "step", "replica", "stage", "half")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +36,8 @@ class Spans:
     step : int64 array
         Number of the step within its replica; −1 for a move of K/V entries, which belongs to none.
     replica, stage : int32 arrays
+    half : int8 array
+        1 or 2 in a step that runs as two halves that overlap, 0 for what is of the whole step.
     """
 
     start_ns: Int64Array
@@ -48,6 +50,7 @@ class Spans:
     step: Int64Array
     replica: Int64Array
     stage: Int64Array
+    half: Int64Array
     names: tuple[str, ...]
     ops: tuple[str, ...]
 
@@ -56,7 +59,7 @@ class Spans:
 
 
 _TYPES = {"rank": "int32", "stream": "int8", "name": "int32", "op": "int32", "layer": "int32", "replica": "int32",
-          "stage": "int32"}  # fmt: skip
+          "stage": "int32", "half": "int8"}  # fmt: skip
 
 
 def sorted_spans(parts: list[Int64Array], names: tuple[str, ...], ops: tuple[str, ...]) -> Spans:
@@ -68,3 +71,13 @@ def sorted_spans(parts: list[Int64Array], names: tuple[str, ...], ops: tuple[str
         for column, values in zip(SPAN_COLUMNS, table, strict=True)
     }
     return Spans(**columns, names=names, ops=ops)
+
+
+def halves_named(spans: Spans) -> Spans:
+    """Return spans whose names say of which half of their step they are (``expert_up, half 2``), to be looked at."""
+    if not spans.half.any():
+        return spans
+    both, name = np.unique(spans.name.astype(np.int64) * 3 + spans.half, return_inverse=True)
+    words = [(spans.names[code // 3], code % 3) for code in both.tolist()]
+    names = tuple(f"{word}, half {half}" if half else word for word, half in words)
+    return replace(spans, name=name.reshape(-1).astype(np.int32), names=names)

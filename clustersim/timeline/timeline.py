@@ -15,7 +15,7 @@ from clustersim.timeline.digest import digest_of
 from clustersim.timeline.layout import Layout
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.record import Recorder
-from clustersim.timeline.spans import STREAMS, Spans, sorted_spans
+from clustersim.timeline.spans import SPAN_COLUMNS, STREAMS, Spans, sorted_spans
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import HOST, Tables
 
@@ -115,7 +115,7 @@ class Timeline(Tables):
 
     @cached_property
     def _node_columns(self) -> list[tuple[Int64Array, Int64Array]]:
-        """Per template: node of each span, and a (5, spans) block of local rank, stream, name, op, layer."""
+        """Per template: node of each span, and a (6, spans) block of local rank, stream, name, op, layer, half."""
         names, ops = self._words
         found = []
         for template in self.templates:
@@ -125,7 +125,8 @@ class Timeline(Tables):
             name = np.array([names[template.symbols[s][0]] for s in template.node_symbol.tolist()], np.int64)
             op = np.array([ops[template.symbols[s][1]] for s in template.node_symbol.tolist()], np.int64)
             stream = template.instance_stream[template.node_instance]
-            block = np.stack((local, stream[node], name[node], op[node], template.node_layer[node]))
+            half = template.node_half if len(template.node_half) else np.zeros(len(counts), np.int64)
+            block = np.stack((local, stream[node], name[node], op[node], template.node_layer[node], half[node]))
             found.append((node, block))
         return found
 
@@ -145,11 +146,12 @@ class Timeline(Tables):
         replica, stage = int(self.passes["replica"][run]), int(self.passes["stage"][run])
         base = int(self.layout.stage_base(np.array([replica]), np.array([stage]))[0])
         step = int(self.passes["first_step"][run]) + index
-        part = np.empty((10, len(node)), np.int64)
+        part = np.zeros((len(SPAN_COLUMNS), len(node)), np.int64)
         part[0], part[1] = starts[node] + begin, ends[node] + begin
         part[2] = block[0] + base
-        part[3:7] = block[1:]
+        part[3:7] = block[1:5]
         part[7], part[8], part[9] = step, replica, stage
+        part[10] = block[5]
         shape = self.layout.pool_of(replica)
         if shape.lockstep > 1:
             part[8] += block[0] // shape.stage_ranks
@@ -167,7 +169,7 @@ class Timeline(Tables):
             shown &= (times[:, 0].min(axis=1) < end_ns) & (times[:, 1].max(axis=1) > start_ns)
             for row in np.flatnonzero(shown).tolist():
                 for word, side in (("send", 0), ("recv", 1)):
-                    part = np.empty((10, ranks), np.int64)
+                    part = np.zeros((len(SPAN_COLUMNS), ranks), np.int64)
                     part[0], part[1] = times[row]
                     part[2] = base[row] + side * ranks + np.arange(ranks)
                     part[3], part[4], part[5] = STREAMS.index(word), names[word], ops[word]
@@ -188,7 +190,7 @@ class Timeline(Tables):
                 if not len(rows):
                     continue
                 rank = moves[f"{side}_rank"][rows].astype(np.int64)
-                part = np.empty((10, len(rows)), np.int64)
+                part = np.zeros((len(SPAN_COLUMNS), len(rows)), np.int64)
                 part[0], part[1], part[2] = moves["start_ns"][rows], moves["end_ns"][rows], rank
                 part[3], part[4], part[5] = STREAMS.index(stream), names[word], ops[word]
                 part[6], part[7], part[8] = moves["layer"][rows], -1, moves[f"{side}_replica"][rows]

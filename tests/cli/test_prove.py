@@ -125,8 +125,9 @@ def test_experts_over_replicas_with_stages_are_refused_where_they_are_written() 
 
 
 POOLS = ("distserve-tp2-tp1", "distserve-tp2-pp2", "splitwise-h100-a100")
-UNPROVEN = ("illegal-five-ways", "deepseek-v3-wide-ep", "deepseek-v3-redundant-experts", "deepseek-v3-pools", *POOLS)
-"""Illegal; 32 replicas in lockstep (smaller ones above); two pools (below)."""
+LOCKSTEP = ("deepseek-v3-wide-ep", "deepseek-v3-redundant-experts", "deepseek-v3-two-batch")
+UNPROVEN = ("illegal-five-ways", *LOCKSTEP, "deepseek-v3-pools", *POOLS)
+"""Illegal; 16 or 32 replicas in lockstep (smaller ones above); two pools (below)."""
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -64,6 +64,7 @@ def features(document: dict[str, Any]) -> Counter[str]:
     found["own router"] = ":" in serving["router"]
     found["two pools"] = "prefill" in plan
     found["lockstep"] = any(isinstance(ep, dict) and ep.get("scope") == "global" and dp > 1 for ep, dp in eps)
+    found["two batches"] = any(isinstance(ep, dict) and ep.get("overlap") == "two_batch" for ep, _ in eps)
     found["prefix caching"] = bool(serving.get("prefix_caching"))
     found["swap"] = serving.get("preemption") == "swap"
     found["ranked queue"] = serving.get("order", {}).get("by", "arrival") != "arrival"

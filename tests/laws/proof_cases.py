@@ -105,6 +105,7 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
                 degree=ep,
                 scope=random.choice(("replica", "global")),
                 placement=random.choice(("contiguous", "strided", spread)) if ep > 1 else "contiguous",
+                overlap="two_batch" if ep > 1 and pp == degree == 1 and random.random() < 0.5 else "none",
             ),
             stages=tuple(sorted(random.sample(modules[1:], pp - 1))) if random.random() < 0.7 and pp > 1 else None,
         )

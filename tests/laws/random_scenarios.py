@@ -104,6 +104,19 @@ def visited(draw: st.DrawFn, ep: int | dict[str, Any]) -> int | dict[str, Any]:
 
 
 @st.composite
+def overlapped(draw: st.DrawFn, plan: dict[str, Any]) -> dict[str, Any]:
+    """Let steps of some plans of experts run as two halves that overlap, of some from so many tokens on."""
+    ep = plan.get("ep", 1)
+    found = {"degree": ep} if isinstance(ep, int) else ep
+    if found["degree"] == 1 or plan["pp"] > 1 or "sp" in plan or draw(st.integers(0, 2)) == 0:
+        return plan
+    found = found | {"overlap": "two_batch"}
+    if draw(st.integers(0, 3)) == 0:
+        found |= {"overlap_decode_tokens": 3, "overlap_prefill_tokens": draw(st.sampled_from((6, 20)))}
+    return plan | {"ep": found}
+
+
+@st.composite
 def prefixes(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
     """Let some scenarios cache prefixes that prompts share, and some of these route by them."""
     if draw(st.integers(0, 2)):
@@ -196,6 +209,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         }
     if moe:
         plan["ep"] = draw(spread(sp * tp, tp, dp if sp == pp == 1 else 1))
+        plan = draw(overlapped(plan))
     if pp > 1 and draw(st.booleans()):
         plan["decode_overlap"] = "none"
     if draw(st.integers(0, 3)) == 0:

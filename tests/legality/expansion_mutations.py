@@ -263,8 +263,8 @@ GRAPH: Final = {
     ),
     **_of(
         stepgraph._Expansion, "stage",
-        ("every rank goes on with what rank 0 made", "tensor", "leaving[local] = node + self.count",
-         "leaving[local] = int(tile.exit_node[0]) + self.count"),
+        ("every rank goes on with what rank 0 made", "tensor", "leaving[half][local] = node + self.count",
+         "leaving[half][local] = int(tile.exit_node[0]) + self.count"),
         ("a module does not wait for the one before", "alone", "linked = entering != NO_RANK",
          "linked = (entering != NO_RANK) & (unit.layer != 1)"),
         ("layers of a later stage are numbered one too low", "stages", "np.full(nodes, unit.layer)",

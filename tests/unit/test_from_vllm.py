@@ -132,6 +132,19 @@ def test_the_budgets_of_vllm_depend_on_the_device(topology: str, requests: int, 
             "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -dp 2 --enable-expert-parallel",
             {"plan.ep": {"degree": 16, "scope": "global", "placement": "contiguous"}},
         ),
+        (
+            "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep --enable-dbo --dbo-decode-token-threshold 64",
+            {
+                "plan.ep": {
+                    "degree": 16,
+                    "scope": "global",
+                    "placement": "contiguous",
+                    "overlap": "two_batch",
+                    "overlap_decode_tokens": 64,
+                    "overlap_prefill_tokens": 512,
+                }
+            },
+        ),
         ("vllm serve mistralai/Mistral-7B-Instruct-v0.2", {"model.config": {"sliding_window": None}}),
         ("vllm serve mixtral-8x7b -tp 2", {"model": "mixtral-8x7b"}),  # clustersim's own name
     ],
@@ -412,7 +425,8 @@ def test_no_option_is_read_in_vain(name: str) -> None:
         return  # tests of models have these
     base = "vllm serve mixtral-8x7b -tp 4"
     base += " -dp 2 -ep" if name.startswith(("--data-parallel-", "--expert")) and name != "--data-parallel-size" else ""
-    base += " -ep" if name == "--data-parallel-size" else ""
+    base += " -ep" if name in ("--data-parallel-size", "--enable-dbo") else ""
+    base += " -ep --enable-dbo" if name.startswith("--dbo") else ""
     takes = flags.FLAGS[name].takes
     off = name in ("--enable-chunked-prefill",)
     option = f"--no-{name[2:]}" if off else name if takes == "switch" else f"{name} {values.get(name, '8')}"

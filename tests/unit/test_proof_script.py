@@ -122,7 +122,7 @@ def test_orders_from_spans_sort_by_start_and_put_reads_before_what_needs_them():
     graphs = {kind: wired(graph) for kind, graph in graphs_of(model, ONE, steps).items()}
     nodes = graphs["prefill"].nodes
     spans = {
-        (0, node.layer, node.node.name): (10 * at, 10 * at + 10)
+        (0, node.layer, node.node.name, 0): (10 * at, 10 * at + 10)
         for at, node in enumerate(nodes)
         if not node.node.is_structural
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -122,6 +124,7 @@ def keeps_apart(view: GraphView) -> GraphFinding:
                 message = f"sequence {request} is in micro-batches {lane} and {step.lane}"
                 fix = "give every sequence to one micro-batch"
                 faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+    faults += _left_out(view)
     lane_of = np.array([step.lane for step in view.steps], np.int64)[view.step]
     replica = view.replica_of(view.rank)
     source, target = view.source, view.target
@@ -133,6 +136,20 @@ def keeps_apart(view: GraphView) -> GraphFinding:
     )  # fmt: skip
     several = len({(step.replica, step.lane) for step in view.steps}) > 1
     return merged(GraphFinding(looked_at=looked_at if several else 0, faults=tuple(faults[:1])), cross)
+
+
+def _left_out(view: GraphView) -> Iterator[GraphFault]:
+    """Yield a fault for each step of two halves of which a sequence is in neither."""
+    for at, step in enumerate(view.steps):
+        if step.half == 1:
+            second = view.steps[at + 1] if at + 1 < len(view.steps) else step
+            found = {chunk.request for part in (step, second) for chunk in part.chunks}
+            found |= {token.request for part in (step, second) for token in part.decodes or ()}
+            missing = [request for request in step.whole if request not in found]
+            if missing:
+                message = f"sequence {missing[0]} of the step is in neither of its halves"
+                fix = "give every sequence of a step to one of its halves"
+                yield GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix)
 
 
 def meets(view: GraphView) -> GraphFinding:

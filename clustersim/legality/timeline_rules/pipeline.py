@@ -9,6 +9,7 @@ from clustersim.legality.history import KINDS, STREAMS, SpanTable
 from clustersim.legality.timeline_rules.arrivals import Arrivals
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.halves import halves_apart
 from clustersim.legality.timeline_rules.occupation import Occupation, order_key
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.reading import Reading
@@ -188,11 +189,11 @@ def _apart(reading: Reading) -> Finding:
 
 
 def in_one_batch(reading: Reading) -> Finding:
-    """PP-4: no sequence is in two micro-batches at a time."""
+    """PP-4: no sequence is in two micro-batches at a time, and micro-batches of one step need nothing of each other."""
     pieces = reading.pieces
     if pieces is None:
-        return NOTHING
-    return judged(
+        return halves_apart(reading)
+    split = judged(
         len(pieces),
         reading.split,
         lambda i: place(reading, i),
@@ -202,3 +203,4 @@ def in_one_batch(reading: Reading) -> Finding:
         ),
         "put each sequence into one micro-batch",
     )
+    return merged(split, halves_apart(reading))

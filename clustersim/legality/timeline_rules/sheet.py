@@ -28,7 +28,8 @@ class Sheet:
         Local to the stage: s × tp + t.
     stream, symbol, layer, step, replica, stage : int64 arrays
     pass_of : int64 array
-        Equal for the spans of one pass of one stage.
+        Equal for the spans of one pass of one stage, or of one half of it: twice the number of the pass, plus one for
+        the second half of a step that runs as two.
     group : int64 array
         Equal for the spans of one execution of a collective, −1 for other work.
     sources, targets : int64 arrays of shape (edges,)
@@ -67,6 +68,15 @@ class Sheet:
     def place(self) -> Int64Array:
         """Equal for the spans of one rank in one pass."""
         return self.pass_of * self.given.stage_ranks + self.rank
+
+    @cached_property
+    def pass_begins(self) -> Int64Array:
+        """When the pass of each span starts, of both halves together."""
+        number = self.pass_of // 2
+        starts = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(starts, number, self.start)
+        found: Int64Array = starts[number]
+        return found
 
     @cached_property
     def site(self) -> Int64Array:
@@ -143,6 +153,6 @@ def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], 
     least = None if least is None or (least < 0).all() else least
     return Sheet(
         given=given, symbols=table.symbols, start=start, end=end, rank=rank % given.stage_ranks, stream=stream,
-        symbol=symbol, layer=layer, step=step, replica=replica, stage=stage, pass_of=pass_of.reshape(-1), group=group,
-        sources=sources, targets=targets, least=least, kind=kind, numbered=table.numbered,
+        symbol=symbol, layer=layer, step=step, replica=replica, stage=stage, pass_of=2 * pass_of.reshape(-1),
+        group=group, sources=sources, targets=targets, least=least, kind=kind, numbered=table.numbered,
     )  # fmt: skip

@@ -20,9 +20,7 @@ def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
     """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
     if not sheet.given.slow:
         return least
-    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(starts, sheet.pass_of, sheet.start)
-    begun, kernel = starts[sheet.pass_of], (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
+    begun, kernel = sheet.pass_begins, (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
     times = np.ones(len(sheet))
     for rank, since, until, slowdown in sheet.given.slow:
         times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
@@ -44,9 +42,7 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
     size = np.bincount(of)[of] if len(of) else of
     lowest = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(lowest, of, sheet.global_ranks[grouped])
-    starts = np.full(int(sheet.pass_of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(starts, sheet.pass_of, sheet.start)
-    begun, found = starts[sheet.pass_of[grouped]], least.copy()
+    begun, found = sheet.pass_begins[grouped], least.copy()
     for op, first, ranks, since, until, told in sheet.given.weak_groups:
         named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
         mine = grouped[named & (lowest[of] == first) & (size == ranks) & (begun >= since) & (begun < until)]

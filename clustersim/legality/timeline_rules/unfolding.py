@@ -45,7 +45,11 @@ def node_times(irregular: Any, template: PassTemplate, durations: Int64Array) ->
 
 
 class TemplateRows:
-    """Spans of one pass of a template, in a fixed order, and what each needs."""
+    """Spans of one pass of a template, in a fixed order, and what each needs.
+
+    Each half of a step that runs as two is a micro-batch of its own, so that its spans are judged as a pass of theirs
+    (``second``), and what the step does for both of them, with the first one's.
+    """
 
     def __init__(self, template: PassTemplate) -> None:
         self.template = template
@@ -55,6 +59,8 @@ class TemplateRows:
         joins = np.array([op in COLLECTIVE_OPS for _, op, _ in template.symbols], bool)[template.node_symbol]
         self.group = np.where((sizes > 1) | joins, np.arange(len(sizes)), -1)[self.node]
         self.instance = template.node_instance[self.node]
+        halves = template.node_half if len(template.node_half) else np.zeros(len(sizes), np.int64)
+        self.second = (halves == 2).astype(np.int64)[self.node]
         self.row_of = np.full((len(template.instance_class), template.ranks), -1, np.int64)
         self.row_of[self.instance, self.rank] = np.arange(len(self.node))
         pairs = [(before, index) for index, after in enumerate(template.after) for before in after]
@@ -134,7 +140,7 @@ def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Arr
         step=spread("first_step"),
         replica=spread("replica") + tiled(replica),
         stage=spread("stage"),
-        pass_of=of * tables.lockstep + tiled(replica),
+        pass_of=(of * tables.lockstep + tiled(replica)) * 2 + tiled(rows.second),
         group=np.where(rows.group >= 0, rows.group + shift * nodes, -1).ravel(),
         sources=(rows.sources + shift * width).ravel(),
         targets=(rows.targets + shift * width).ravel(),
