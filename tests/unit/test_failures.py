@@ -21,9 +21,11 @@ from clustersim.report.summary import summary_of
 from clustersim.report.words import remarks
 from clustersim.run.audit import check_run
 from clustersim.run.simulate import simulate
+from clustersim.run.step_rows import StepRows
 from clustersim.scenario.load import load
 from clustersim.serving.decision import FACT_KINDS
 from tests.laws.accounts import audited_again
+from tests.laws.agreement import states_agree
 from tests.round_numbers import crossbar, deployment, lane, step_ends
 
 MODES = pytest.mark.parametrize("mode", ["full", "folded"])
@@ -54,6 +56,19 @@ def test_a_sequence_goes_on_elsewhere_with_the_tokens_that_it_has(mode):
     assert step_ends(result.timeline, 0) == [6_700, 13_350]
     assert step_ends(result.timeline, 1) == [21_810, 28_480]
     assert result.preemptions.tolist() == [1]
+
+
+def test_who_is_moved_behind_others_waits_in_both_replays():
+    # Request 0 decodes at replica 0 and 2 waits there; 3 comes from the other one, and waits from the next step on.
+    arrivals = [(0, 4, 20), (0, 4, 1), (1, 4, 2), (2, 4, 20)]
+    fails = (Fault(at_ns=30_000, devices=(1,)),)
+    full, folded = (run(arrivals, fails, mode=mode, plan=TWO, max_batch_requests=1) for mode in ("full", "folded"))
+    rows = StepRows(folded.timeline, 4).rows
+    mine = (rows["replica"] == 0) & (rows["step"] < 20)
+    waiting = np.repeat(rows["waiting"][mine], rows["count"][mine]).tolist()
+    assert waiting == [0] + [1] * 4 + [2] * 15
+    assert (rows["count"][mine] > 1).any()
+    states_agree(full, [folded], 4)
 
 
 @MODES
