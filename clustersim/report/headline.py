@@ -70,8 +70,13 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> s
         if latency:
             p50, p99 = (format_seconds(latency[key] / 1e3) for key in ("p50", "p99"))
             tiles.append((f"{name.upper()}, median", p50, f"p99 {p99}"))
+    pools = [(pool["name"], pool["kv_peak"]) for pool in summary.get("pools") or () if pool["kv_peak"] is not None]
     peak = kv_peak(kv_rows)
-    if peak is not None:
+    if pools:
+        name, peak = max(pools, key=lambda pool: pool[1])
+        others = "".join(f"; {other} {share_words(share)}" for other, share in pools if other != name)
+        tiles.append(("K/V cache, peak", share_words(peak), f"of a {name} replica's blocks{others}"))
+    elif peak is not None:
         tiles.append(("K/V cache, peak", share_words(peak), "of a replica's blocks"))
     cache = summary.get("prefix_cache") or {}
     if cache.get("hit_rate") is not None:

@@ -85,12 +85,15 @@ def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "Batch and queue"
     if not len(run.steps["start_ns"]):
         return Drawn(title=title, html=_empty("No step ran."))
+    pools = run.summary.get("pools") or ()
+    whose = "all replicas of a pool" if pools else "all replicas"
+    options = panel.options
     return Drawn(
         title=title,
-        caption="Requests that run (in the batch) and wait (for room in it), over all replicas, and the "
+        caption=f"Requests that run (in the batch) and wait (for room in it), over {whose}, and the "
         "tokens that a step carries. Lines are means; bands reach from the smallest to the largest value or, where "
         "many steps share a pixel, from the 5th to the 95th percentile.",
-        figure=_marked(run, batch_figure(run.steps, run.requests, panel.options["bins"], panel.options["height"])),
+        figure=_marked(run, batch_figure(run.steps, run.requests, pools, options["bins"], options["height"])),
     )
 
 

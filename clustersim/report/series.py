@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,20 +14,43 @@ from clustersim.report.gauges import gauge
 from clustersim.report.metrics import Columns
 from clustersim.report.style import BLUE, GREEN, ORANGE, PINK, axis_name, faded, held, stacked
 
+_POOL_COLOURS: Final = ((BLUE, ORANGE, GREEN, PINK), (GREEN, PINK, BLUE, ORANGE))
+"""Of each pool: requests that run and that wait, tokens that are prefilled and decoded."""
 TIME_TITLE: Final = "time since the start of the run (s)"
 
 
-def batch_figure(steps: Columns, requests: Columns, bins: int, height: int) -> go.Figure:
-    """Draw how many requests run and wait, and how many tokens a step prefills and decodes."""
+def batch_figure(
+    steps: Columns, requests: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int
+) -> go.Figure:
+    """Draw how many requests run and wait, and how many tokens a step prefills and decodes, pool by pool.
+
+    ``pools`` are those of ``summary.json``, empty where there is one.
+    """
     edges = run_edges(steps, bins)
     titles = ["requests", "prefill tokens<br>per step", "decode tokens<br>per step"]
     figure = go.Figure(layout=stacked(titles, TIME_TITLE, height))
-    for name, colour in (("running", BLUE), ("waiting", ORANGE)):
-        _add(figure, bin_function(gauge(steps, requests, name), edges), name, row=0, colour=colour, form=",.1f")
-    for row, (kind, colour) in enumerate((("prefill", GREEN), ("decode", PINK)), start=1):
-        series = tokens_per_step(steps, f"{kind}_tokens", edges)
-        _add(figure, series, f"{kind} tokens", row=row, colour=colour, form=",.0f")
+    for (pool, mine), colours in zip(_by_pool(steps, pools), _POOL_COLOURS, strict=False):
+        of = f"{pool}: " if pool else ""
+        for name, colour in zip(("running", "waiting"), colours[:2], strict=True):
+            series = bin_function(gauge(mine, requests, name), edges)
+            _add(figure, series, f"{of}{name}", row=0, colour=colour, form=",.1f")
+        for row, (kind, colour) in enumerate(zip(("prefill", "decode"), colours[2:], strict=True), start=1):
+            if pool and not mine[f"{kind}_tokens"].any():
+                continue
+            series = tokens_per_step(mine, f"{kind}_tokens", edges)
+            _add(figure, series, f"{of}{kind} tokens", row=row, colour=colour, form=",.0f")
     return figure
+
+
+def _by_pool(steps: Columns, pools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Columns]]:
+    """Yield the name of each pool, and its steps; of the only one, which has no name, all."""
+    first = 0
+    for pool in pools:
+        mine = (steps["replica"] >= first) & (steps["replica"] < first + pool["replicas"])
+        yield pool["name"], {name: column[mine] for name, column in steps.items()}
+        first += pool["replicas"]
+    if not pools:
+        yield "", steps
 
 
 def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned:
@@ -43,14 +66,10 @@ def kv_figure(
     ``pools`` are those of ``summary.json``, empty where there is one.
     """
     figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
-    edges, highest, first = run_edges(steps, bins), 0.0, 0
-    for pool, colour in zip(pools or [{}], (BLUE, ORANGE), strict=False):
-        mine: Any = slice(None)
-        if pools:
-            mine = (steps["replica"] >= first) & (steps["replica"] < first + pool["replicas"])
-            first += pool["replicas"]
-        share = kv_share({name: column[mine] for name, column in steps.items()}, requests, edges)
-        _add(figure, share, pool.get("name", "in use"), row=0, colour=colour, form=".1%", fill=True)
+    edges, highest = run_edges(steps, bins), 0.0
+    for (pool, mine), colour in zip(_by_pool(steps, pools), (BLUE, ORANGE), strict=False):
+        share = kv_share(mine, requests, edges)
+        _add(figure, share, pool or "in use", row=0, colour=colour, form=".1%", fill=True)
         highest = max(highest, float(np.nan_to_num(share.high).max()))
     top = 1.02 if highest > 0.35 else max(1.2 * highest, 0.01)
     figure.update_layout(showlegend=bool(pools), yaxis={"tickformat": ".2~%", "range": [0, top]})

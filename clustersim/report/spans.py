@@ -21,11 +21,13 @@ FAMILIES: Final = {
     "all-reduce, gather, scatter": "#009E73",
     "all-to-all": "#E69F00",
     "send, receive": "#CC79A7",
+    "hand-over, swap": "#7A3E9D",
     "host": "#595959",
     "other": "#B9A900",
 }
 """Family → colour: the palette of Okabe and Ito (2008), which people with any colour blindness tell apart;
-its black and yellow are softened to be read on white."""
+its black and yellow are softened to be read on white, and violet is added for K/V that moves. A name is part of a
+selector in the page: letters, commas, hyphens and spaces."""
 
 _FAMILY_OF: Final = {
     "gemm": "matrix multiply",
@@ -42,8 +44,8 @@ _FAMILY_OF: Final = {
     "send": "send, receive",
     "recv": "send, receive",
     "ring_shift": "send, receive",
-    "hand_over": "send, receive",
-    "swap": "send, receive",
+    "hand_over": "hand-over, swap",
+    "swap": "hand-over, swap",
     "host": "host",
     "schedule": "host",
     "sample": "host",

@@ -135,7 +135,41 @@ def test_kv_share_is_over_the_blocks_of_all_replicas() -> None:
     assert kv_share(steps, requests, np.array([0, 10])).mean.tolist() == [0.25]
 
 
+def test_the_batch_of_each_pool_is_drawn_apart():
+    steps = {
+        "replica": np.array([0, 1]),
+        "count": np.array([1, 1]),
+        "start_ns": np.array([0, 0]),
+        "end_ns": np.array([10, 10]),
+        "running": np.array([3, 40]),
+        "waiting": np.array([5, 0]),
+        "prefill_tokens": np.array([512, 0]),
+        "decode_tokens": np.array([0, 40]),
+    }
+    requests = {
+        "replica": np.array([0]),
+        "arrived_ns": np.array([0]),
+        "finished_ns": np.array([10]),
+        "outcome": np.array(["finished"], object),
+    }
+    pools = [{"name": "prefill", "replicas": 1}, {"name": "decode", "replicas": 1}]
+    figure = batch_figure(steps, requests, pools, 1, 300)
+    assert {trace.name: float(trace.y[0]) for trace in figure.data if trace.name} == {
+        "prefill: running": 3,
+        "prefill: waiting": 5,
+        "prefill: prefill tokens": 512,
+        "decode: running": 40,
+        "decode: waiting": 0,
+        "decode: decode tokens": 40,
+    }
+
+
+def test_the_tile_of_the_cache_says_whose_peak_it_is(run: dict[str, Any]) -> None:
+    pools = [{"name": "prefill", "replicas": 1, "kv_peak": 0.25}, {"name": "decode", "replicas": 1, "kv_peak": 0.5}]
+    assert "of a decode replica&#x27;s blocks; prefill 25%" in page_of(run, pools=pools)
+
+
 def test_series_are_of_the_smallest_type(run: dict[str, Any]) -> None:
-    figure = batch_figure(run["steps"], run["requests"], 100, 300)
+    figure = batch_figure(run["steps"], run["requests"], (), 100, 300)
     assert {trace.y.dtype for trace in figure.data} == {np.dtype(np.float32)}
     assert len(figure.data[0].x) == 101
