@@ -143,7 +143,7 @@ class HandOvers(Passages):
 
     def leave(self, replica: int, left: Sequence) -> None:
         """Take a sequence whose prompt is computed and whose first token is sampled."""
-        if not self.layerwise:
+        if left.request not in self.passages:  # all of it leaves now, also where a decode step computed its last token
             self._open(replica, left, left.computed)
         passage = self.passages[left.request]
         passage.sampled = True
@@ -182,7 +182,8 @@ class HandOvers(Passages):
         passage = self.passages[sequence.request]
         passage.target, passage.reserved = target, True
         whole = passage.start > 0
-        layers = sum(len(shard.layers) for shard in self.shards) if self.layerwise else 0
+        by_layer = passage.start < passage.sequence.computed
+        layers = sum(len(shard.layers) for shard in self.shards) if by_layer else 0
         passage.missing = whole * len(self.shards) + layers
         if whole:
             for shard in self.shards:

@@ -145,7 +145,7 @@ class Scheduler(Members):
             sequence.computed += 1
             sequence.generated += 1
             sampled.append(sequence)
-        done = [s for s in sampled if s.generated >= s.output_tokens]
+        done = [s for s in sampled if s.generated >= s.output_tokens and not (s.hands_over and s.leaving)]
         for sequence, count in decision.prefills:
             sequence.in_flight = False
             sequence.computed += count

@@ -139,3 +139,25 @@ def test_who_is_given_up_on_its_way_is_gone_when_that_fails():
     assert kinds(result, 0)[-2:] in ([("cancelled", 0), ("preempted", 1)], [("preempted", 1), ("cancelled", 0)])
     assert kinds(result, 1)[-1][0] == "finished"
     nothing_is_kept(result)
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("patience", [-1, 1, 5_000])
+def test_the_last_token_that_is_computed_anew_may_be_a_decode_step(layerwise, patience):
+    """Steps of 11 tokens: of 12 that are computed anew one is left, which also samples the next token."""
+    healthy = pools([(0, 10, 9)], decode=TWO, max_batch_tokens=11)
+    assert healthy.hand_over is not None
+    given = replace(healthy, hand_over=replace(healthy.hand_over, layerwise=layerwise))
+    arrives = moves(ran(given).timeline, "end_ns")[-1][0]
+    broken = replace(given, faults=(device(1, arrives + 9_000),))
+    result = ran(broken)
+    if patience >= 0:  # given up a little after the step with the last of them has begun
+        chunks = result.timeline.steps
+        begun = int(chunks["start_ns"][(chunks["replica"] == 0) & (chunks["decode_tokens"] > 0)].min())
+        clients = replace(broken.requests, cancel_after_ns=np.array([begun + patience]))
+        result = ran(replace(broken, requests=clients))
+        assert list(result.reasons) == [0]
+    else:
+        assert token_times(result.timeline, 1).count.tolist() == [9]
+        assert ((result.timeline.steps["replica"] == 0) & (result.timeline.steps["decode_tokens"] > 0)).any()
+    nothing_is_kept(result)
