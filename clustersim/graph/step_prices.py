@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.cost.scalar import DecodeNs
 from clustersim.errors import InputError
+from clustersim.graph.batch import Features, StepBatch
 from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import StageProgram
 from clustersim.graph.step_parts import Prompts, Row, decode_price, window_of
 
 StepPrice = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """(nanoseconds of the pass, number of its row, nanoseconds of the columns, nanoseconds of each local rank's send)"""
+FEW_STEPS: Final = 32
+"""Up to so many steps plain numbers are faster than arrays (measured)."""
 Windowed = Mapping[int, tuple[int, int, int]]
 """Sliding window → (pairs, prefill keys, decode keys) within it."""
 
@@ -136,6 +142,46 @@ class StepPrices:
             prompts.price_whole(counts, {None: (pairs, prefill_keys, decode_keys)} | dict(windowed or {}))
             raise
         return total, number, tuple(varying), sends
+
+    def by_class(self, batch: StepBatch, features: Features) -> Int64Array:
+        """Return what :meth:`Pricer.durations` does: nanoseconds by class, int64 of shape (classes,)."""
+        decodes, keys = batch.decode_sequences[0], batch.decode_keys[0]
+        if batch.kind == "decode":
+            price = self.decode(decodes)
+            found = price.row.copy()
+            for column, window, ns in zip(price.columns, price.windows, price.ns, strict=True):
+                found[column] = ns(keys if window is None else batch.windowed_keys[window][0])
+            return found
+        windowed = {
+            window: (
+                int(features[f"pairs@{window}"][0]),
+                int(features[f"prefill_keys@{window}"][0]),
+                batch.windowed_keys[window][0] if decodes else 0,
+            )
+            for window in self.pricer.windows
+        }
+        _, number, varying, _ = self.prompts(
+            len(batch.chunks), batch.prefill_tokens, sum([chunk.start for chunk in batch.chunks]),
+            int(features["pairs"][0]), int(features["prefill_keys"][0]), decodes, keys, windowed,
+        )  # fmt: skip
+        row, columns = self.rows[batch.kind][number]
+        found = row.copy()
+        found[list(columns)] = varying
+        return found
+
+    def decode_run(
+        self, sequences: int, keys: Mapping[tuple[int, int | None], Int64Array]
+    ) -> tuple[Int64Array, tuple[int, ...], Int64Array]:
+        """Return what :meth:`Pricer.decode_run` does; a few steps in plain numbers."""
+        steps = len(next(iter(keys.values())))
+        if steps > FEW_STEPS:
+            return self.pricer.decode_run(self.programs["decode"], (sequences,), keys)
+        price = self.decode(sequences)
+        varying = [
+            [ns(count) for count in keys[0, window].tolist()]
+            for ns, window in zip(price.ns, price.windows, strict=True)
+        ]
+        return price.row, price.columns, np.array(varying, np.int64).T.reshape(steps, len(price.columns))
 
 
 class _Decodes(dict[int, DecodePrice]):

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from simpy import Environment
 
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.program import StageProgram
+from clustersim.graph.step_prices import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.given import Prepared, PreparedPool
 from clustersim.replay.lockstep import Lockstep, Member
@@ -47,6 +50,7 @@ class Fleet:
         self.wake = wake
         self.replicas: list[Replica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
+        self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.given.plan.is_lockstep:
@@ -100,9 +104,21 @@ class Fleet:
                     full=full,
                     watched=None if uneven else contention.watched.get((index, stage)),
                     shapes=shapes,
+                    pricer=pool.given.pricer,
+                    prices=None if full else self._prices(pool, here),
                 )
             )
         return wirings
+
+    def _prices(self, pool: PreparedPool, programs: dict[str, StageProgram]) -> StepPrices | None:
+        """Return the prices of a stage, remembered for all replicas of a pool; None where they don't say all."""
+        if pool.given.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
+            return None
+        key = (pool.first_replica, *(program.key for program in programs.values()))
+        if key not in self._prices_of:
+            self._prices_of[key] = StepPrices(pool.given.pricer, programs)
+        found = self._prices_of[key]
+        return found if found.supported else None
 
     def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:
         """Return all replicas of a pool as one: those that share their experts."""

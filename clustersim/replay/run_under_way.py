@@ -56,7 +56,11 @@ class Run:
         self._version = 0
         self.program = batch.program
         program = pipeline.stages[0].programs[self.program]
-        self.row, self.columns, self.varying = pricer.decode_run(program, decoding(batch), keys)
+        prices = pipeline.stages[0].prices
+        if prices is None:
+            self.row, self.columns, self.varying = pricer.decode_run(program, decoding(batch), keys)
+        else:
+            self.row, self.columns, self.varying = prices.decode_run(batch.decode_sequences[0], keys)
         begin = now_ns(self._env)
         self.ends = begin + np.cumsum(self._lengths(program))
         self.starts = np.concatenate(([begin], self.ends[:-1]))

@@ -102,7 +102,6 @@ class Stepper:
         return replace(batch_of(decision, owners, windows), halves=parts)
 
     def _step(self, decision: Decision, batch: StepBatch) -> None:
-        programs = self._programs(batch.program)
         features = self.pricer.features(batch)
         micro = MicroBatch(
             step=self.steps,
@@ -110,7 +109,7 @@ class Stepper:
             program=batch.program,
             decision=decision,
             features=features,
-            durations=[self.pricer.durations(program, batch, features) for program in programs],
+            durations=[wiring.durations(batch, features) for wiring in self._pipeline.stages],
             started_at=now_ns(self.env),
         )
         self.account(decision, batch)

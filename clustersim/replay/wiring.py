@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.batch import Features
+from clustersim.graph.batch import Features, StepBatch
 from clustersim.graph.blueprint import STREAMS, StepKind
+from clustersim.graph.pricing import Pricer
 from clustersim.graph.program import StageProgram
+from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.events import (
     EventPass,
@@ -74,6 +76,9 @@ class StageWiring:
         Links on which sends may disturb a pass; None when passes may meet each other.
     shapes : dict
         How programs run as events; shared by all stages of a run.
+    pricer : Pricer
+    prices : StepPrices or None
+        What the pricer says, remembered; None where it is to be asked itself.
     """
 
     programs: dict[str, StageProgram]
@@ -83,6 +88,14 @@ class StageWiring:
     full: bool
     watched: tuple[int, ...] | None
     shapes: Shapes
+    pricer: Pricer
+    prices: StepPrices | None
+
+    def durations(self, batch: StepBatch, features: Features) -> Int64Array:
+        """Return nanoseconds per cost class of a step, int64 of shape (classes,)."""
+        if self.prices is None:
+            return self.pricer.durations(self.programs[batch.program], batch, features)
+        return self.prices.by_class(batch, features)
 
     def expanded(self, name: str) -> EventProgram:
         """Return how a pass runs node by node."""

@@ -88,7 +88,7 @@ class Scheduler(Members):
         chosen: list[Sequence] = []
         if self.decodes_in_flight and not self.decode_overlap:
             return chosen
-        decoding = [s for s in self.running if s.decodes]
+        decoding = [s for s in self.running if s.generated and s.prompt_tokens + s.generated == s.computed + 1]
         ready = decoding if self.stages == 1 else [s for s in decoding if not s.in_flight]
         share = -(-len(decoding) // self.stages)
         size = self.pool.block_tokens
@@ -109,7 +109,8 @@ class Scheduler(Members):
         chosen: list[tuple[Sequence, int]] = []
         limit = budget if whole else self.config.long_prompt_tokens or budget
         exhausted: list[int] = []  # owners whose next free blocks are for a prompt already begun
-        for sequence in [s for s in self.running if not s.decodes and not s.in_flight]:
+        begun = [s for s in self.running if not s.generated or s.prompt_tokens + s.generated != s.computed + 1]
+        for sequence in [s for s in begun if not s.in_flight]:
             count = min(sequence.to_compute, budget, limit)
             taken = [*decodes, *(s for s, _ in chosen)]
             if count == 0 or not sequence.blocks:
@@ -138,14 +139,14 @@ class Scheduler(Members):
 
     def complete(self, now: int, decision: Decision) -> Outcome:
         """Account for a step that ended at ``now``."""
-        sampled = []
+        sampled, done = list(decision.decodes), []
         self.decodes_in_flight -= bool(decision.decodes)
         for sequence in decision.decodes:
             sequence.in_flight = False
             sequence.computed += 1
-            sequence.generated += 1
-            sampled.append(sequence)
-        done = [s for s in sampled if s.generated >= s.output_tokens and not (s.hands_over and s.leaving)]
+            sequence.generated = generated = sequence.generated + 1
+            if generated >= sequence.output_tokens and not (sequence.hands_over and sequence.leaving):
+                done.append(sequence)
         for sequence, count in decision.prefills:
             sequence.in_flight = False
             sequence.computed += count
@@ -185,8 +186,10 @@ class Scheduler(Members):
         """
         if not decision.steady:
             return 1
-        steps = min(s.output_tokens - s.generated for s in decision.decodes)
+        steps = min([s.output_tokens - s.generated for s in decision.decodes])
         size = self.pool.block_tokens
+        if len(decision.decodes) * (steps // size + 1) <= min(self.pool.free):  # as many as they could need at most
+            return steps
         entries: list[list[int]] = [[] for _ in self.pool.free]
         for sequence in decision.decodes:
             first = -sequence.computed % size
@@ -202,14 +205,16 @@ class Scheduler(Members):
         The decision has taken the block that the first step needs.
         """
         self.take_for(decision, steps)
-        for sequence in decision.decodes:
-            sequence.computed += steps - 1
-            sequence.generated += steps - 1
+        more = steps - 1
+        for sequence in decision.decodes if more else ():
+            sequence.computed += more
+            sequence.generated += more
 
     def take_for(self, decision: Decision, steps: int) -> None:
         """Take the blocks that the first ``steps`` steps of a steady run need and were not taken yet."""
+        size = self.pool.block_tokens
         for sequence in decision.decodes:
-            missing = self.pool.needed(sequence.computed + steps) - sequence.blocks
+            missing = -(-(sequence.computed + steps) // size) - sequence.blocks
             if missing > 0:
                 self.pool.take(sequence.owner, missing)
                 sequence.blocks += missing
