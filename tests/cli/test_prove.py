@@ -198,7 +198,7 @@ def test_order_of_a_timeline_that_ran_a_read_too_early_does_not_prove(monkeypatc
 
     def early(*given):
         script, starts = plain(*given)
-        late = {place: time for place, time in starts[1].items() if place[1:] == (0, "attention_prefill_0")}
+        late = {place: time for place, time in starts[1].items() if place[1:3] == (0, "attention_prefill_0")}
         starts[1] |= {place: (start - 10**6, end) for place, (start, end) in late.items()}
         return script, starts
 
