@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ from clustersim.legality.deployment import Deployment, counted
 from clustersim.legality.nearest import MOST_EXAMINED, Asked, nearest_legal
 from clustersim.legality.rule import Violation
 from clustersim.legality.rulebook import RULES
-from clustersim.run.legality import check_scenario, deployment_of
+from clustersim.run.legality import check_scenario, deployed, deployment_of
+from clustersim.run.pool_fixes import nearest_pools
 from clustersim.scenario.document import Document, KeyPath, parse_json, parse_yaml, read_text, shown
 from clustersim.scenario.edit import edited
 from clustersim.scenario.flow import flow
@@ -95,10 +96,10 @@ def fix_scenario(scenario: Scenario) -> Fix:
     """
 
     if scenario.pools:
-        return Fix(changes=None, reason="a nearest legal plan is searched for one plan, and there are two pools")
+        return _fix_pools(scenario)
 
     def verify(deployment: Deployment) -> Sequence[Violation]:
-        return check_scenario(_deployed(scenario, deployment)).violations
+        return check_scenario(deployed(scenario, deployment)).violations
 
     found = nearest_legal(deployment_of(scenario), verify)
     if found.changes is not None:
@@ -108,10 +109,13 @@ def fix_scenario(scenario: Scenario) -> Fix:
     return Fix(changes=None, reason=f"no change of plan or limits makes it legal{gave_up}: {left}")
 
 
-def _deployed(scenario: Scenario, deployment: Deployment) -> Scenario:
-    limits = deployment.limits
-    serving = replace(scenario.serving, max_batch_tokens=limits.max_batch_tokens, kv_blocks=limits.kv_blocks)
-    return replace(scenario, plan=deployment.plan, precision=deployment.precision, serving=serving)
+def _fix_pools(scenario: Scenario) -> Fix:
+    """Search for the nearest legal scenario of two pools."""
+    found = nearest_pools(scenario)
+    if found is None:
+        left = "; ".join(f"{one.message} ({one.fix}) [{one.rule}]" for one in check_scenario(scenario).violations)
+        return Fix(changes=None, reason=f"no change of the plans or limits of the pools makes both legal: {left}")
+    return Fix(changes=tuple(_field_change(scenario, asked) for asked in found))
 
 
 def _field_change(scenario: Scenario, asked: Asked) -> FieldChange:

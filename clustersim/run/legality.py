@@ -123,6 +123,13 @@ def deployment_of(scenario: Scenario) -> Deployment:
     return Deployment(**_numbers(scenario))
 
 
+def deployed(scenario: Scenario, deployment: Deployment) -> Scenario:
+    """Return a scenario of one pool with what a deployment has otherwise; the opposite of :func:`deployment_of`."""
+    limits = deployment.limits
+    serving = replace(scenario.serving, max_batch_tokens=limits.max_batch_tokens, kv_blocks=limits.kv_blocks)
+    return replace(scenario, plan=deployment.plan, precision=deployment.precision, serving=serving)
+
+
 def _simulated_layout(scenario: Scenario, own: Layout, memory: tuple[RankMemory, ...]) -> Layout:
     """Return the layout with what the simulator takes stages, segments and weights to be."""
     plan, model = scenario.plan, scenario.model

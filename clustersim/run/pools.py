@@ -11,7 +11,9 @@ from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural
 
-_PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep)\b")
+_PACKED: Final = " with plan.placement packed"
+"""What a repair of a pool's degrees says needlessly where the pool is packed behind the other one anyway."""
+_PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep|placement)\b")
 
 
 def in_each_pool(
@@ -29,10 +31,15 @@ def in_each_pool(
     """
     violations = list(between)
     looked: dict[tuple[str, str], LookedAt] = {}
-    for pool, one in zip(scenario.pools, scenario.each_pool(), strict=True):
+    for number, (pool, one) in enumerate(zip(scenario.pools, scenario.each_pool(), strict=True)):
         verdict = check(one)
+        implied = "" if is_placed(scenario, number) else _PACKED
         violations += [
-            replace(found, where=in_pool(pool.name, found.where), fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix))
+            replace(
+                found,
+                where=in_pool(pool.name, found.where),
+                fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix.replace(implied, "") if implied else found.fix),
+            )
             for found in verdict.violations
         ]
         for rule in verdict.rules:
@@ -41,6 +48,11 @@ def in_each_pool(
                 rule if known is None else replace(rule, looked_at=known.looked_at + rule.looked_at)
             )
     return Verdict(violations=tuple(violations), rules=tuple(looked.values()))
+
+
+def is_placed(scenario: Scenario, number: int) -> bool:
+    """Return whether a pool says on which devices it is; the others are packed one after the other."""
+    return bool(scenario.document["plan"][scenario.pools[number].name].get("placement", "packed") != "packed")
 
 
 def in_pool(pool: str, where: str) -> str:

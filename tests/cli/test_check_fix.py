@@ -257,3 +257,38 @@ def test_the_promised_keys_are_those_that_contributing_lists() -> None:
         re.findall(r"^\| `((?:verdict|levels|violations|rules|fix)[^`]*)` \| ([a-z ]+?) \|", text, re.MULTILINE)
     )
     assert listed == PROMISED
+
+
+@pytest.mark.parametrize(
+    ("change", "fixed"),
+    [
+        ("plan.prefill.tp=3", {"plan.prefill.tp.degree": 2}),
+        ("plan.decode={dp: 20}", {"plan.decode.dp": 6}),
+        ("plan={prefill: {tp: 8}, decode: {tp: 8}}", {"plan.prefill.tp.degree": 4, "plan.decode.tp.degree": 4}),
+        ("model=llama-3.1-70b", {"plan.decode.tp.degree": 2}),
+    ],
+)
+def test_each_of_two_pools_is_fixed_on_the_devices_that_the_other_one_leaves(
+    change: str, fixed: dict[str, int]
+) -> None:
+    result = invoke("check", "distserve-tp2-tp1", "--set", change, "--fix", "--json", "--out", "legal.yaml")
+    assert result.exit_code == 0, result.output
+    found = {one["path"]: one["new"] for one in json.loads(result.stdout)["fix"]["changes"]}
+    assert found == fixed
+    assert check_scenario(load("legal.yaml")).verdict == "legal"
+
+
+def test_pools_that_no_change_makes_legal_are_rejected_with_what_is_wrong() -> None:
+    shared = "plan={prefill: {tp: 2, placement: [0, 1]}, decode: {placement: [1]}}"
+    result = invoke("check", "distserve-tp2-tp1", "--set", shared, "--fix")
+    assert result.exit_code == 1
+    assert (
+        "no fix: no change of the plans or limits of the pools makes both legal: device n0.g1 has a rank of both"
+        in (result.stdout)
+    )
+
+
+def test_advice_for_a_pool_says_nothing_of_a_placement_that_nobody_asked_for() -> None:
+    result = invoke("check", "distserve-tp2-tp1", "--set", "model=llama-3.1-70b")
+    assert "use plan.decode.tp 2, plan.decode.pp 2 or fp8 weights [KV-6]" in result.stdout
+    assert "packed" not in result.stdout

@@ -314,7 +314,7 @@ def test_size_that_is_no_positive_whole_number_is_refused(key, value):
         ({"num_attention_heads": 6}, "head_dim", "6 heads do not divide the hidden size 64"),
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers", "from 1 to 10000"),
         ({"vocab_size": 10**12}, "vocab_size", "from 1 to 1000000000"),
-        ({"layer_types": ["full_attention"]}, "layer_types", "1 entries, but the model has 4 layers"),
+        ({"layer_types": ["full_attention"]}, "layer_types", "1 entry, but the model has 4 layers"),
         ({"layer_types": "full"}, "layer_types", "expected a list"),
         ({"layer_types": ["sliding_attention"] * 4}, "sliding_window", "is missing"),
         ({"attention_bias": "yes"}, "attention_bias", "expected true or false, but found 'yes'"),
@@ -330,7 +330,7 @@ def test_impossible_value_is_refused(changes, path, part):
     [
         ({"num_experts_per_tok": 17}, "num_experts_per_tok", "only 16"),
         ({"mlp_only_layers": [4]}, "mlp_only_layers", "layer 4 does not exist"),
-        ({"moe_layer_freq": [1]}, "moe_layer_freq", "1 entries"),
+        ({"moe_layer_freq": [1]}, "moe_layer_freq", "1 entry"),
         ({"mlp_layer_types": ["dense", "sparse", "odd", "odd"]}, "mlp_layer_types", "'odd'"),
     ],
 )
