@@ -43,6 +43,7 @@ POOLS: Final = ("prefill", "decode")
 ROUTERS: Final = ("round_robin", "least_outstanding", "fewest_waiting", "power_of_two", "prefix_aware")
 PREFIX_ROUTING: Final = ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
 """Options of the router ``prefix_aware``."""
+PREFIXES_NEEDED: Final = "the router prefix_aware asks for cached prefixes; set prefix_caching: true"
 
 
 def cross_findings(data: Mapping[str, Any]) -> list[Finding]:
@@ -112,12 +113,25 @@ def _pools(plan: object, serving: object) -> Iterator[Finding]:
             message = f"the {pool} pool's scheduler {name} takes whole prompts; say it in a pool that takes chunks"
             yield (*path, "long_prompt_tokens"), message
         router = named.get("router") if isinstance(named, dict) else None
-        if isinstance(router, str) and (router not in ROUTERS or router == "prefix_aware"):
-            message = f"no router {router!r}{did_you_mean(router, ROUTERS)}"
-            yield ("serving", pool, "router"), message
+        if isinstance(router, str):
+            yield from _pool_router(router, pool, serving)
     for key in plan:
         if key not in POOLS and given:
             yield ("plan", key), f"say it of each pool, in plan.{POOLS[0]} and plan.{POOLS[1]}"
+
+
+def _pool_router(router: str, pool: str, serving: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the router that one of two pools names for itself."""
+    path: KeyPath = ("serving", pool, "router")
+    known = ROUTERS if pool == "prefill" else tuple(name for name in ROUTERS if name != "prefix_aware")
+    if ":" in router:
+        yield path, "a router from a file is that of both pools; name it in serving.router"
+    elif router == "prefix_aware" and pool == "decode":
+        yield path, f"the decode pool has no cached prefixes to follow; use one of {', '.join(known)}"
+    elif router not in known:
+        yield path, f"no router {router!r}{did_you_mean(router, known)}"
+    elif router == "prefix_aware" and serving.get("prefix_caching") is not True:
+        yield path, PREFIXES_NEEDED
 
 
 def _experts(plan: object) -> Iterator[Finding]:
@@ -228,12 +242,15 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
             hint = did_you_mean(name, known)
             also = " Or a class" if hint.endswith("?") else "; or a class"
             yield ("serving", key), f"no {key} {name!r}{hint}{also} of a file, such as my_file.py:MyClass"
-        own = key == "router" and name == "prefix_aware"
+        own = key == "router" and "prefix_aware" in (name, _prefill_router(serving))
         if serving.get(f"{key}_options") and not own and not (isinstance(name, str) and ":" in name):
             yield ("serving", f"{key}_options"), f"options go with a {key} from a file, such as my_file.py:MyClass"
     yield from _patience(serving, ("serving",))
+    if "prefix_aware" in (serving.get("router"), _prefill_router(serving)):
+        yield from _prefix_options(serving)
     if serving.get("router") == "prefix_aware":
-        yield from _prefix_routing(serving)
+        if serving.get("prefix_caching") is not True:
+            yield ("serving", "router"), PREFIXES_NEEDED
         decode = serving.get("decode")
         named = decode.get("router") if isinstance(decode, dict) else None
         if serving.get("scheduler") == "disaggregated" and named is None:
@@ -265,9 +282,13 @@ def _patience(serving: Mapping[str, Any], path: KeyPath) -> Iterator[Finding]:
         yield (*path, "order", "patience"), "in order of arrival nobody is overtaken, so there is no patience"
 
 
-def _prefix_routing(serving: Mapping[str, Any]) -> Iterator[Finding]:
-    if serving.get("prefix_caching") is not True:
-        yield ("serving", "router"), "the router prefix_aware asks for cached prefixes; set prefix_caching: true"
+def _prefill_router(serving: Mapping[str, Any]) -> object:
+    """Return the router that the prefill pool names for itself."""
+    prefill = serving.get("prefill")
+    return prefill.get("router") if isinstance(prefill, dict) else None
+
+
+def _prefix_options(serving: Mapping[str, Any]) -> Iterator[Finding]:
     options = serving.get("router_options")
     for key, value in (options if isinstance(options, dict) else {}).items():
         path = ("serving", "router_options", key)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from clustersim.errors import IllegalDecisionError
+from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
@@ -19,6 +19,9 @@ from clustersim.serving.user_class import UserClass
 from clustersim.serving.user_class import shown as told
 from clustersim.serving.view import Choice, DecidesSteps, SchedulerView, SequenceView
 from clustersim.units import plural
+
+MOST_VAIN_PREEMPTIONS: Final = 10_000
+"""Preemptions of one request, none of which finds it further than before, after which a run is taken to be endless."""
 
 
 class CustomScheduler(Scheduler):
@@ -44,6 +47,8 @@ class CustomScheduler(Scheduler):
         super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
         self.user = user
         self.decider: DecidesSteps = user.made()
+        self.vain: dict[int, tuple[int, int]] = {}
+        """Request → most tokens it ever had computed when it was preempted, and preemptions since then."""
 
     def view(self, now: int) -> SchedulerView:
         """Return what the user's scheduler is shown."""
@@ -65,6 +70,7 @@ class CustomScheduler(Scheduler):
         choice = self._choice(now)
         known = {sequence.request: sequence for sequence in (*self.running, *self.waiting)}
         for request in choice.preempt:
+            self._count_preemption(known[request])
             self._preempt(now, known[request])
         self.evicted = bool(choice.preempt)  # one that only preempts is asked again: there is room now
         decodes, prefills = [], []
@@ -93,6 +99,19 @@ class CustomScheduler(Scheduler):
         if not decodes and not prefills:
             return None
         return Decision(decodes=tuple(decodes), prefills=tuple(prefills))
+
+    def _count_preemption(self, sequence: Sequence) -> None:
+        """End a run in which a request is preempted again and again, and never gets further than before."""
+        furthest, count = self.vain.get(sequence.request, (0, 0))
+        count = 0 if sequence.computed > furthest else count + 1
+        self.vain[sequence.request] = max(furthest, sequence.computed), count
+        if count >= MOST_VAIN_PREEMPTIONS:
+            message = (
+                f"{self.user.name}.{self.user.method} preempted request {sequence.request} "
+                f"{MOST_VAIN_PREEMPTIONS:,} times without letting it get a token further in between; "
+                f"the simulation would never end"
+            )
+            raise InputError(Problem(file=self.user.path, message=message))
 
     def _to_reuse(self, sequence: Sequence) -> int:
         """Return how many tokens a sequence that waits would take over if it was admitted now."""
@@ -170,8 +189,13 @@ def _plain(decided: object) -> Choice | None:
     preempt: object = decided.preempt
     if not isinstance(tokens, Mapping) or not isinstance(preempt, Iterable):
         return None
-    choice = Choice(tokens=dict(tokens), preempt=tuple(preempt))
-    return choice if all(isinstance(request, int) for request in (*choice.tokens, *choice.preempt)) else None
+    asked, victims = dict(tokens), tuple(preempt)
+    if not all(isinstance(request, int) for request in (*asked, *victims)):
+        return None
+    plain = {int.__int__(request): count for request, count in asked.items()}  # subclasses compare as they like
+    if len(plain) < len(asked):
+        return None
+    return Choice(tokens=plain, preempt=tuple(map(int.__int__, victims)))
 
 
 def _shown(sequence: Sequence, cached: int = 0) -> SequenceView:

@@ -182,9 +182,12 @@ class CustomRouter:
         )
         chosen = self.user.asked(lambda: self.router.route(view))
         known = [load.index for load in loads]
-        if not isinstance(chosen, int) or isinstance(chosen, bool) or chosen not in known:
+        if not isinstance(chosen, int) or isinstance(chosen, bool):
             self._refuse(now, request.request, chosen, known)
-        return chosen
+        number = int.__int__(chosen)  # a subclass may compare as it likes; what counts is its value
+        if number not in known:
+            self._refuse(now, request.request, number, known)
+        return number
 
     def _refuse(self, now: int, request: int, chosen: object, known: list[int]) -> NoReturn:
         names = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")

@@ -116,7 +116,11 @@ class DecidesSteps(Protocol):
     """A user's scheduler."""
 
     def decide(self, view: SchedulerView) -> Choice:
-        """Choose the next step; an empty choice waits for something to happen."""
+        """Choose the next step; an empty choice waits for something to happen.
+
+        A run in which one request is preempted 10,000 times (``serving.custom.MOST_VAIN_PREEMPTIONS``) and never
+        found a token further than before is ended as an error of the scheduler: it would not end by itself.
+        """
         ...
 
 

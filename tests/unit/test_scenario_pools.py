@@ -46,6 +46,14 @@ def test_a_pool_has_its_own_keys_and_else_those_of_serving():
     assert (prefill.serving.router, decode.serving.router) == ("round_robin", "least_outstanding")
 
 
+def test_the_prefill_pool_may_name_the_router_that_follows_its_prefixes():
+    options = {"cache_threshold": 0.5}
+    found = built(document(prefix_caching=True, prefill={"router": "prefix_aware"}, router_options=options))
+    prefill, decode = (pool.serving for pool in found.pools)
+    assert (prefill.router, prefill.prefix_routing.cache_threshold) == ("prefix_aware", 0.5)
+    assert decode.router == "round_robin"
+
+
 def test_the_resolved_document_is_the_same_scenario():
     found = built(document(prefill={"scheduler": "continuous"}, transfer="whole"))
     assert set(found.document["plan"]) == {"prefill", "decode"}
@@ -74,6 +82,13 @@ def test_packed_ranks_are_on_devices_that_the_other_pool_leaves_free(plan, expec
         (document({}, scheduler="continuous", decode={"router": "round_robin"}), "serving.decode: goes with"),
         (document(prefill={"scheduler": "static"}), "a pool has the scheduler continuous or chunked_prefill"),
         (document(decode={"router": "round_robbin"}), "no router 'round_robbin'; did you mean 'round_robin'?"),
+        (document(decode={"router": "prefix_aware"}), "serving.decode.router: the decode pool has no cached prefixes"),
+        (document(prefill={"router": "prefix_aware"}), "serving.prefill.router: the router prefix_aware asks for"),
+        (document(prefill={"router": "a.py:B"}), "serving.prefill.router: a router from a file is that of both pools"),
+        (
+            document(prefix_caching=True, prefill={"router": "prefix_aware"}, router_options={"cache_threshold": 2}),
+            "serving.router_options.cache_threshold: found 2; expected a share",
+        ),
         (document(decode={"kv_block_tokens": 8}), "serving.decode.kv_block_tokens: unknown key"),
         (
             document({"prefill": {"sp": 2}, "decode": {}}, transfer="layerwise"),

@@ -199,3 +199,36 @@ def test_a_router_that_names_no_replica_is_refused(tmp_path):
     router = user(tmp_path, "    def route(self, view):\n        return 2\n", method="route")
     with pytest.raises(IllegalDecisionError, match="DP-2: request 0 goes to replica 2; expected one of 0, 1"):
         replay(deployment([(0, 5, 2)], plan=ParallelPlan(dp=2), router=router))
+
+
+EVIL = """
+    class Evil(int):
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 5
+"""
+
+
+def test_a_number_that_lies_about_itself_is_taken_at_its_value(tmp_path):
+    body = f"{EVIL}\n    def route(self, view):\n        return self.Evil(77)\n"
+    with pytest.raises(IllegalDecisionError, match=r"DP-2: request 0 goes to replica 77; expected one of 0, 1"):
+        replay(deployment([(0, 4, 1)], plan=ParallelPlan(dp=2), router=user(tmp_path, body, "route")))
+    body = f"{EVIL}\n    def decide(self, view):\n        return Choice(tokens={{self.Evil(77): 1}})\n"
+    with pytest.raises(IllegalDecisionError, match="RUN-4: request 77 is not here"):
+        replay(deployment([(0, 4, 1)], scheduler=user(tmp_path, body)))
+
+
+@pytest.mark.parametrize("mode", ["full", "folded"])
+def test_a_scheduler_that_preempts_for_good_is_ended(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr("clustersim.serving.custom.MOST_VAIN_PREEMPTIONS", 50)
+    body = """
+    def decide(self, view):
+        if view.running:
+            first = view.running[0]
+            return Choice() if first.in_flight else Choice(preempt=(first.request,))
+        return Choice(tokens={view.waiting[0].request: 1})
+"""
+    with pytest.raises(InputError, match=r"mine.py: Mine.decide preempted request 0 50 times without letting it"):
+        replay(deployment([(0, 4, 2)], scheduler=user(tmp_path, body), mode=mode))
