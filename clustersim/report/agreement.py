@@ -14,19 +14,23 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from clustersim.legality.deployment import counted
-from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.report.metrics import EXPLAINED, Columns, reasons, summarise
-from clustersim.report.preempted import preempted
-from clustersim.report.priorities import by_priority
+from clustersim.legality.rule import LEVELS, LookedAt, Verdict, Violation
+from clustersim.report.metrics import EXPLAINED, Columns
 from clustersim.report.recorded import RecordedRun
 from clustersim.report.run_directory import step_columns
-from clustersim.report.summary import devices_of
-from clustersim.run.prefixes import prefix_figures
+from clustersim.report.summary_again import summary_again
 
 CLOSE: Final = 1e-9
 """Relative difference of two sums of the same numbers: machines may add them in another order."""
 ASKED_LATER: Final = frozenset({"RUN-5", "TP-9", "DP-4"})
 """Rules that compare with something that was not there when the run was audited first."""
+_NOT_OF_A_RUN: Final = (ArithmeticError, AssertionError, LookupError, MemoryError, ValueError)
+"""What working out the figures of tables that no run wrote may come to."""
+ABSENT: Final = None
+"""What is said where nothing is."""
+_NAMED: Final = 8
+"""Of values that differ, how many more are named."""
+_OF_VIOLATION: Final = ("rule", "level", "where", "message", "fix")
 _FIX: Final = "run the scenario again, or use what follows from the timeline"
 
 
@@ -92,23 +96,25 @@ Compared = tuple[str, Any, Any]
 def _agreement(
     rule: Literal["RUN-4", "RUN-5"], file: str, what: str, values: Iterator[Compared], by: str = "the timeline says"
 ) -> Agreement:
-    compared, first, more = 0, None, 0
+    looked_at, odd = 0, []
     for where, said, follows in values:
-        compared += 1
-        if not _same(said, follows):
-            first, more = (first, more + 1) if first is not None else ((where, said, follows), 0)
+        looked_at += 1
+        if not same(said, follows):
+            odd.append((where, said, follows))
     violation = None
-    if first is not None:
-        where, said, follows = first
-        others = f" (and {more:,} more {'differs' if more == 1 else 'differ'})" if more else ""
+    if odd:
+        (where, said, follows), *more = odd
+        named = ", ".join((*(one for one, _, _ in more[:_NAMED]), *("…" for _ in more[_NAMED:][:1])))
+        others = f" (and {len(more):,} more {'differs' if len(more) == 1 else 'differ'}: {named})" if more else ""
         message = f"says {_shown(said)}, {by} {_shown(follows)}{others}"
         violation = Violation(rule=rule, level="T", where=f"{file}, {where}", message=message, fix=_FIX)
-    return Agreement(rule=rule, file=file, what=what, looked_at=compared, violation=violation)
+    return Agreement(rule=rule, file=file, what=what, looked_at=looked_at, violation=violation)
 
 
-def _same(said: Any, follows: Any) -> bool:
+def same(said: Any, follows: Any) -> bool:
+    """Return whether a file says what follows; sums of numbers may differ by as much as machines may."""
     if isinstance(said, Mapping) and isinstance(follows, Mapping):
-        return said.keys() == follows.keys() and all(_same(said[key], follows[key]) for key in follows)
+        return said.keys() == follows.keys() and all(same(said[key], follows[key]) for key in follows)
     if isinstance(said, float) and isinstance(follows, (int, float)):
         both_nan = math.isnan(said) and math.isnan(follows)
         return both_nan or math.isclose(said, follows, rel_tol=CLOSE)
@@ -168,58 +174,53 @@ def _head(recorded: RecordedRun) -> Iterator[Compared]:
 
 
 def _summary(recorded: RecordedRun) -> Iterator[Compared]:
-    """Compare ``summary.json``; whether the run is legal follows from ``verdict.json``, which is compared as well."""
-    said, scenario, timeline = recorded.run.summary, recorded.scenario, recorded.run.timeline
-    follows: dict[str, Any] = {
-        "name": scenario.name,
-        "digest": scenario.digest,
-        "seed": scenario.seed,
-        "scenario": dict(scenario.document),
-        "devices": devices_of(scenario),
-        "targets": dict(scenario.targets),
-        "kv_blocks": recorded.kv_blocks,
-        "steps": timeline.count_steps(),
-        "spans": timeline.count_spans(),
-        "timeline_digest": recorded.digest,
-        "preemptions": int(recorded.requests["preemptions"].sum()),
-        "preempted": preempted(timeline),
-        "priorities": by_priority(recorded.requests, recorded.arrivals.priorities),
-        **summarise(recorded.requests, recorded.token_gaps),
-    }
-    if len(recorded.run.requests["reason"]) == len(recorded.requests["outcome"]):
-        told = {"outcome": recorded.requests["outcome"], "reason": recorded.run.requests["reason"]}
-        follows["reasons"] = reasons(told)
-    if scenario.serving.prefix_caching:
-        size = scenario.serving.kv_block_tokens
-        follows["prefix_cache"] = prefix_figures(recorded.arrivals, recorded.requests, size)
-    if said.get("legal") is not None:
-        follows["legal"] = recorded.verdict.word == "legal"
-    for where, value in _leaves(json.loads(json.dumps(follows))):
-        yield where, _at(said, where), value
+    """Compare every value of ``summary.json``; what is legal with ``verdict.json``, which is compared too."""
+    try:
+        follows = json.loads(json.dumps(summary_again(recorded)))
+    except _NOT_OF_A_RUN:
+        yield "figures", "figures", "nothing that they could be worked out from"
+    else:
+        yield from compared(follows, recorded.run.summary)
 
 
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values of the figures; the scenario and targets are compared as a whole."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and name not in ("scenario", "targets"):
-            yield from ((f"{name}.{key}", part) for key, part in value.items())
-        else:
-            yield name, value
-
-
-def _at(said: Any, where: str) -> Any:
-    for key in where.split("."):
-        said = said.get(key) if isinstance(said, Mapping) else None
-    return said
+def compared(follows: Any, said: Any, where: str = "") -> Iterator[Compared]:
+    """Yield dotted names of all values of either one, what is said there, and what follows."""
+    if isinstance(follows, Mapping) and isinstance(said, Mapping) and (follows or said):
+        for key in (*follows, *(key for key in said if key not in follows)):
+            yield from compared(follows.get(key, ABSENT), said.get(key, ABSENT), f"{where}.{key}" if where else key)
+    elif isinstance(follows, list) and isinstance(said, list) and len(follows) == len(said) > 0:
+        for number, (mine, other) in enumerate(zip(follows, said, strict=True)):
+            yield from compared(mine, other, f"{where}[{number}]")
+    else:
+        yield where, said, follows
 
 
 def _verdicts(recorded: RecordedRun, verdict: Verdict) -> Iterator[Compared]:
-    """Compare what ``verdict.json`` answers for each rule with what the rules answer now."""
+    """Compare what ``verdict.json`` answers for each rule with what the rules answer now.
+
+    A run that was not audited has no level T. Places of violations are of the file that was run, and not compared.
+    """
     said = recorded.verdict
     yield "verdict", said.word, "illegal" if said.broken else said.word if said.word != "illegal" else "legal"
-    now: dict[tuple[str, str], str] = {
-        (entry.id, entry.level): verdict.of(entry.id, entry.level) for entry in verdict.rules
+    told = {level for _, level in said.answers} | said.levels.keys()
+    asked = [level for level in LEVELS if level in told]
+    for one in asked:
+        yield f"levels.{one}", said.levels.get(one, ABSENT), _together(said.answers, one)
+    now: dict[tuple[str, str], tuple[str, int]] = {
+        (entry.id, entry.level): (verdict.of(entry.id, entry.level), entry.looked_at)
+        for entry in verdict.rules
+        if entry.level in asked
     }
-    for (rule, level), answer in said.answers.items():
-        if (rule, level) in now and rule not in ASKED_LATER:
-            yield f"{rule} at level {level}", answer, now[rule, level]
+    for rule, level in dict.fromkeys((*said.answers, *now)):
+        if rule not in ASKED_LATER:
+            answer, looked = now.get((rule, level), (ABSENT, ABSENT))
+            yield f"{rule} at level {level}", said.answers.get((rule, level), ABSENT), answer
+            yield f"{rule} at level {level}, looked_at", said.looked_at.get((rule, level), ABSENT), looked
+    found = [one.as_json() for one in verdict.violations if one.level in asked and one.rule not in ASKED_LATER]
+    kept = [{name: one.get(name) for name in _OF_VIOLATION} for one in said.violations]
+    yield from compared(found, [one for one in kept if one["rule"] not in ASKED_LATER], "violations")
+
+
+def _together(answers: Mapping[tuple[str, str], str], level: str) -> str:
+    found = {answer for (_, of), answer in answers.items() if of == level}
+    return next((word for word in ("illegal", "legal") if word in found), "not_checkable")

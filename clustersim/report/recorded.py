@@ -34,11 +34,19 @@ class StoredVerdict:
     broken : frozenset of (rule, level)
     answers : mapping
         (rule, level) → ``legal``, ``illegal`` or ``not_checkable``.
+    looked_at : mapping
+        (rule, level) → how much the rule found to look at.
+    levels : mapping
+        Level → what its rules answered together.
+    violations : list of mappings
     """
 
     word: str
     broken: frozenset[tuple[str, str]]
     answers: Mapping[tuple[str, str], str]
+    looked_at: Mapping[tuple[str, str], int]
+    levels: Mapping[str, str]
+    violations: list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +124,14 @@ def _stored_verdict(file: Path) -> StoredVerdict:
         (rule, level): "illegal" if (rule, level) in broken else "legal" if looked else "not_checkable"
         for rule, level, looked in entries
     }
-    return StoredVerdict(word=found["verdict"], broken=broken, answers=answers)
+    return StoredVerdict(
+        word=found["verdict"],
+        broken=broken,
+        answers=answers,
+        looked_at={(rule, level): looked for rule, level, looked in entries},
+        levels=found["levels"],
+        violations=found["violations"],
+    )
 
 
 def _entries(file: Path, found: Mapping[str, Any], name: str, types: Mapping[str, type]) -> Iterator[tuple[Any, ...]]:

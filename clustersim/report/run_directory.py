@@ -57,7 +57,7 @@ SUMMARY_TYPES: Final = {
     "name": str, "digest": str, "seed": int, "requests": dict, "throughput": dict, "steps": int, "spans": int,
     "timeline_digest": str, "preemptions": int, "kv_blocks": int, "targets": dict, "scenario": dict, "devices": list,
 }  # fmt: skip
-VERDICT_TYPES: Final = {"verdict": str, "violations": list, "rules": list}
+VERDICT_TYPES: Final = {"verdict": str, "levels": dict, "violations": list, "rules": list}
 _MOST_REQUESTS: Final = 1 << 28
 
 

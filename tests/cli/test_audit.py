@@ -73,7 +73,8 @@ def test_audit_of_a_changed_record_names_rule_place_witness_and_fix(run_dir: Pat
     status, verdict = verdict_of(copy)
     assert (status, verdict["verdict"]) == (1, "illegal")
     assert broken(verdict) == {"KV-7", "RUN-5"}
-    found, copied, answered = verdict["violations"]
+    found, copied, counted, answered = verdict["violations"]
+    assert counted["where"].startswith("summary.json, kv_occupancy.")
     assert copied["where"] == "steps.parquet, kv_blocks_used, row 4"
     assert answered["where"] == "verdict.json, KV-7 at level T"
     assert (found["where"], found["level"]) == ("replica 0, step 3", "T")

@@ -16,6 +16,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
+from clustersim.report.agreement import compared, same
+from clustersim.report.recorded import read_recorded
+from clustersim.report.summary_again import summary_again
 from tests.laws.random_scenarios import LLAMA
 
 TINY = {
@@ -203,6 +206,13 @@ def reduced(templates: dict[str, Any]) -> list[list[str]]:
         ("summary.json", lambda v: v.pop("devices"), 2, "summary.json: devices: found nothing; expected a list"),
         ("verdict.json", lambda v: v.update(verdict="illegal"), 1, "verdict.json, verdict: says illegal, the rules"),
         ("verdict.json", lambda v: of_rule(v, "KV-7").update(looked_at=0), 1, "KV-7 at level T: says not_checkable"),
+        ("summary.json", lambda v: v["utilisation"].update(mfu=0.9), 1, "summary.json, utilisation.mfu: says 0.9, the"),
+        ("summary.json", lambda v: v["reasons"].update(more=1), 1, "summary.json, reasons.more: says 1, the timeline"),
+        ("summary.json", lambda v: v["links"]["busiest"][0].update(tier="host"), 1,
+         "RUN-5: summary.json, links.busiest[0].tier: says host, the timeline says scaleup;"),
+        ("verdict.json", lambda v: v["levels"].update(T="illegal"), 1, "verdict.json, levels.T: says illegal, the"),
+        ("verdict.json", lambda v: of_rule(v, "KV-7").update(looked_at=1), 1, "KV-7 at level T, looked_at: says 1, "),
+        ("verdict.json", lambda v: v["rules"].remove(of_rule(v, "KV-7")), 1, "KV-7 at level T: says nothing, the"),
         ("verdict.json", lambda v: v["rules"].append(7), 2, "found 7; expected an object with id, level, looked_at"),
         ("timeline/templates.json", lambda v: v.update(digest="0"), 1, "the timeline in templates.json has digest 0"),
         ("timeline/templates.json", lambda v: v.update(num_spans=1), 1, "templates.json, num_spans: says 1, the"),
@@ -225,6 +235,43 @@ def test_json_that_was_changed_is_found(
     result = edited(copy, name, change)
     assert result.exit_code == status, result.output
     assert message in result.output
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the path of every value that is no object and no list, and the value."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if parts is None:
+        yield path, value
+    for key, part in parts or ():
+        yield from leaves(part, (*path, key))
+
+
+TWO_POOLS = {
+    "plan": {"prefill": {"tp": 1, "dp": 2}, "decode": {"tp": 2}},
+    "serving": {
+        "scheduler": "disaggregated", "kv_block_tokens": 4, "max_batch_tokens": 16, "prefill": {"kv_blocks": 30},
+        "decode": {"kv_blocks": 30},
+    },
+    "targets": {"ttft": "20 ms"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pools", [1, 2])
+def test_every_figure_that_was_changed_is_found(pools: int, run_dir: Path, tmp_path: Path) -> None:
+    folder = run_dir if pools == 1 else ran(tmp_path / "two", **TWO_POOLS)
+    follows = json.loads(json.dumps(summary_again(read_recorded(folder))))
+    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert not [where for where, said, value in compared(follows, told) if not same(said, value)]
+    figures = [path for path, value in leaves(told) if type(value) in (int, float)]
+    assert {path[0] for path in figures} >= {"kv_occupancy", "utilisation", "links", "energy", "ttft_prefill_ms"}
+    for path in figures:
+        changed_one = json.loads(json.dumps(told))
+        holder = changed_one
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = holder[path[-1]] * 1.0001 + 1e-6
+        odd = [where for where, said, value in compared(follows, changed_one) if not same(said, value)]
+        assert odd == ["".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]]
 
 
 def test_a_figure_of_a_request_that_was_changed_is_found(copy: Path) -> None:
