@@ -93,7 +93,7 @@ def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
         caption=f"Requests that run (in the batch) and wait (for room in it), over {whose}, and the "
         "tokens that a step carries. Lines are means; bands reach from the smallest to the largest value or, where "
         "many steps share a pixel, from the 5th to the 95th percentile.",
-        figure=_marked(run, batch_figure(run.steps, run.requests, pools, options["bins"], options["height"])),
+        figure=_marked(run, batch_figure(run.steps, pools, options["bins"], options["height"])),
     )
 
 
@@ -103,7 +103,7 @@ def _kv_cache(run: Run, panel: Panel, identity: str) -> Drawn:
         return Drawn(title=title, html=_empty("No step ran."))
     pools = run.summary.get("pools") or ()
     whose = "all replicas of a pool" if pools else "all replicas"
-    figure = kv_figure(run.kv_rows, run.requests, pools, panel.options["bins"], panel.options["height"])
+    figure = kv_figure(run.kv_rows, pools, panel.options["bins"], panel.options["height"])
     return Drawn(
         title=title,
         caption=f"Share of the K/V cache blocks of {whose} that requests hold. Near 100 % requests wait for blocks, "

@@ -19,9 +19,7 @@ _POOL_COLOURS: Final = ((BLUE, ORANGE, GREEN, PINK), (GREEN, PINK, BLUE, ORANGE)
 TIME_TITLE: Final = "time since the start of the run (s)"
 
 
-def batch_figure(
-    steps: Columns, requests: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int
-) -> go.Figure:
+def batch_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> go.Figure:
     """Draw how many requests run and wait, and how many tokens a step prefills and decodes, pool by pool.
 
     ``pools`` are those of ``summary.json``, empty where there is one.
@@ -32,7 +30,7 @@ def batch_figure(
     for (pool, mine), colours in zip(_by_pool(steps, pools), _POOL_COLOURS, strict=False):
         of = f"{pool}: " if pool else ""
         for name, colour in zip(("running", "waiting"), colours[:2], strict=True):
-            series = bin_function(gauge(mine, requests, name), edges)
+            series = bin_function(gauge(mine, name), edges)
             _add(figure, series, f"{of}{name}", row=0, colour=colour, form=",.1f")
         for row, (kind, colour) in enumerate(zip(("prefill", "decode"), colours[2:], strict=True), start=1):
             if pool and not mine[f"{kind}_tokens"].any():
@@ -58,9 +56,7 @@ def tokens_per_step(steps: Columns, column: str, edges_ns: Int64Array) -> Binned
     return bin_intervals(steps["start_ns"], steps["end_ns"], steps[column], edges_ns, steps["count"])
 
 
-def kv_figure(
-    steps: Columns, requests: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int
-) -> go.Figure:
+def kv_figure(steps: Columns, pools: Sequence[Mapping[str, Any]], bins: int, height: int) -> go.Figure:
     """Draw the share of all K/V cache blocks that is in use: over all replicas, or over those of each pool.
 
     ``pools`` are those of ``summary.json``, empty where there is one.
@@ -68,7 +64,7 @@ def kv_figure(
     figure = go.Figure(layout=stacked(["K/V blocks in use"], TIME_TITLE, height))
     edges, highest = run_edges(steps, bins), 0.0
     for (pool, mine), colour in zip(_by_pool(steps, pools), (BLUE, ORANGE), strict=False):
-        share = kv_share(mine, requests, edges)
+        share = kv_share(mine, edges)
         _add(figure, share, pool or "in use", row=0, colour=colour, form=".1%", fill=True)
         highest = max(highest, float(np.nan_to_num(share.high).max()))
     top = 1.02 if highest > 0.35 else max(1.2 * highest, 0.01)
@@ -76,11 +72,11 @@ def kv_figure(
     return figure
 
 
-def kv_share(steps: Columns, requests: Columns, edges_ns: Int64Array) -> Binned:
+def kv_share(steps: Columns, edges_ns: Int64Array) -> Binned:
     """Bin the share, 0 to 1, of the K/V blocks of all replicas that is in use."""
     replica = steps["replica"]
     total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
-    used = bin_function(gauge(steps, requests, "kv_blocks_used"), edges_ns)
+    used = bin_function(gauge(steps, "kv_blocks_used"), edges_ns)
     return used.scaled(1 / total if total else 0.0)
 
 

@@ -91,7 +91,7 @@ def goodput(requests: Columns, limits_ns: Mapping[str, float]) -> dict[str, floa
     }
 
 
-def kv_occupancy(steps: Columns, requests: Columns) -> dict[str, float] | None:
+def kv_occupancy(steps: Columns) -> dict[str, float] | None:
     """Return the share, 0 to 1, of the K/V blocks of all replicas in use: its mean over time and its maximum.
 
     Over the time from the first step to the last end; None where no pool was seen. A replica between two steps holds
@@ -101,11 +101,11 @@ def kv_occupancy(steps: Columns, requests: Columns) -> dict[str, float] | None:
     total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
     if not total:
         return None
-    used = gauge(steps, requests, "kv_blocks_used")
+    used = gauge(steps, "kv_blocks_used")
     return {"mean": time_mean(used) / total, "max": float(used.value.max()) / total}
 
 
-def batch_sizes(steps: Columns, requests: Columns) -> dict[str, float] | None:
+def batch_sizes(steps: Columns) -> dict[str, float] | None:
     """Return how full steps were: means over steps of their sequences and new tokens, and over time of what runs.
 
     ``requests`` and ``tokens`` weigh every step alike; ``running`` and ``waiting`` are means over time, of all
@@ -118,7 +118,7 @@ def batch_sizes(steps: Columns, requests: Columns) -> dict[str, float] | None:
     return {
         "requests": float(steps["batch_requests"].astype(np.int64) @ count / count.sum()),
         "tokens": float(tokens @ count / count.sum()),
-        **{name: time_mean(gauge(steps, requests, name)) for name in ("running", "waiting")},
+        **{name: time_mean(gauge(steps, name)) for name in ("running", "waiting")},
     }
 
 
@@ -137,6 +137,6 @@ def service_summary(
         **ttft_parts(requests),
         "user_tokens_per_s": user_rates(requests),
         "goodput": goodput(requests, limits_ns),
-        "kv_occupancy": kv_occupancy(kv_rows, requests) if len(kv_rows["start_ns"]) else None,
-        "batch": batch_sizes(steps, requests),
+        "kv_occupancy": kv_occupancy(kv_rows) if len(kv_rows["start_ns"]) else None,
+        "batch": batch_sizes(steps),
     }

@@ -189,7 +189,7 @@ def queue_grows(requests: Columns, steps: Columns) -> bool:
     if len(arrived) < 8 or arrived.min() == arrived.max():
         return False
     edges = time_edges(int(arrived.min()), int(arrived.max()), 4)
-    waiting = np.nan_to_num(bin_function(gauge(steps, requests, "waiting"), edges).mean)
+    waiting = np.nan_to_num(bin_function(gauge(steps, "waiting"), edges).mean)
     return bool((np.diff(waiting) > 0).all() and waiting[-1] >= max(4.0, 2 * waiting[len(waiting) // 3]))
 
 

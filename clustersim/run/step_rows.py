@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.run.stays import empties_ns, stays
 from clustersim.serving.decision import ARRIVED
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
@@ -74,10 +75,11 @@ class StepRows:
     Attributes
     ----------
     rows : mapping
-        The columns ``COLUMNS``, which say the same of all steps of a row.
+        The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
+        had no request, after the row and before the next one; −1 where it had some.
     kv_rows : mapping
-        The columns ``KV_COLUMNS``, of rows of their own: blocks change in most steps, and the others seldom within a
-        run.
+        The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own: blocks change in most steps, and the
+        others seldom within a run.
     """
 
     def __init__(self, tables: Tables, block_tokens: int) -> None:
@@ -89,6 +91,9 @@ class StepRows:
             events = TokenEvents(tables)
             self._steps = events.steps
             self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, events, block_tokens)
+        present = stays(tables)
+        self.rows = {**self.rows, "empties_ns": empties_ns(self.rows, present)}
+        self.kv_rows = {**self.kv_rows, "empties_ns": empties_ns(self.kv_rows, present)}
 
     def _split_where_state_changes(
         self, tables: Tables, decodes: BoolArray, events: TokenEvents, block_tokens: int
@@ -210,6 +215,8 @@ def _split(
         "start_ns": starts,
         "end_ns": np.where(last, found["end_ns"], np.append(starts[1:], 0)[: len(of)]),
     }
+    if "empties_ns" in rows:
+        changed["empties_ns"] = np.where(last, found["empties_ns"], -1)
     if "count" in rows:
         index = np.concatenate((index, none))[order]
         changed["step"] = found["step"] + index

@@ -119,7 +119,7 @@ def small_run(*, requests: int = 300, rate: float = 4.0, seed: int = 3) -> dict[
         batch, kind = len(running) + len(admitted_now), "mixed" if prefill else "decode"
         row = (0, len(steps["step"]), 1, kind, now, end, batch, prefill, len(running), 0, len(queue), batch,
                used, 6000)  # fmt: skip
-        for name, value in zip(STEP_COLUMNS, row, strict=True):
+        for name, value in zip(STEP_COLUMNS[:-1], row, strict=True):
             steps[name].append(value)
         for request in admitted_now:
             first[request] = end
@@ -131,6 +131,8 @@ def small_run(*, requests: int = 300, rate: float = 4.0, seed: int = 3) -> dict[
             if made[request] == output[request]:
                 finished[request] = end
         running = [r for r in running if made[r] < output[r]]
+        empties = end if not running and not queue and (coming == requests or arrived[coming] > end) else -1
+        steps["empties_ns"].append(empties)
         now = end
     table = {
         "request": np.arange(requests),
@@ -157,6 +159,7 @@ def small_run(*, requests: int = 300, rate: float = 4.0, seed: int = 3) -> dict[
 STEP_COLUMNS = (
     "replica", "step", "count", "kind", "start_ns", "end_ns", "batch_requests", "prefill_tokens",
     "decode_tokens", "context_tokens", "waiting", "running", "kv_blocks_used", "kv_blocks_total",
+    "empties_ns",
 )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_the_summary_and_what_people_see_of_it_have_each_class(tmp_path: Path):
     assert lines[0][1].startswith(
         f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT "
     )
-    page = headline_html(summary, plain_columns(result.requests), result.timeline.steps, {})
+    page = headline_html(summary, plain_columns(result.requests), result.step_rows.rows, result.step_rows.kv_rows, {})
     assert "Latencies by priority (ms)" in page
     assert '<th scope="row">3</th>' in page
     assert expectation("priorities.0.ttft_ms.p99", "< 100000").check(summary) == []

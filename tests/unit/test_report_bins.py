@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from clustersim.report.bins import bin_intervals, time_edges
 from clustersim.report.gauges import gauge
-
-NONE = float("nan")
 
 
 def test_a_short_spike_stays_as_the_maximum_of_its_bin() -> None:
@@ -70,37 +69,24 @@ def test_edges_are_spread_evenly() -> None:
     assert time_edges(3, 3, 4).tolist() == [3, 4]
 
 
-def steps_of(rows: list[tuple[int, int, int, int]]) -> dict[str, np.ndarray]:
-    names = ("replica", "start_ns", "end_ns", "running")
+def steps_of(rows: list[tuple[int, int, int, int, int]]) -> dict[str, np.ndarray]:
+    names = ("replica", "start_ns", "end_ns", "running", "empties_ns")
     return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def requests_of(rows: list[tuple[int, int, float]]) -> dict[str, np.ndarray]:
-    names = ("replica", "arrived_ns", "finished_ns")
-    table = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    return {**table, "outcome": np.full(len(rows), "finished", object)}
-
-
 def test_a_gauge_holds_between_steps_and_drops_when_the_replica_is_empty() -> None:
-    steps = steps_of([(0, 0, 10, 2), (0, 13, 20, 2), (0, 50, 60, 1)])  # a pause of 3, then 30 ns without requests
-    requests = requests_of([(0, 0, 20), (0, 0, 20), (0, 50, 60)])
-    found = gauge(steps, requests, "running")
-    assert found.start_ns.tolist() == [0, 20, 50, 60]
+    steps = steps_of([(0, 0, 10, 2, -1), (0, 13, 20, 2, 25), (0, 50, 60, 1, 60)])  # pauses of 3 and 30 ns
+    found = gauge(steps, "running")
+    assert found.start_ns.tolist() == [0, 25, 50, 60]
     assert found.value.tolist() == [2, 0, 1, 0]
 
 
 def test_a_gauge_adds_up_replicas() -> None:
-    steps = steps_of([(0, 0, 10, 2), (1, 5, 15, 3)])
-    requests = requests_of([(0, 0, 10), (1, 5, 15)])
-    found = gauge(steps, requests, "running")
-    assert list(zip(found.start_ns.tolist(), found.value.tolist(), strict=True)) == [
-        (0, 2),
-        (5, 5),
-        (10, 3),
-        (15, 0),
-    ]
+    found = gauge(steps_of([(0, 0, 10, 2, 10), (1, 5, 15, 3, 15)]), "running")
+    assert list(zip(found.start_ns.tolist(), found.value.tolist(), strict=True)) == [(0, 2), (5, 5), (10, 3), (15, 0)]
 
 
-def test_a_gauge_keeps_its_value_while_a_request_is_unfinished() -> None:
-    found = gauge(steps_of([(0, 0, 10, 2)]), requests_of([(0, 0, NONE)]), "running")
+@pytest.mark.parametrize("empties", [-1, 30])
+def test_a_gauge_keeps_its_value_while_a_request_is_there_and_ends_with_the_last_step(empties: int) -> None:
+    found = gauge(steps_of([(0, 0, 10, 2, empties)]), "running")
     assert (found.value.tolist()[-1], found.end_ns) == (2, 10)

@@ -123,16 +123,11 @@ def test_kv_share_is_over_the_blocks_of_all_replicas() -> None:
         "replica": np.array([0, 1]),
         "start_ns": np.array([0, 0]),
         "end_ns": np.array([10, 10]),
+        "empties_ns": np.array([10, 10]),
         "kv_blocks_used": np.array([30, 10]),
         "kv_blocks_total": np.array([100, 60]),
     }
-    requests = {
-        "replica": np.array([0, 1]),
-        "arrived_ns": np.array([0, 0]),
-        "finished_ns": np.array([10, 10]),
-        "outcome": np.array(["finished", "finished"], object),
-    }
-    assert kv_share(steps, requests, np.array([0, 10])).mean.tolist() == [0.25]
+    assert kv_share(steps, np.array([0, 10])).mean.tolist() == [0.25]
 
 
 def test_the_batch_of_each_pool_is_drawn_apart():
@@ -141,19 +136,14 @@ def test_the_batch_of_each_pool_is_drawn_apart():
         "count": np.array([1, 1]),
         "start_ns": np.array([0, 0]),
         "end_ns": np.array([10, 10]),
+        "empties_ns": np.array([10, 10]),
         "running": np.array([3, 40]),
         "waiting": np.array([5, 0]),
         "prefill_tokens": np.array([512, 0]),
         "decode_tokens": np.array([0, 40]),
     }
-    requests = {
-        "replica": np.array([0]),
-        "arrived_ns": np.array([0]),
-        "finished_ns": np.array([10]),
-        "outcome": np.array(["finished"], object),
-    }
     pools = [{"name": "prefill", "replicas": 1}, {"name": "decode", "replicas": 1}]
-    figure = batch_figure(steps, requests, pools, 1, 300)
+    figure = batch_figure(steps, pools, 1, 300)
     assert {trace.name: float(trace.y[0]) for trace in figure.data if trace.name} == {
         "prefill: running": 3,
         "prefill: waiting": 5,
@@ -170,6 +160,6 @@ def test_the_tile_of_the_cache_says_whose_peak_it_is(run: dict[str, Any]) -> Non
 
 
 def test_series_are_of_the_smallest_type(run: dict[str, Any]) -> None:
-    figure = batch_figure(run["steps"], run["requests"], (), 100, 300)
+    figure = batch_figure(run["steps"], (), 100, 300)
     assert {trace.y.dtype for trace in figure.data} == {np.dtype(np.float32)}
     assert len(figure.data[0].x) == 101

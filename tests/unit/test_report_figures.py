@@ -89,7 +89,7 @@ def test_pools_have_lines_of_their_own(run: dict[str, Any]) -> None:
     steps, half = run["steps"], len(run["steps"]["step"]) // 2
     steps = {**steps, "replica": np.repeat([0, 1], [half, len(steps["step"]) - half])}
     pools = [{"name": "prefill", "replicas": 1}, {"name": "decode", "replicas": 1}]
-    figure = kv_figure(steps, run["requests"], pools, 20, 300)
+    figure = kv_figure(steps, pools, 20, 300)
     lines = {trace.name: np.asarray(trace.y, float) for trace in figure.data if trace.name}
     assert lines["prefill"][-1] == 0 < lines["prefill"][5]
     assert lines["decode"][0] == 0 < lines["decode"][-5]

@@ -32,6 +32,7 @@ def steps() -> dict[str, np.ndarray]:
         "replica": np.zeros(3, np.int64),
         "start_ns": np.array([0, 50, 100]),
         "end_ns": np.array([50, 100, 500]),
+        "empties_ns": np.array([-1, -1, 500]),
         "count": np.array([1, 1, 2]),
         "batch_requests": np.array([2, 2, 1]),
         "prefill_tokens": np.array([8, 0, 0]),
@@ -84,17 +85,17 @@ def test_goodput_needs_targets(requests):
     assert service.goodput(requests, {}) is None
 
 
-def test_occupancy_is_the_mean_over_time_and_the_maximum(requests, steps):
-    assert service.kv_occupancy(steps, requests) == {
+def test_occupancy_is_the_mean_over_time_and_the_maximum(steps):
+    assert service.kv_occupancy(steps) == {
         "mean": pytest.approx((40 * 100 + 20 * 400) / 500 / 100),
         "max": 0.4,
     }
     steps["kv_blocks_total"][:] = 0
-    assert service.kv_occupancy(steps, requests) is None
+    assert service.kv_occupancy(steps) is None
 
 
-def test_batches_weigh_every_step_alike_and_queues_every_instant(requests, steps):
-    found = service.batch_sizes(steps, requests)
+def test_batches_weigh_every_step_alike_and_queues_every_instant(steps):
+    found = service.batch_sizes(steps)
     assert found["requests"] == (2 + 2 + 1 + 1) / 4
     assert found["tokens"] == (8 + 2 + 1 + 1) / 4
     assert found["running"] == pytest.approx((2 * 100 + 1 * 400) / 500)
