@@ -20,6 +20,9 @@ from clustersim.legality.rule import LookedAt, Verdict
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 
+MOST_JUDGED_RANKS: Final = 100_000
+"""A plan with more ranks than that and than there are devices is judged by DP-1 alone: rules look at every rank."""
+
 PlanCheck = Callable[[Deployment, Layout], Finding]
 
 PLAN_CHECKS: Final[Mapping[str, PlanCheck]] = {
@@ -82,10 +85,13 @@ def check_plan(
 
 
 def examine(deployment: Deployment, layout: Layout | None = None) -> dict[str, Finding]:
-    """Return what every rule finds; degrees below 1 leave nothing else to look at."""
+    """Return what every rule finds; degrees below 1, or absurdly large, leave nothing else to look at."""
     impossible = dict(_degree_faults(deployment))
     if impossible:
         return {rule: Finding(looked_at=rule in impossible, faults=impossible.get(rule, ())) for rule in PLAN_CHECKS}
+    if max(MOST_JUDGED_RANKS, deployment.num_devices) < deployment.plan.world:
+        alone = {"DP-1": data.placed(deployment)}
+        return {rule: alone.get(rule, Finding(looked_at=0)) for rule in PLAN_CHECKS}
     held = layout_of(deployment) if layout is None else layout
     return {rule: check(deployment, held) for rule, check in PLAN_CHECKS.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -125,8 +125,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
 
 def deployed(scenario: Scenario, deployment: Deployment) -> Scenario:
     """Return a scenario of one pool with what a deployment has otherwise; the opposite of :func:`deployment_of`."""
-    limits = deployment.limits
-    serving = replace(scenario.serving, max_batch_tokens=limits.max_batch_tokens, kv_blocks=limits.kv_blocks)
+    serving = replace(scenario.serving, **asdict(deployment.limits))
     return replace(scenario, plan=deployment.plan, precision=deployment.precision, serving=serving)
 
 

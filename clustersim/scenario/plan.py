@@ -30,8 +30,8 @@ def build_pool_plans(part: PlanPart, document: Document, topology: Topology | No
     prefill = build_plan(part.prefill, document, topology, ("plan", "prefill"))
     taken = range(prefill.world) if prefill.placement is None else prefill.placement
     decode = build_plan(part.decode, document, topology, ("plan", "decode"), taken)
-    if topology is None:
-        return prefill, decode
+    if topology is None or max(prefill.world, decode.world) > len(topology.devices):
+        return prefill, decode  # which is illegal wherever their ranks are
     if decode.placement is None:
         return prefill, replace(decode, placement=_after(prefill, decode.world, len(topology.devices)))
     if prefill.placement is None and set(decode.placement) & set(range(prefill.world)):
@@ -138,7 +138,7 @@ def refuse_mixed(plan: ParallelPlan, document: Document, topology: Topology, pat
     ------
     InputError
     """
-    placed = range(plan.world) if plan.placement is None else plan.placement
+    placed = range(min(plan.world, len(topology.devices))) if plan.placement is None else plan.placement
     names = list(dict.fromkeys(topology.seen_from(device).device.name for device in placed))
     if len(names) > 1:
         message = f"ranks of one plan are to be on devices of one kind, found {' and '.join(names)}; name one of them"

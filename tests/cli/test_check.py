@@ -312,3 +312,17 @@ def test_rules_of_an_unknown_id_suggests_one() -> None:
     result = invoke("rules", "KV-9")
     assert result.exit_code == 2
     assert "no rule 'KV-9'; did you mean 'KV-" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["dp", "pp", "tp", "sp"])
+def test_a_degree_beyond_any_cluster_is_refused_without_a_look_at_each_rank(name: str) -> None:
+    result = invoke("check", "s.yaml", "--set", f"plan.{name}=9000000000000000")
+    assert result.exit_code == 1
+    assert f"plan.{name}" in result.stdout
+    assert "DP-1" in result.stdout
+
+
+def test_one_absurd_limit_of_serving_is_mended_by_fix() -> None:
+    result = invoke("check", "s.yaml", "--set", "serving.kv_block_tokens=9007199254740991", "--fix", "--out", "t.yaml")
+    assert "serving.kv_block_tokens: 9007199254740991 → " in result.stdout
+    assert invoke("check", "t.yaml").exit_code == 0

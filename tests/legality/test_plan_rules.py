@@ -12,14 +12,14 @@ from plans import COMPRESSED, DENSE, GQA, RING, SPREAD, broken, check, model, pl
 
 from clustersim.legality import check as checking
 from clustersim.legality.check import PLAN_CHECKS
-from clustersim.legality.deployment import Deployment
+from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import layout_of
 from clustersim.legality.nearest import nearest_legal
 from clustersim.legality.repair import changed
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.legality.rulebook import RULES
 from clustersim.model.architecture import Ffn
-from clustersim.plan.parallel import ExpertPlan
+from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from tests.legality.timeline.golden import compare
 
 
@@ -181,6 +181,18 @@ def test_degree_beyond_any_cluster_is_answered_at_once(change: dict[str, Any]) -
     verdict = check(planned(SPREAD, placement=None, **change))
     assert verdict.verdict == "illegal"
     assert all(violation.change for violation in verdict.violations)
+
+
+@pytest.mark.parametrize(
+    "absurd", [{"kv_block_tokens": 2**53 - 1}, {"max_batch_requests": 2**53 - 1}, {"memory_utilization": 1e-300}]
+)
+def test_one_absurd_limit_is_named_and_mended(absurd: dict[str, Any]) -> None:
+    plain = replace(DENSE, plan=ParallelPlan(), limits=ServingLimits(kv_blocks=2, **absurd))
+    assert check(replace(plain, limits=ServingLimits(kv_blocks=2))).verdict == "legal"
+    (violation,) = check(plain).violations
+    ((path, value),) = violation.change
+    assert violation.where == path == f"serving.{next(iter(absurd))}"
+    assert violation.fix == f"use {path} {value}"
 
 
 def test_rule_with_nothing_to_look_at_is_not_checkable() -> None:

@@ -24,6 +24,12 @@ def fits(plan: ParallelPlan, num_devices: int, cluster: str = "the cluster") -> 
 
 def complete(deployment: Deployment, layout: Layout) -> Finding:
     """DP-1: the replicas have all their ranks, and no two ranks share a device."""
+    del layout
+    return placed(deployment)
+
+
+def placed(deployment: Deployment) -> Finding:
+    """Judge what DP-1 says, which takes no look at what each rank holds."""
     plan = deployment.plan
     too_large = fits(plan, deployment.num_devices, deployment.cluster)
     faults = []

@@ -18,6 +18,8 @@ from clustersim.legality.rule import Change
 from clustersim.legality.stages import even_cuts, stages_of
 
 GIB: Final = 2.0**30
+USUAL_UTILIZATION: Final = 0.9
+"""Share of device memory that engines fill unless told otherwise; a smaller one may be all that is wrong."""
 
 
 def memory_stages(deployment: Deployment, layout: Layout | None) -> tuple[RankBytes, ...]:
@@ -75,9 +77,30 @@ def _culprit(deployment: Deployment, stages: Sequence[RankBytes]) -> str:
     budget = budget_bytes(deployment)
     if deployment.limits.kv_blocks and all(needed_bytes(deployment, stage, 1) <= budget for stage in stages):
         return "serving.kv_blocks"
+    alone = next(_single_limits(deployment), None)
+    if alone is not None:
+        return alone[0]
     if all(needed_bytes(deployment, replace(stage, buffers=0.0), 1) <= budget for stage in stages):
         return "serving.max_batch_tokens"
     return "plan.tp"
+
+
+def _single_limits(deployment: Deployment) -> Iterator[tuple[str, float]]:
+    """Yield a limit whose value alone is to blame, and the nearest of its halves (its default) that fits."""
+    limits = deployment.limits
+    if limits.memory_utilization < USUAL_UTILIZATION:
+        usual = ("serving.memory_utilization", USUAL_UTILIZATION)
+        if fits_memory(changed(deployment, (usual,))):
+            yield usual
+    for name, other in (("kv_block_tokens", None), ("max_batch_requests", "max_batch_tokens")):
+        path, value = f"serving.{name}", getattr(limits, name) // 2
+        if other is not None and fits_memory(changed(deployment, ((f"serving.{other}", 1),))):
+            continue
+        if value < 1 or not fits_memory(changed(deployment, ((path, 1),))):
+            continue
+        while not fits_memory(changed(deployment, ((path, value),))):
+            value //= 2
+        yield path, value
 
 
 def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iterator[Repair]:
@@ -101,6 +124,8 @@ def _memory_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iter
         if _would_fit(deployment, change):
             yield Repair(text=f"{change[0][1]} weights", change=change, distance=4, kind="weights")
     yield from _joint_repairs(deployment, formats)
+    for path, value in _single_limits(deployment):
+        yield Repair(text=f"{path} {value}", change=((path, value),), kind=path, last_resort=True)
     yield from _batch_and_pool_repairs(deployment)
 
 
