@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import click
 from clustersim.cli.graph_check import GRAPH_SUFFIX, TABLE_SUFFIXES, check_graph_file
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_json
+from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.mending import ALONE
 from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
+from clustersim.run.simulate import refusals
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -46,10 +48,10 @@ def check(
     table of spans, facts or steps, NAME.csv or NAME.parquet (several of them, and what they were made under:
     `clustersim audit`).
 
-    Prints every violation with the rule that it breaks and what would be legal. --fix writes the nearest legal
-    scenario: fewest changed fields, each with the rule that asks for it; a file that is there already is
-    overwritten only when --out names it. Exit status 0: legal, or a legal one was written, 1: illegal, 2: the
-    scenario can't be read.
+    Prints every violation with the rule that it breaks and what would be legal; of a legal scenario that `run`
+    refuses, why. --fix writes the nearest legal scenario: fewest changed fields, each with the rule that asks for it;
+    a file that is there already is overwritten only when --out names it. Exit status 0: legal, or a legal one was
+    written, 1: illegal, 2: the scenario can't be read.
     """
     if out is not None and not fix:
         raise click.UsageError("--out says where --fix writes; add --fix")
@@ -68,17 +70,39 @@ def check(
     verdict = check_scenario(loaded)
     lines = [*_verdict_lines(loaded, verdict)]  # they quote the file, which --out may name
     document = verdict_json(loaded, verdict)
+    unable = _unable(loaded, verdict)
+    document |= {"simulates": not unable and verdict.verdict == "legal", "not_simulated": _unable_json(unable)}
+    lines += _unable_lines(unable)
     written = None
     if fix:
         nearest = _nearest(loaded, verdict)
         written = _written(scenario, overrides, nearest, out)
         lines += _fix_lines(loaded, nearest, written)
+        if written is not None:
+            mended = load(written)
+            unable = _unable(mended, check_scenario(mended))
+            lines += _unable_lines(unable)
+            document |= {"simulates": not unable, "not_simulated": _unable_json(unable)}
         document["fix"] = _fix_json(nearest, written)
     elif not as_json and _needs_several(verdict):
         lines.append(_together(scenario, _nearest(loaded, verdict)))
     print_json(document) if as_json else click.echo("\n".join(lines))
     if verdict.verdict != "legal" and written is None:
         ctx.exit(ILLEGAL)
+
+
+def _unable(scenario: Scenario, verdict: Verdict) -> tuple[Problem, ...]:
+    """Return why a legal scenario can't be simulated; of an illegal one its violations are told."""
+    return refusals(scenario) if verdict.verdict == "legal" else ()
+
+
+def _unable_lines(problems: Sequence[Problem]) -> Iterator[str]:
+    return (f"legal, but it can't be simulated: {one.path}: {one.message}" for one in problems)
+
+
+def _unable_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    names = ("path", "message", "file", "line", "column")
+    return [{name: getattr(one, name) for name in names} for one in problems]
 
 
 def _needs_several(verdict: Verdict) -> bool:

@@ -17,7 +17,7 @@ from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
-from clustersim.errors import InputError
+from clustersim.errors import InputError, Problem
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.pricing import Pricer
 from clustersim.model.architecture import ModelSpec
@@ -210,6 +210,22 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         faults=scenario.faults,
         host=host_pool(scenario),
     )
+
+
+def refusals(scenario: Scenario) -> tuple[Problem, ...]:
+    """Return why a scenario whose plan is legal can't be simulated all the same; empty where it can."""
+
+    def whole() -> None:
+        scenario.refuse_split_lockstep("simulated")
+        host_pool(scenario)
+        for one in scenario.each_pool():
+            kv_blocks(one)
+
+    try:
+        whole()
+    except InputError as error:
+        return tuple(error.problems)
+    return ()
 
 
 def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:

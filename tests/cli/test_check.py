@@ -108,7 +108,7 @@ def test_check_json_is_the_contract() -> None:
     result = invoke("check", "s.yaml", "--json")
     assert result.exit_code == 1
     verdict = json.loads(result.stdout)
-    assert list(verdict) == ["verdict", "levels", "violations", "rules"]
+    assert list(verdict) == ["verdict", "levels", "violations", "rules", "simulates", "not_simulated"]
     assert (verdict["verdict"], verdict["levels"]) == ("illegal", {"P": "illegal"})
     assert verdict["violations"] == [
         {
@@ -326,3 +326,22 @@ def test_one_absurd_limit_of_serving_is_mended_by_fix() -> None:
     result = invoke("check", "s.yaml", "--set", "serving.kv_block_tokens=9007199254740991", "--fix", "--out", "t.yaml")
     assert "serving.kv_block_tokens: 9007199254740991 → " in result.stdout
     assert invoke("check", "t.yaml").exit_code == 0
+
+
+SHARED = ("plan.tp=1", "plan.dp=2", "plan.pp=2", "plan.ep={degree: 2, scope: global}", "model=mixtral-8x7b")
+
+
+def test_check_says_of_a_legal_scenario_that_run_refuses_it() -> None:
+    sets = [text for change in SHARED for text in ("--set", change)]
+    told = "legal, but it can't be simulated: plan.ep.scope: experts over the ranks of all replicas can be simulated at"
+    result = invoke("check", "s.yaml", *sets)
+    assert (result.exit_code, told in result.stdout) == (0, True), result.output
+    document = json.loads(invoke("check", "s.yaml", *sets, "--json").stdout)
+    assert (document["verdict"], document["simulates"]) == ("legal", False)
+    assert [one["path"] for one in document["not_simulated"]] == ["plan.ep.scope"]
+    assert json.loads(invoke("check", "s.yaml", "--json").stdout)["simulates"] is True
+    fixed = invoke("check", "s.yaml", *sets, "--set", "serving.max_batch_tokens=9007199254740991", "--fix")
+    assert told in fixed.stdout
+    assert fixed.exit_code == 0
+    refused = invoke("run", "s.yaml", *sets, "--out", "r")
+    assert refused.exit_code == 2

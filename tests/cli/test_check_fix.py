@@ -213,6 +213,9 @@ PROMISED = {
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
     "fix.changes[].path": "text", "fix.changes[].old": "any", "fix.changes[].new": "any",
+    "simulates": "true or false", "not_simulated": "list",
+    "not_simulated[].path": "text", "not_simulated[].message": "text", "not_simulated[].file": "text or null",
+    "not_simulated[].line": "number or null", "not_simulated[].column": "number or null",
     "fix.changes[].rule": "text", "fix.changes[].message": "text", "fix.changes[].statement": "text",
 }  # fmt: skip
 """Key of ``check --json`` → its type. Other programs rely on these: keys may be added, none is renamed or removed."""
@@ -254,7 +257,11 @@ def shape(value: Any, path: str) -> dict[str, str]:
 def test_the_promised_keys_are_those_that_contributing_lists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = dict(
-        re.findall(r"^\| `((?:verdict|levels|violations|rules|fix)[^`]*)` \| ([a-z ]+?) \|", text, re.MULTILINE)
+        re.findall(
+            r"^\| `((?:verdict|levels|violations|rules|fix|simulates|not_simulated)[^`]*)` \| ([a-z ]+?) \|",
+            text,
+            re.MULTILINE,
+        )
     )
     assert listed == PROMISED
 
