@@ -13,6 +13,7 @@ from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.report.bins import time_edges
 from clustersim.report.metrics import Columns, tpot_ns, ttft_ns, within_targets
 from clustersim.report.series import TIME_TITLE
+from clustersim.report.service_words import met_words
 from clustersim.report.style import (
     BLUE,
     GREEN,
@@ -60,7 +61,7 @@ def requests_figure(
     _add_rate(figure, "finished", _present(requests["finished_ns"]), edges, PINK)
     if limits_ns:
         good = within_targets(requests, limits_ns)
-        _add_rate(figure, "met every target (by end)", _present(requests["finished_ns"][good]), edges, GREEN)
+        _add_rate(figure, f"{met_words(limits_ns)} (by end)", _present(requests["finished_ns"][good]), edges, GREEN)
     for outcome, colour in (("rejected", TARGET), ("cancelled", MUTED), ("lost", INK)):
         some = arrived[np.asarray(requests["outcome"]) == outcome]
         if len(some):

@@ -18,7 +18,7 @@ from clustersim.report.metrics import (
 )
 from clustersim.report.priorities import priority_table
 from clustersim.report.service import goodput
-from clustersim.report.service_words import share_or_dash
+from clustersim.report.service_words import met_words, share_or_dash
 from clustersim.report.words import configuration, milliseconds, number, remarks, share_words, target_lines
 from clustersim.units import format_seconds
 
@@ -63,8 +63,8 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> s
     if limits:
         good = goodput(requests, limits) or {}
         met = good.get("share")
-        share = "finished within" if met is None else f"{share_words(met)} met"
-        tiles.append(("goodput, requests / s", number(good.get("requests_per_s"), 3), f"{share} every target"))
+        share = "–" if met is None else share_words(met)
+        tiles.append(("goodput, requests / s", number(good.get("requests_per_s"), 3), f"{share} {met_words(limits)}"))
     for name in ("ttft", "tpot", "e2e"):
         latency = summary.get(f"{name}_ms")
         if latency:

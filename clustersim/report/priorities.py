@@ -87,7 +87,8 @@ def priority_table(summary: Mapping[str, Any]) -> str:
         for name, one in classes
     )
     return (
-        f"<h3>Latencies by priority (ms)</h3><table><thead><tr><th></th><th>finished</th>{head}</tr></thead>"
+        '<h3>Latencies by priority (ms)</h3><table class="narrow"><thead>'
+        f"<tr><th></th><th>finished</th>{head}</tr></thead>"
         f'<tbody>{rows}</tbody></table><p class="note">A smaller number goes first.</p>'
     )
 
@@ -102,5 +103,5 @@ def _words(one: Mapping[str, Any]) -> str:
     for name in BY_CLASS:
         latency = one[f"{name}_ms"]
         if latency is not None:
-            parts.append(f"{name.upper()} {milliseconds(latency['p50'])} (p99 {milliseconds(latency['p99'])})")
+            parts.append(f"{name.upper()} p50 {milliseconds(latency['p50'])} (p99 {milliseconds(latency['p99'])})")
     return ", ".join(parts) + (" ms" if len(parts) > 1 else "")

@@ -20,6 +20,7 @@ from clustersim.collective.plan import CommPlan, choose
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.comm import CommTable
+from clustersim.replay.swaps import host_plan
 from clustersim.report.step_features import StepFeatures
 from clustersim.timeline.tables import HOST, Table
 
@@ -90,7 +91,7 @@ def _add(total: FloatArray, plans: Sequence[CommPlan], payloads: FloatArray, tim
 def move_bytes(moves: Table, device_of: Callable[[int], int], comm: CommTable) -> FloatArray:
     """Return the bytes of capacity that each link gave to moves of K/V entries, float64 of shape (links,).
 
-    Those to and from host memory use no link of the topology.
+    Those to and from host memory are copies over the links between a device and its host, where it has any.
 
     Parameters
     ----------
@@ -108,6 +109,13 @@ def move_bytes(moves: Table, device_of: Callable[[int], int], comm: CommTable) -
         mine = between[of.ravel() == number]
         plans = comm.plans("send", (device_of(source), device_of(target)))
         _add(total, plans, moves["bytes"][mine].astype(np.float64), np.ones(len(mine), np.int64))
+    for out, here, there in ((True, "from_rank", "to_rank"), (False, "to_rank", "from_rank")):
+        copies = np.flatnonzero(moves[there] == HOST)
+        if comm.topology.hosts is None:
+            continue
+        for rank in np.unique(moves[here][copies]).tolist():
+            plan = host_plan(comm.topology, device_of(rank), out=out)
+            total[plan.links] += plan.load_per_byte * float(moves["bytes"][copies[moves[here][copies] == rank]].sum())
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -41,9 +42,11 @@ def milliseconds(value: float | None) -> str:
 
 
 def share_words(share: float) -> str:
-    """Write a share, 0 to 1, in percent: with a decimal where it is small."""
+    """Write a share, 0 to 1, in percent: with a decimal where it is small; 100 % is all of it, and no less."""
     if 0 < share < 0.001:
         return "under 0.1%"
+    if 0.99 < share < 1:
+        return f"{math.floor(share * 1000) / 10:.1f}%"
     return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
@@ -158,17 +161,21 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             "The queue grew for as long as requests arrived: the load is more than this deployment serves, "
             "and TTFT depends on how long the run is."
         )
-    if requests is not None and (preempted := int((requests["preemptions"] > 0).sum())):
-        swapped = (summary.get("preempted") or {}).get("swapped", 0)
-        what = (
-            f"{'was' if preempted == 1 else 'were'} preempted for want of K/V blocks, which were copied to host "
-            f"memory, {plural(swapped, 'time')}."
-            if swapped
-            else "lost K/V blocks (preempted, or their replica failed) and had to compute anew."
-        )
-        found.append(f"{plural(preempted, 'request')} {what}")
+    found += _preemptions(summary.get("preempted") or {})
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
+    return found
+
+
+def _preemptions(counts: Mapping[str, int]) -> list[str]:
+    """Say how often requests lost their K/V blocks to others, and how often to what failed."""
+    found = []
+    ways = (("recomputed", "computed anew"), ("swapped", "copied to host memory"))
+    told = [f"{plural(counts[key], 'time')} they were {what}" for key, what in ways if counts.get(key)]
+    if told:
+        found.append(f"Requests were preempted for want of K/V blocks: {', '.join(told)}.")
+    if counts.get("moved"):
+        found.append(f"Requests lost their K/V blocks to a fault (or to a client) {plural(counts['moved'], 'time')}.")
     return found
 
 

@@ -52,10 +52,10 @@ def prefix_figures(requests: Requests, columns: Mapping[str, Any], block_tokens:
     """Return what a summary says of the prefix cache; None where there is nothing to divide by.
 
     ``hit_rate`` is the share of prompt tokens that admitted requests took over (vLLM: ``prefix_cache_hits`` over
-    ``prefix_cache_queries``). ``block_hit_rate`` counts blocks as the trace hashes them (512 tokens in Mooncake's), the
-    last one, which may be partial, too: a block counts as found when all of it was taken over that can be, which is
-    full blocks of the pool, and not the last token. ``infinite_block_hit_rate`` is the share of these blocks that came
-    before, with all blocks before them: what a cache would give that forgets nothing and computes at once.
+    ``prefix_cache_queries``). ``block_hit_rate`` counts their blocks as the trace hashes them (Mooncake's: 512 tokens),
+    the last one, which may be partial, too: a block counts as found when all of it was taken over that can be, which
+    is full blocks of the pool, and not the last token. ``infinite_block_hit_rate`` is the share of these same blocks
+    that came before, with all blocks before them: what a cache would give that forgets nothing and computes at once.
 
     Parameters
     ----------
@@ -85,9 +85,7 @@ def prefix_figures(requests: Requests, columns: Mapping[str, Any], block_tokens:
     found = int(np.where(last, lengths, cached // size).sum())
     if blocks:
         figures["block_hit_rate"] = found / blocks
-        figures["infinite_block_hit_rate"] = _leading([rows[at] for at in came.tolist()]) / max(
-            1, int((-(-requests.prompt_tokens[came] // size)).sum())
-        )
+        figures["infinite_block_hit_rate"] = _leading([rows[at] for at in chosen.tolist()]) / blocks
     return figures
 
 

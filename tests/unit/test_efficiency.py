@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_moves import HAND_OVER, SWAP, frozen
+from test_moves import BACK, HAND_OVER, SWAP, frozen
+from test_swapping import swapping
 
 from clustersim.cluster.fault import Fault
 from clustersim.plan.mesh import Mesh
@@ -147,7 +148,14 @@ def test_replays_carry_the_same(plan):
     assert full
 
 
-def test_a_hand_over_is_carried_and_a_swap_uses_no_link():
+@pytest.mark.parametrize(("move", "link"), [(SWAP, ("g0", "host")), (BACK, ("host", "g0"))])
+def test_a_swap_is_carried_by_the_links_to_the_host(move, link):
+    given = swapping((0, 2, 2), blocks=4)
+    found = move_bytes(frozen(move).moves, Mesh(plan=given.plan).device, given.comm)
+    assert {given.topology.link_ends[at]: found[at] for at in np.flatnonzero(found)} == {link: 2_048.0}
+
+
+def test_a_hand_over_is_carried_and_a_swap_uses_no_link_where_there_is_none_to_a_host():
     given = deployment([], plan=ParallelPlan(dp=2, tp=2))
     found = move_bytes(frozen(HAND_OVER, SWAP).moves, Mesh(plan=given.plan).device, given.comm)
     assert Counter(found[found > 0].tolist()) == {4_096: 2}

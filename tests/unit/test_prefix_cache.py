@@ -214,6 +214,13 @@ def test_hits_are_counted_in_tokens_and_in_blocks_of_the_trace(run, name, mode):
     }
 
 
+def test_both_shares_are_of_the_blocks_of_those_that_were_admitted():
+    given = prefixed(deployment([(0, 8, 1), (1, 8, 1), (2, 8, 1)]), [[1, 2], [1, 2], [1, 2]], 4)
+    columns = {"request": np.arange(3), "admitted_ns": np.array([0, 5, np.nan]), "cached_tokens": np.array([0, 4, 0])}
+    found = prefix_figures(given.requests, columns, 4)
+    assert (found["block_hit_rate"], found["infinite_block_hit_rate"]) == (1 / 4, 2 / 4)
+
+
 def test_a_partial_block_of_a_trace_is_found_when_all_of_it_is_that_can_be():
     # Two equal prompts of 10 tokens, hashed by 8, in blocks of 2: 8 of 10 tokens are taken over, the last 2 computed.
     given = prefixed(deployment([(0, 10, 1), (1, 10, 1), (2, 11, 1)]), [[1, 2], [1, 2], [1, 2]], 8)

@@ -89,7 +89,7 @@ def test_the_summary_and_what_people_see_of_it_have_each_class(tmp_path: Path):
     lines = priority_lines(summary)
     assert [name for name, _ in lines] == ["priority 0", "priority 3"]
     assert lines[0][1].startswith(
-        f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT "
+        f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT p50 "
     )
     page = headline_html(summary, plain_columns(result.requests), result.step_rows.rows, result.step_rows.kv_rows, {})
     assert "Latencies by priority (ms)" in page

@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from report_data import small_run, summary_of
 
@@ -92,8 +91,7 @@ def test_a_queue_grows_when_more_arrives_than_is_served() -> None:
     assert not queue_grows(idle["requests"], idle["steps"])
 
 
-def test_a_preemption_is_remarked(run: dict[str, Any]) -> None:
-    requests = {**run["requests"], "preemptions": np.array([1] + [0] * 119)}
+def test_who_was_given_up_or_lost_is_remarked(run: dict[str, Any]) -> None:
     counts = {**summary_of(run)["requests"], "cancelled": 1, "lost": 1}
     assert [
         one for one in remarks({**summary_of(run), "requests": counts}) if " of " in one and "no latency" in one
@@ -101,15 +99,28 @@ def test_a_preemption_is_remarked(run: dict[str, Any]) -> None:
         f"1 of {counts['arrived']:,} requests was given up by its client and has no latency.",
         f"1 of {counts['arrived']:,} requests was lost when what served it failed and has no latency.",
     ]
-    assert "1 request lost K/V blocks" in remarks(summary_of(run), requests, run["steps"])[0]
 
 
-def test_a_swap_is_not_said_to_be_computed_anew(run: dict[str, Any]) -> None:
-    requests = {**run["requests"], "preemptions": np.array([2, 1] + [0] * 118)}
-    summary = {**summary_of(run), "preempted": {"recomputed": 0, "swapped": 3, "swapped_bytes": 9}}
-    (found,) = [line for line in remarks(summary, requests) if "preempted" in line]
-    assert found.endswith("copied to host memory, 3 times.")
-    assert "anew" not in found
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({}, []),
+        ({"swapped": 3}, ["Requests were preempted for want of K/V blocks: 3 times they were copied to host memory."]),
+        (
+            {"recomputed": 1, "swapped": 2, "moved": 1},
+            [
+                "Requests were preempted for want of K/V blocks: 1 time they were computed anew, "
+                "2 times they were copied to host memory.",
+                "Requests lost their K/V blocks to a fault (or to a client) 1 time.",
+            ],
+        ),
+    ],
+)
+def test_a_preemption_a_swap_and_a_fault_are_told_apart(
+    run: dict[str, Any], counts: dict[str, int], words: list[str]
+) -> None:
+    told = {"recomputed": 0, "swapped": 0, "moved": 0, "swapped_bytes": 9} | counts
+    assert remarks({**summary_of(run), "preempted": told}, run["requests"], run["steps"]) == words
 
 
 @pytest.mark.parametrize(

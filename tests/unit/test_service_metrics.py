@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from clustersim.report import service
+from clustersim.report.service_words import service_lines
+from clustersim.report.words import share_words
 
 NONE = float("nan")
 
@@ -79,6 +81,24 @@ def test_a_user_sees_one_over_tpot(requests):
 def test_goodput_is_what_met_every_target_of_all_that_arrived(requests, limits, good):
     found = service.goodput(requests, limits)
     assert found == {"requests_per_s": pytest.approx(good / 500e-9), "share": good / 5}
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ({"ttft": "1 s", "itl": None}, "met every target"),
+        ({"ttft": "1 s", "itl": "1 ms"}, "met every target but ITL's"),
+        ({"itl": "1 ms"}, "finished (a request has no ITL of its own)"),
+    ],
+)
+def test_goodput_is_not_said_to_ask_for_gaps(targets, words):
+    lines = dict(service_lines({"goodput": {"requests_per_s": 2.0, "share": 0.9953}, "targets": targets}))
+    assert lines["goodput"] == f"2.000 requests/s, 99.5% of all, {words}"
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.9999, "99.9%"), (1.0, "100%"), (0.987, "99%"), (0.5, "50%")])
+def test_less_than_all_is_not_written_as_all(share, words):
+    assert share_words(share) == words
 
 
 def test_goodput_needs_targets(requests):

@@ -11,6 +11,7 @@ from clustersim.cluster.fault import Fault
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.report.gauges import gauge
+from clustersim.report.preempted import preempted
 from clustersim.report.service import time_mean
 from clustersim.run.stays import moved, stays
 from clustersim.run.step_rows import StepRows
@@ -79,6 +80,9 @@ def test_a_replica_that_is_down_holds_nothing():
 def test_what_a_fault_moves_was_not_preempted_for_want_of_blocks(name, expected):
     facts = replay(CASES[name]).timeline.facts
     assert (int(moved(facts).sum()), int((facts["kind"] == PREEMPTED).sum())) == (expected, expected)
+    assert preempted(replay(CASES[name]).timeline) == {
+        "recomputed": 0, "swapped": 0, "moved": expected, "swapped_bytes": 0,
+    }  # fmt: skip
 
 
 def test_a_preemption_for_want_of_blocks_is_none_that_was_moved():
