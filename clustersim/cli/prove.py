@@ -55,6 +55,13 @@ def _plans(plan: ParallelPlan, decode: ParallelPlan | None) -> dict[str, str]:
     return found
 
 
+def _unrecorded(proof: Proof) -> str:
+    """Say why no order is one that a run recorded, where none is."""
+    if "recorded order" in proof.orders:
+        return ""
+    return "; no recorded order: no small run is made of replicas that share experts"
+
+
 def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
     script = found.script
     assert script is not None
@@ -74,7 +81,7 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
             f"{model.layers[0].attention.num_heads} heads",
             **_plans(plan, found.decode),
             "steps": f"{len(script.steps)} of which {script.prefill_steps} with prompts ({prompts} tokens)",
-            "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each",
+            "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each{_unrecorded(proof)}",
             "logits": f"{proof.num_logits:,} vectors, largest relative error {proof.max_relative_error:.1e} "
             f"(at most {TOLERANCE:.0e})",
             "tokens": f"{proof.num_tokens} greedy ones, {'all equal' if proof.tokens_equal else 'not all equal'}",

@@ -30,13 +30,20 @@ from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
 
+_POOLS: Final[tuple[KeyPath, ...]] = ((), ("prefill",), ("decode",))
 _REFERENCES: Final[tuple[KeyPath, ...]] = (
     ("topology",), ("topology", "name"), ("topology", "device"), ("model",), ("model", "name"),
     ("serving", "engine"), ("serving", "engine", "name"), ("workload", "trace"), ("workload", "trace", "path"),
     ("workload", "prompt_tokens", "empirical", "trace"), ("workload", "output_tokens", "empirical", "trace"),
-    ("cost", "table"),
+    ("cost", "table"), *(("plan", *pool, "ep", "routing", "file") for pool in _POOLS),
 )  # fmt: skip
 """Where a scenario may name a file."""
+_CLASSES: Final[tuple[KeyPath, ...]] = tuple(
+    ("serving", *pool, key) for pool in _POOLS for key in ("scheduler", "router")
+)
+"""Where a scenario may name a class in a file of its own: ``FILE.py:NAME``."""
+_ALWAYS_FILES: Final = ("trace", "path", "table", "file")
+"""Keys whose value is no name of ours."""
 SUFFIXES: Final = (".yaml", ".yml")
 _STATEMENTS: Final = {rule.id: rule.statement for rule in RULES}
 _UNSET: Final[Mapping[str, Any]] = {"plan.stages": "balanced"}
@@ -176,18 +183,21 @@ def _as_override(document: Document, overrides: Sequence[str], change: FieldChan
 
 def _relocate(document: Document, source: Path, target: Path) -> None:
     """Rewrite, in place, the references to files that are found from ``source`` and not from ``target``."""
-    for path in _REFERENCES:
+    for path in (*_REFERENCES, *_CLASSES):
         holder: Any = document.data
         for part in path[:-1]:
             holder = holder.get(part) if isinstance(holder, dict) else None
         value = holder.get(path[-1]) if isinstance(holder, dict) else None
-        if not isinstance(value, str) or not (is_path(value) or path[-1] in ("trace", "path", "table")):
+        if not isinstance(value, str) or not (is_path(value) or path[-1] in _ALWAYS_FILES or path in _CLASSES):
+            continue
+        value, colon, name = value.rpartition(":") if path in _CLASSES else (value, "", "")
+        if not value:  # a scheduler or router of ours
             continue
         bases = [Path.cwd()] if document.mark(path).file.startswith("--set") else []
         file = next((base / value for base in (*bases, source, catalog.data_root()) if (base / value).is_file()), None)
         there = next((base / value for base in (target, catalog.data_root()) if (base / value).is_file()), None)
         if file is not None and (there is None or there.resolve() != file.resolve()):
-            holder[path[-1]] = _reference(file.resolve(), target.resolve())
+            holder[path[-1]] = _reference(file.resolve(), target.resolve()) + colon + name
 
 
 def _reference(file: Path, folder: Path) -> str:

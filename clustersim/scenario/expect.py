@@ -31,11 +31,12 @@ _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     **{
         f"utilisation.pools.{pool}": (
-            "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",
+            "devices", "mfu", "mbu", "compute", "communication", "exposed_communication", "host", "bubble",
         )
         for pool in ("prefill", "decode")
     },
-    "energy": ("joules", "joules_per_output_token", "mean_device_w"),
+    "energy": ("joules", "joules_per_output_token", "mean_device_w", "idle_device_w"),
+    "preempted": ("recomputed", "swapped", "moved", "swapped_bytes"),
     "cost": ("usd", "usd_per_million_output_tokens"),
 }  # fmt: skip
 """What else a summary measures, and in which parts."""
@@ -54,6 +55,7 @@ NUMBER_KEYS: Final = (
     "steps",
     "spans",
     "preemptions",
+    "kv_blocks",
     "wall_s.total",
     "wall_s.simulate",
 )

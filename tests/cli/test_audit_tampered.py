@@ -19,6 +19,7 @@ from clustersim.cli import main
 from clustersim.report.agreement import compared, same
 from clustersim.report.recorded import read_recorded
 from clustersim.report.summary_again import summary_again
+from clustersim.scenario.expect import expectation
 from tests.laws.random_scenarios import LLAMA
 
 TINY = {
@@ -265,6 +266,8 @@ def test_every_figure_that_was_changed_is_found(pools: int, run_dir: Path, tmp_p
     figures = [path for path, value in leaves(told) if type(value) in (int, float)]
     assert {path[0] for path in figures} >= {"kv_occupancy", "utilisation", "links", "energy", "ttft_prefill_ms"}
     for path in figures:
+        if path[0] not in ("links", "scenario", "targets", "reasons") and all(isinstance(key, str) for key in path):
+            assert expectation(".".join(path), 1).key == ".".join(path)
         changed_one = json.loads(json.dumps(told))
         holder = changed_one
         for key in path[:-1]:

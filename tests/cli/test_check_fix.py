@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
@@ -117,6 +118,43 @@ def test_references_to_files_hold_in_another_folder() -> None:
     assert invoke("check", "study/s.yaml", "--fix", "--out", "elsewhere/new.yaml").exit_code == 0
     assert "path: ../study/data/own.csv" in Path("elsewhere/new.yaml").read_text()
     assert len(load("elsewhere/new.yaml").requests()) == 1
+
+
+SCHEDULER = "class Idle:\n    def decide(self, view): ...\n"
+ROUTER = "class First:\n    def route(self, *views): return 0\n"
+MIXTURE = {
+    "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "hidden_size": 4096,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 14336,
+    "vocab_size": 32000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "serving", "relocated"),
+    [
+        ({"ep": {"degree": 3, "routing": {"file": "f.csv"}}}, {}, "file: ../study/f.csv"),
+        ({}, {"scheduler": "own.py:Idle"}, "scheduler: ../study/own.py:Idle"),
+        ({}, {"router": "own.py:First"}, "router: ../study/own.py:First"),
+    ],
+)
+def test_files_of_experts_schedulers_and_routers_are_found_from_another_folder(
+    plan: dict[str, Any], serving: dict[str, Any], relocated: str
+) -> None:
+    Path("elsewhere").mkdir()
+    Path("study/f.csv").write_text("1,2,3,4,5,6,7,8\n")
+    Path("study/own.py").write_text(SCHEDULER + ROUTER)
+    scenario = {
+        "topology": "dgx-h100",
+        "model": {"name": "few", "source": "a test", "config": MIXTURE},
+        "plan": {"tp": 3} | plan,
+        "serving": {"kv_blocks": 64} | serving,
+        "workload": {"arrivals": "all_at_once", "prompt_tokens": 8, "output_tokens": 2, "requests": 2},
+    }
+    Path("study/own.yaml").write_text(yaml.safe_dump(scenario))
+    result = invoke("check", "study/own.yaml", "--fix", "--out", "elsewhere/new.yaml")
+    assert result.exit_code == 0, result.output
+    assert relocated in Path("elsewhere/new.yaml").read_text().replace('"', "").replace("'", "")
+    assert check_scenario(load("elsewhere/new.yaml")).verdict == "legal"
 
 
 def test_a_scenario_that_ships_is_fixed_into_the_working_directory() -> None:
