@@ -72,9 +72,10 @@ class Given:
         Rank whose sends to the next stage cross a link that carries less between two instants, ns, these instants,
         what of a send no byte takes at most, ns, and how much longer its bytes take, as a share of what they take
         over links as they should be.
-    weak_groups : tuple of (str, int, int, int, int, tuple of (float, float))
-        A collective that crosses such a link: its operator, the lowest of its ranks and how many they are, the two
-        instants, and for growing payloads what it costs over links as they should be and how much longer it takes, ns.
+    weak_groups : tuple of (str, int, int, int, int, int, tuple of (float, float))
+        A collective that crosses such a link: its operator, the lowest and the highest of its ranks and how many they
+        are (which tells groups of TP from those of SP), the two instants, and for growing payloads what it costs over
+        links as they should be and how much longer it takes, ns.
     weak_hosts : tuple of (int, bool, int, int, float)
         Rank whose way to its host (true) or from there carries less between two instants, ns: these instants, and
         how many bytes per second.
@@ -113,7 +114,7 @@ class Given:
     host_block_bytes: tuple[int, ...] | None = None
     host_bytes_per_s: float | None = None
     weak: tuple[tuple[int, int, int, float, float], ...] = ()
-    weak_groups: tuple[tuple[str, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
+    weak_groups: tuple[tuple[str, int, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
     weak_hosts: tuple[tuple[int, bool, int, int, float], ...] = ()
     mesh: bool = True
     first_replica: int = 0

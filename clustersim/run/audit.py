@@ -114,7 +114,9 @@ def pools_of(scenario: Scenario, blocks: int) -> tuple[Given, ...]:
             given,
             down=down,
             slow=tuple((given.first_rank + one[0], *one[1:]) for one in given.slow),
-            weak_groups=tuple((one[0], given.first_rank + one[1], *one[2:]) for one in given.weak_groups),
+            weak_groups=tuple(
+                (one[0], given.first_rank + one[1], given.first_rank + one[2], *one[3:]) for one in given.weak_groups
+            ),
         )
         for given in found
     )

@@ -99,7 +99,7 @@ def weak_hosts(scenario: Scenario, first_rank: int) -> tuple[tuple[int, bool, in
     return tuple(found)
 
 
-def weak_groups(scenario: Scenario) -> tuple[tuple[str, int, int, int, int, Costs], ...]:
+def weak_groups(scenario: Scenario) -> tuple[tuple[str, int, int, int, int, int, Costs], ...]:
     """Return ``Given.weak_groups``."""
     weakness = _Weakness(scenario)
     if not weakness.faults:
@@ -111,11 +111,11 @@ def weak_groups(scenario: Scenario) -> tuple[tuple[str, int, int, int, int, Cost
         base = int(prepared.layout.stage_base(np.array([replica]), np.array([stage]))[0])
         for program in kinds.values():
             for op, members in program.template.collectives:
-                groups.add((op, base + min(members), tuple(devices[member] for member in members)))
+                groups.add((op, base + min(members), base + max(members), tuple(devices[member] for member in members)))
     found = []
     for since, until, left in weakness.windows():
-        for op, lowest, group in sorted(groups):
+        for op, lowest, highest, group in sorted(groups):
             costs = weakness.costs(weakness.comm.plans(op, group), left)
             if costs:
-                found.append((op, lowest, len(group), since, until, costs))
+                found.append((op, lowest, highest, len(group), since, until, costs))
     return tuple(found)

@@ -38,6 +38,8 @@ class PaceKeeper:
             if count == 0 or not plan.take(sequence, count):
                 break
             budget -= count
+        if not plan.tokens and len(view.running) > 1 and not any(s.in_flight for s in view.running):
+            return Choice(preempt=(view.running[-1].request,), tokens={})  # prompts half computed hold all blocks
         return Choice(tokens=plan.tokens)
 
 

@@ -41,11 +41,14 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
     of = of.reshape(-1)
     size = np.bincount(of)[of] if len(of) else of
     lowest = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    highest = np.full(len(lowest), -1)
     np.minimum.at(lowest, of, sheet.global_ranks[grouped])
+    np.maximum.at(highest, of, sheet.global_ranks[grouped])
     begun, found = sheet.pass_begins[grouped], least.copy()
-    for op, first, ranks, since, until, told in sheet.given.weak_groups:
+    for op, first, last, ranks, since, until, told in sheet.given.weak_groups:
         named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
-        mine = grouped[named & (lowest[of] == first) & (size == ranks) & (begun >= since) & (begun < until)]
+        theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
+        mine = grouped[theirs & (begun >= since) & (begun < until)]
         costs = least[mine]
         cost, longer = np.array(told).T
         at = np.clip(np.searchsorted(cost, costs - 1, side="right"), 1, len(cost) - 1)
@@ -68,9 +71,9 @@ def as_slow_as_told(reading: Reading) -> Finding:
             continue
         number, local = divmod(rank - given.first_rank, given.stage_ranks)
         replica, stage = divmod(number, given.pp)
-        replica = 0 if tables.lockstep > 1 else given.first_replica + replica  # whose the passes of all are
+        replica = given.first_replica + (0 if tables.lockstep > 1 else replica)  # whose the passes of all are
         mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
-        local = rank % (given.stage_ranks * tables.lockstep) if tables.lockstep > 1 else local
+        local = rank - given.first_rank if tables.lockstep > 1 else local
         works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
         regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])

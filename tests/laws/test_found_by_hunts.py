@@ -1,0 +1,54 @@
+"""Scenarios on which a hunt (``tests.laws.hunt``) found something once: what holds of every run holds of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.architecture.documents import ROOT
+from tests.laws.accounts import account_for
+from tests.laws.random_scenarios import DEEPSEEK, LLAMA
+
+USER = ROOT / "scenarios" / "user"
+FOUND: dict[str, dict[str, Any]] = {
+    "a weak link on a group of SP, and a group of TP with as many ranks from the same one on": {
+        "name": "weak", "seed": 848, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 4}},
+        "plan": {
+            "dp": 2, "tp": 2, "ep": 1,
+            "sp": {"degree": 2, "scheme": "all_gather", "partition": "zigzag", "decode": "idle"},
+        },
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 3, "max_batch_tokens": 256, "kv_block_tokens": 4,
+            "kv_blocks": 25, "router": "fewest_waiting", "engine": "ideal", "queue_limit": 1,
+        },
+        "workload": {
+            "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 6, "high": 16}}, "requests": 3,
+        },
+        "run": {},
+        "faults": [{"link": ["n0.g2", "n0.nvswitch"], "at": "3 ms", "factor": 0.5}],
+    },
+    "a user's scheduler whose half-computed prompts hold all blocks": {
+        "name": "full", "seed": 0, "topology": {"name": "dgx-a100", "nodes": 2},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {"dp": 1, "pp": 2, "tp": 1},
+        "serving": {
+            "scheduler": f"{USER}/pace_keeper.py:PaceKeeper", "max_batch_requests": 8, "max_batch_tokens": 8,
+            "kv_block_tokens": 1, "kv_blocks": 48, "router": "round_robin", "engine": "vllm-0.19",
+            "scheduler_options": {"prompt_tokens": 2},
+        },
+        "workload": {
+            "arrivals": {"process": "poisson", "rate": "200/s"}, "prompt_tokens": {"uniform": {"low": 1, "high": 64}},
+            "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 9,
+        },
+        "run": {},
+        "faults": [],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_a_hunt_found_holds_now(what: str) -> None:
+    account_for(FOUND[what])
