@@ -9,8 +9,8 @@ import click
 
 from clustersim.cli.status import UNUSABLE_INPUT, problems_text
 from clustersim.errors import InputError
+from clustersim.files import written_whole
 from clustersim.interop.vllm import scenario_from_vllm
-from clustersim.report.files import written_whole
 
 
 @click.command("from-vllm")

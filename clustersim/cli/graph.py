@@ -10,13 +10,13 @@ from typing import Any, Final
 import click
 
 from clustersim.errors import IllegalPlanError, InputError, Problem
+from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.graph.export import WRITERS, model_facts, plan_facts
 from clustersim.graph.priced import PricedGraph
 from clustersim.legality.deployment import either
 from clustersim.plan.mesh import Mesh
-from clustersim.report.files import written_whole
 from clustersim.report.graph_page import graph_page
 from clustersim.report.words import setup_words
 from clustersim.run.legality import check_scenario_plan, verdict_lines

@@ -1,7 +1,8 @@
 """How a command ends: what it raised as text on stderr, and an exit status.
 
 0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input, or files and memory that the machine
-does not give · 70 a defect of clustersim · 130 interrupted · 141 the reader of stdout went away.
+does not give · 70 a defect of clustersim · 130 interrupted · 141 the reader of stdout went away · 129, 143 asked to end
+by SIGHUP, SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, TextIO
 
 import click
 
+from clustersim.cli.signals import TerminatedError, unwinding
 from clustersim.errors import (
     BrokenLawError,
     ClustersimError,
@@ -43,8 +45,9 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that can't show → or ≤ gets their escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        yield
-        sys.stdout.flush()
+        with unwinding():
+            yield
+            sys.stdout.flush()
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except BrokenPipeError:
@@ -57,6 +60,9 @@ def exit_status(ctx: click.Context) -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("\nclustersim: interrupted", err=True)
         ctx.exit(INTERRUPTED)
+    except TerminatedError as asked:
+        click.echo("clustersim: asked to end", err=True)
+        ctx.exit(asked.status)
     except InputError as error:
         click.echo(problems_text(error.problems), err=True)
         ctx.exit(UNUSABLE_INPUT)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from clustersim.report.files import written_whole
+from clustersim.files import written_whole
 from clustersim.report.layout import Layout, Panel, read_layout
 from clustersim.report.metrics import Columns, Weighted, latencies_ns, targets_ns
 from clustersim.report.panels import PANELS, Drawn, Run

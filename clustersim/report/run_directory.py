@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +17,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
+from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.lanes import busiest, busy_ranks, busy_window
@@ -126,9 +124,7 @@ def _objection(target: Path) -> str | None:
     try:
         message = _in_the_way(place)
         if message is None:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}."):
-                pass
+            try_folder(place)
         return message
     except OSError as error:
         return f"cannot be written ({error.strerror or error}); name a folder that can"
@@ -172,7 +168,7 @@ def write_run(
     layout : mapping
         The parsed dashboard file.
     """
-    with _whole_folder(target) as folder:
+    with folder_written_whole(target) as folder:
         (folder / "scenario.yaml").write_text(to_yaml(result.scenario.document), encoding="utf-8")
         _write_json(folder / "summary.json", summary)
         _write_json(folder / "verdict.json", verdict)
@@ -257,21 +253,3 @@ def read_run(path: Path) -> RunDirectory:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _whole_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder to write into: it becomes ``target`` when the block ends, and vanishes when it raises."""
-    place = _place(target)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".tmp", dir=place.parent))
-    replaced = beside.with_suffix(".old")
-    try:
-        yield beside
-        beside.chmod(0o755)
-        if place.exists():
-            os.replace(place, replaced)
-        os.replace(beside, place)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)

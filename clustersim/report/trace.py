@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.files import written_whole
 from clustersim.report.chrome import write_chrome
-from clustersim.report.files import written_whole
 from clustersim.report.metrics import Columns
 from clustersim.report.perfetto import write_perfetto
 from clustersim.report.spans import SpansLike

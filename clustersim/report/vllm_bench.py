@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.report.files import written_whole
+from clustersim.files import written_whole
 from clustersim.report.json_object import write_object
 from clustersim.report.metrics import PERCENTILES, is_finished, targets_ns, weighted_percentile
 from clustersim.report.summary import plain_columns

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem
+from clustersim.files import written_whole
 from clustersim.legality.deployment import Deployment, counted
 from clustersim.legality.nearest import MOST_EXAMINED, Asked, nearest_legal
 from clustersim.legality.rule import Violation
@@ -241,13 +241,6 @@ def refuse_target(target: Path, *, overwrite: bool) -> None:
 
 
 def write_whole(text: str, target: Path) -> None:
-    """Write a file as a whole or not at all: beside it, then renamed."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        beside.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise InputError(Problem(message=f"can't be written: {error.strerror}", file=shown(target))) from None
+    """Write a file as a whole or not at all."""
+    with written_whole(target) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)

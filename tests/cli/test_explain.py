@@ -78,9 +78,12 @@ def test_no_processes_are_refused():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-def test_an_interrupt_ends_all_processes_and_writes_nothing(folder: Path):
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "asked to end")]
+)
+def test_a_signal_ends_all_processes_and_writes_nothing(folder: Path, number: int, status: int, said: str):
     command = [sys.executable, "-m", "clustersim", "run", "azure-hour-fleet", *LONG, *ROUND_ROBIN]
-    command += ["--processes", "2", "--out", "found"]
+    command += ["--processes", "2", "--out", "runs/found"]
 
     def heeds_interrupts() -> None:  # what a shell starts in the background ignores them, and so do its children
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -99,10 +102,10 @@ def test_an_interrupt_ends_all_processes_and_writes_nothing(folder: Path):
             time.sleep(0.05)
             workers = children.read_text().split() if children.exists() else []
         time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    assert told.splitlines()[-1] == "clustersim: interrupted"
+    assert process.returncode == status, told
+    assert told.splitlines()[-1] == f"clustersim: {said}"
     assert len(workers) == 1
     assert not Path(f"/proc/{workers[0]}").exists()
-    assert not (folder / "found").exists()
+    assert not (folder / "runs").exists()

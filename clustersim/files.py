@@ -1,0 +1,192 @@
+"""Files and folders that are complete or absent: written beside their place under another name, then renamed.
+
+Whoever writes holds a lock on what is beside. The system lets go of it however a program ends, so what nobody holds was
+left behind by one that was killed, and the next one that writes into the same folder removes it. A place that is taken
+changes hands by an exchange of both names, one call of the kernel, so a kill at any moment leaves the earlier files or
+the new ones. Where a system has no such call, a kill between two renames leaves the earlier folder as ``.NAME….old``,
+and the next writer puts it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from clustersim.errors import InputError, Problem
+
+with suppress(ImportError):  # not on Windows, where nobody can tell what is in use, so nothing is swept
+    import fcntl
+
+_BESIDE: Final = re.compile(r"\.(?P<name>.+)\.clustersim-[0-9a-f]{8}\.(?P<what>tmp|old)", re.DOTALL)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path to write to: it becomes ``path`` when the block ends, and vanishes when it raises.
+
+    A link is followed, so that what it points to is replaced and not the link.
+
+    Raises
+    ------
+    InputError
+        When the folder does not exist or can't be written, the disk is full, or ``path`` is no plain file.
+    """
+    place = Path(os.path.realpath(path))
+    try:
+        if place.exists() and not place.is_file():
+            raise InputError(_problem(path, "a folder, pipe or device; expected a file"))
+        with _beside(place, folder=False) as beside:
+            yield beside
+            beside.chmod(0o666 & ~_umask())  # what open() would have given
+            os.replace(beside, place)
+    except OSError as error:
+        raise InputError(_problem(path, error.strerror or str(error))) from None
+
+
+@contextmanager
+def folder_written_whole(path: Path) -> Iterator[Path]:
+    """Yield a folder to write into: it becomes ``path`` when the block ends, and vanishes when it raises.
+
+    What was at ``path`` is replaced as a whole; folders around it are made, and removed when the block raises.
+
+    Raises
+    ------
+    OSError
+        When it can't be written.
+    """
+    place = Path(os.path.realpath(path))
+    missing = [parent for parent in place.parents if not parent.exists()]
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _beside(place, folder=True) as beside:
+            yield beside
+            beside.chmod(0o777 & ~_umask())
+            _take_place(beside, place)
+    except BaseException:
+        for parent in missing:
+            with suppress(OSError):  # somebody else has put something there
+                parent.rmdir()
+        raise
+
+
+def try_folder(path: Path) -> None:
+    """Try whether a folder can be written at ``path``, and leave nothing behind.
+
+    Raises
+    ------
+    OSError
+        When it can't.
+    """
+    place = Path(os.path.realpath(path))
+    above = next(parent for parent in place.parents if parent.exists())
+    with _beside(above / place.name, folder=True):
+        pass
+
+
+def _take_place(beside: Path, place: Path) -> None:
+    """Give a folder the name of another, which may be there."""
+    if not place.exists():
+        os.replace(beside, place)
+    elif not _exchanged(beside, place):
+        replaced = beside.with_suffix(".old")
+        os.replace(place, replaced)
+        os.replace(beside, place)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; return whether this system can."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # its library has no such call
+        return False
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # nor its kernel or file system
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+@contextmanager
+def _beside(place: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a new, locked file or folder beside a place; what has its name in the end is removed."""
+    sweep(place.parent)
+    while True:
+        beside = place.with_name(f".{place.name}.clustersim-{secrets.token_hex(4)}.tmp")
+        try:
+            try:
+                if folder:
+                    beside.mkdir(mode=0o700)
+                else:
+                    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                with _locked(beside, wait=True) as mine:
+                    if mine:
+                        yield beside
+                        return
+            finally:
+                _remove(beside)
+        finally:  # once more, should a signal have come in the middle of that: a second one can't (``cli.signals``)
+            _remove(beside)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what programs that were killed left in a folder, and put back what one of them had taken away."""
+    with suppress(OSError):
+        for left in sorted(folder.iterdir()):
+            found = _BESIDE.fullmatch(left.name)
+            if found is None or left.is_symlink():
+                continue
+            with _locked(left, wait=False) as nobodys:
+                if nobodys and found["what"] == "old" and not os.path.lexists(left.with_name(found["name"])):
+                    os.replace(left, left.with_name(found["name"]))
+                elif nobodys:
+                    _remove(left)
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock on a file or folder; yield whether it is held, and ``path`` still stands for what is locked."""
+    if "fcntl" not in globals():
+        yield wait
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:  # somebody has removed it, or it is somebody else's
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:  # somebody has it; or the file system knows no locks, and then only what is new is ours
+            yield wait
+        else:
+            yield os.path.lexists(path) and os.path.samestat(os.fstat(handle), os.lstat(path))
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _problem(path: Path, reason: str) -> Problem:
+    return Problem(file=str(path), message=f"cannot be written ({reason}); name a file in a folder that can")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
