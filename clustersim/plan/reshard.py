@@ -46,6 +46,14 @@ class Shard:
         """Bytes of one token in all of its layers."""
         return sum(self.layer_bytes)
 
+    def head_range(self, layer: int) -> tuple[int, int]:
+        """Return the first K/V head and how many follow it, of a layer or (−1) of all; −1 where layers differ."""
+        found = set(self.heads if layer < 0 else (self.heads[self.layers.index(layer)],))
+        if len(found) > 1:
+            return -1, -1
+        (heads,) = found
+        return heads[0], len(heads)
+
 
 def kv_heads_of(attention: Attention, tp: int, t: int) -> range:
     """Return the K/V heads that a TP rank holds; a latent counts as one head that all ranks hold."""

@@ -201,10 +201,13 @@ class HandOvers(Passages):
                 self._ask(passage, shard, layer, passage.start, tokens, each)
 
     def _ask(self, passage: Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
+        head, heads = shard.head_range(layer)
         self.moves.ask(
             Move(
                 request=passage.sequence.request,
                 layer=layer,
+                head=head,
+                heads=heads,
                 first=first,
                 tokens=tokens,
                 source=self._end(passage.source, *shard.source, passage.left.owner),

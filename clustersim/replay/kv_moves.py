@@ -27,7 +27,7 @@ class Move:
 
     Parameters
     ----------
-    request, layer, first, tokens : int
+    request, layer, head, heads, first, tokens : int
         As in ``timeline.tables.MOVE_COLUMNS``.
     source, target : (int, int, int)
         Replica, global rank and device.
@@ -40,6 +40,8 @@ class Move:
 
     request: int
     layer: int
+    head: int
+    heads: int
     first: int
     tokens: int
     source: tuple[int, int, int]
@@ -137,8 +139,8 @@ class KvMoves:
         self.sending.remove(rank)
         self.reached.remove(to_rank)
         self.recorder.move(
-            move.request, replica, rank, to_replica, to_rank, move.layer, move.first, move.tokens,
-            round(move.payload_bytes), move.start_ns, now_ns(self.env),
+            move.request, replica, rank, to_replica, to_rank, move.layer, move.head, move.heads,
+            move.first, move.tokens, round(move.payload_bytes), move.start_ns, now_ns(self.env),
         )  # fmt: skip
         self.on_moved(move)
 

@@ -25,7 +25,7 @@ from clustersim.replay.network import Network
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import Swap
 from clustersim.timeline.record import Recorder
-from clustersim.timeline.tables import ALL_LAYERS, HOST
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
 OUT, IN = 2, 3
 """Kind of a flow in its key, behind collectives and sends."""
@@ -164,8 +164,8 @@ class Swaps:
         source, target = (mine, HOST) if out else (HOST, mine)
         moved = swap.blocks * self.pool.block_bytes[stage]
         self.recorder.move(
-            sequence.request, self.replica, source, self.replica, target, ALL_LAYERS, 0, sequence.computed, moved,
-            started, now_ns(self.env),
+            sequence.request, self.replica, source, self.replica, target, ALL_LAYERS, ALL_HEADS, ALL_HEADS, 0,
+            sequence.computed, moved, started, now_ns(self.env),
         )  # fmt: skip
         if queue:
             self._copy(stage, rank, out)

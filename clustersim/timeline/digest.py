@@ -18,7 +18,8 @@ were recorded:
 - ``facts``: replica, time, kind, request, value, blocks in use, in order of these. A request can be preempted and
   admitted again at one instant, never the other way round, since what was just admitted is in flight and steps take
   time; so this order loses nothing about a request, and blocks in use tell in which order requests took turns;
-- ``moves``, where there are any: the columns of ``MOVE_COLUMNS``, in order of these.
+- ``moves``, where there are any: the columns of ``MOVE_COLUMNS`` but for the heads, in order of these. Which heads
+  move from rank to rank follows from both plans, and is what rule DP-2 looks at.
 
 Spans follow from templates, passes, transfers and moves; tokens from chunks, decodes and steps.
 """
@@ -36,6 +37,7 @@ from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
 from clustersim.timeline.stretch import node_times
 from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, Table, Tables
 
+MOVES: Final = tuple(name for name in MOVE_COLUMNS if name not in ("head", "heads"))
 EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
 
 
@@ -61,7 +63,7 @@ def digest_parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
     yield "steps", _hash(_steps(tables.steps))
     yield "facts", _hash(_rows(tables.facts, tuple(FACT_COLUMNS)))
     if len(tables.moves["request"]):
-        yield "moves", _hash(_rows(tables.moves, tuple(MOVE_COLUMNS)))
+        yield "moves", _hash(_rows(tables.moves, MOVES))
 
 
 def _bytes(values: Any) -> memoryview:

@@ -17,7 +17,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
 from clustersim.timeline.stretch import Stretch
-from clustersim.timeline.tables import ALL_LAYERS, HOST, TABLES, VECTORS
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS
 from clustersim.timeline.timeline import Timeline
 
 MOST_REPLICAS: Final = 1 << 20
@@ -112,6 +112,7 @@ def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
         **dict.fromkeys(("from_replica", "to_replica"), (0, MOST_REPLICAS)),
         **dict.fromkeys(("from_rank", "to_rank"), (HOST, MOST_RANKS)),
         "layer": (ALL_LAYERS, MOST_LAYERS),
+        **dict.fromkeys(("head", "heads"), (ALL_HEADS, 2**15 - 1)),
         **dict.fromkeys(("first_step", "last_step", "step"), (0, timeline.num_steps - 1)),
     }
     if column in ("steps", "count") and table != "chunks":

@@ -2,11 +2,11 @@
 
 K/V entries that leave the rank that computed them are rows of ``moves``, one per transfer::
 
-    request  from_replica from_rank  to_replica to_rank  layer  first tokens  bytes  start_ns end_ns
-    7        0            1          2          9        -1     0     512     …      a hand-over, all layers at once
-    7        0            1          2          9        3      0     512     …      a hand-over, layer by layer
-    7        2            9          2          -1       -1     0     530     …      a swap to host memory
-    7        2            -1         2          9        -1     0     530     …      and back
+    request  from_replica from_rank  to_replica to_rank  layer  head heads  first tokens  bytes  start_ns end_ns
+    7        0            1          2          9        -1     4    2      0     512     …   all layers at once
+    7        0            1          2          9        3      4    2      0     512     …   layer by layer
+    7        2            9          2          -1       -1     -1   -1     0     530     …   a swap to host memory
+    7        2            -1         2          9        -1     -1   -1     0     530     …   and back
 
 A rank of −1 is the memory of the host that has the other one. Each row is a span on the stream ``kv_out`` of the rank
 that it leaves and one on the stream ``kv_in`` of the rank that it reaches; a stream carries one at a time.
@@ -51,12 +51,15 @@ FACT_COLUMNS: Final = {
 }  # fmt: skip
 MOVE_COLUMNS: Final = {
     "request": "int32", "from_replica": "int32", "from_rank": "int32", "to_replica": "int32", "to_rank": "int32",
-    "layer": "int32", "first": "int32", "tokens": "int32", "bytes": "int64", "start_ns": "int64", "end_ns": "int64",
+    "layer": "int32", "head": "int16", "heads": "int16", "first": "int32", "tokens": "int32", "bytes": "int64",
+    "start_ns": "int64", "end_ns": "int64",
 }  # fmt: skip
 HOST: Final = -1
 """As the rank of a move: host memory."""
 ALL_LAYERS: Final = -1
 """As the layer of a move: all that both ranks have in common."""
+ALL_HEADS: Final = -1
+"""As ``head`` and ``heads`` of a move: all K/V heads that both ends have in common."""
 
 TABLES: Final = {
     "passes": PASS_COLUMNS, "rows": ROW_COLUMNS, "transfers": TRANSFER_COLUMNS, "steps": STEP_COLUMNS,
@@ -105,7 +108,8 @@ class Tables:
         pools right after it, −1 for arrivals and rejections.
     moves : Table
         A row per transfer of K/V entries of one request (``MOVE_COLUMNS``): those of the tokens [first, first +
-        tokens) in one layer, or in all layers that both ranks have in common (−1), and of the heads that both have.
+        tokens) in one layer, or in all layers that both ranks have in common (−1), and of the K/V heads [head, head +
+        heads), or all that both have (−1); a latent that all heads share counts as head 0.
         Ranks are global, −1 for host memory.
     """
 

@@ -75,7 +75,7 @@ def test_the_cache_moves_when_the_prompt_is_computed_and_decoding_waits_for_it()
     timeline = ran(pools([(0, 10, 3)])).timeline
     first = chunk_end(timeline)
     arrives = first + 1_000 + 10_000
-    assert moves(timeline) == [(0, 0, 0, 1, 1, -1, 0, 10, 10_000, first, arrives)]
+    assert moves(timeline) == [(0, 0, 0, 1, 1, -1, 0, 2, 0, 10, 10_000, first, arrives)]
     assert facts(timeline, 0) == [
         ("arrived", 0, 0), ("admitted", 0, 0), ("admitted", 1, first), ("handed_over", 0, arrives),
         ("received", 1, arrives), ("finished", 1, timeline.end_ns),

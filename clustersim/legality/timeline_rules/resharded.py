@@ -1,11 +1,13 @@
-"""KV-4 across a hand-over (rule DP-2): each rank that is reached gets the heads and layers that it is to hold.
+"""KV-4 across a hand-over (rule DP-2): each rank that is reached gets the entries that it is to hold, each once.
 
-Worked out anew from both plans: a rank gets as many bytes as it is to hold of that many tokens, and from no other
-rank more than both have; layer by layer, where layers travel alone.
+Worked out anew from both plans. A transfer says which layers, K/V heads and tokens of a request it carries; it may
+carry what both of its ranks are to hold, in as many bytes. Of each layer and head that a rank of the target is to
+hold, the transfers that reach it bring tokens 0 to the last one: none is missing, none comes twice.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,15 +17,40 @@ from clustersim.legality.history import Given
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.hand_over import HandOvers
-from clustersim.timeline.tables import Table
+from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, Table
 
-TOLERANCE: Final = 1.0
-"""Bytes by which a transfer may differ from what follows: each is rounded to whole ones."""
-FIX: Final = "send each rank the heads and layers that it is to hold, from one that has them"
+TOLERANCE: Final = 0.501
+"""Bytes by which a transfer may differ from what follows: they are rounded to whole ones."""
+FIX: Final = "send each rank the layers, heads and tokens that it is to hold, each once, from one that has them"
+
+Entry = tuple[int, int, int]
+"""Of one token: rank of the target (stage and TP rank), layer, head."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kinds:
+    """Kinds of transfers, told by their ranks, layer and heads: what each carries of a token.
+
+    Parameters
+    ----------
+    of : int64 array of shape (transfers,)
+    entries : list of set of Entry
+        What both ranks are to hold of what it names.
+    foreign : list of str
+        What it names that one of them is not to hold; empty where there is nothing.
+    token_bytes : float64 array of shape (kinds,)
+        Of ``entries``.
+    """
+
+    of: Int64Array
+    entries: list[set[Entry]]
+    foreign: list[str]
+    token_bytes: FloatArray
 
 
 def resharded(found: HandOvers) -> Finding:
-    """Judge whether each rank of the target gets its share of every entry, from ranks that have it (KV-4)."""
+    """Judge whether each rank of the target gets its share of every entry once, from ranks that have it (KV-4)."""
     moves, pools = found.moves, found.history.pools
     if moves is None or len(pools) != 2 or not len(found):
         return NOTHING
@@ -35,134 +62,157 @@ def resharded(found: HandOvers) -> Finding:
         (mine[f"{side}_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
         for side, given in (("from", source), ("to", target))
     )
-    row, column = (
-        place // given.stage_ranks * given.tp + place % given.tp
-        for place, given in ((place, source), (to_place, target))
-    )
-    common = _common(source, target)
-    layers = common.shape[2]
-    layer = np.where(mine["layer"] < layers, mine["layer"], -1)
-    least = np.where(
-        mine["layer"] < 0,
-        common.sum(axis=2)[row, column],
-        np.where(layer >= 0, common[row, column, layer], 0.0),
-    ) * np.maximum(mine["tokens"], 0)  # fmt: skip
+    kinds = _kinds(
+        source, target, place // source.stage_ranks * source.tp + place % source.tp,
+        to_place // target.stage_ranks * target.tp + to_place % target.tp, mine,
+    )  # fmt: skip
+    due = kinds.token_bytes[kinds.of] * np.maximum(mine["tokens"], 0)
     right = (mine["from_replica"] == found.source[at]) & (mine["to_replica"] == found.target[at])
     for side, given in (("from", source), ("to", target)):
         number = (mine[f"{side}_rank"] - given.first_rank) // (given.pp * given.stage_ranks)
         right &= number + given.first_replica == mine[f"{side}_replica"]
-    findings = [
+    foreign = np.array([bool(words) for words in kinds.foreign], bool)[kinds.of]
+
+    def where(i: int) -> str:
+        return f"request {mine['request'][i]}, rank {mine['from_rank'][i]} to {mine['to_rank'][i]}"
+
+    def astray(i: int) -> str:
+        if not right[i]:
+            return f"leads from replica {mine['from_replica'][i]} to {mine['to_replica'][i]}, which is another way"
+        return kinds.foreign[kinds.of[i]]
+
+    return merged(
+        judged(len(some), ~right | foreign, where, astray, FIX),
         judged(
-            len(some),
-            ~right | (mine["bytes"] > least + TOLERANCE),
-            lambda i: f"request {mine['request'][i]}, rank {mine['from_rank'][i]} to {mine['to_rank'][i]}",
+            0,
+            np.abs(mine["bytes"] - due) > TOLERANCE,
+            where,
             lambda i: (
-                f"moves {mine['bytes'][i]:,} bytes of {mine['tokens'][i]:,} tokens, where both ranks have "
-                f"{least[i]:,.0f} in common"
+                f"moves {mine['bytes'][i]:,} bytes of {mine['tokens'][i]:,} tokens, where what it carries of them "
+                f"has {due[i]:,.0f}"
             ),
             FIX,
         ),
-        _whole(found, target, at, column, mine),
-        _one_owner(found, target, at, to_place, mine),
-    ]
-    if (mine["layer"] >= 0).any():
-        findings.append(_by_layer(found, target, at, column, mine, common[row, column], least))
-    return merged(*findings)
-
-
-def _whole(found: HandOvers, target: Given, at: Int64Array, column: Int64Array, moves: Table) -> Finding:
-    """Judge whether each TP rank of each stage of the target has got all bytes that it is to hold."""
-    got, pieces = np.zeros((2, len(found), target.pp * target.tp))
-    np.add.at(got, (at, column), moves["bytes"])
-    np.add.at(pieces, (at, column), 1)
-    due = found.entries[:, None] * _held(target).sum(axis=1)[None, :]
-    wrong = np.abs(got - due) > TOLERANCE * np.maximum(pieces, 1)
-    worst = wrong.argmax(axis=1)
-    return judged(
-        got.size,
-        wrong.any(axis=1),
-        lambda i: f"request {found.request[i]}",
-        lambda i: (
-            f"stage {worst[i] // target.tp}, TP rank {worst[i] % target.tp} of replica {found.target[i]} gets "
-            f"{got[i, worst[i]]:,.0f} bytes of {found.entries[i]:,} entries, and is to hold "
-            f"{due[i, worst[i]]:,.0f}"
+        _each_once(found, _to_hold(target), kinds, at, mine),
+        *(
+            _one_owner(found, given, at, one, side)
+            for given, one, side in ((source, place, "leave"), (target, to_place, "reach"))
         ),
-        FIX,
     )
 
 
-def _one_owner(found: HandOvers, target: Given, at: Int64Array, to_place: Int64Array, moves: Table) -> Finding:
-    groups = Groups(at * (1 << 32) + moves["to_rank"])
-    owners = Groups(at * (1 << 32) + (to_place % target.stage_ranks) // target.tp)
-    per_request = np.bincount(at[owners.some], minlength=len(found))
+def _kinds(source: Given, target: Given, row: Int64Array, column: Int64Array, moves: Table) -> Kinds:
+    """Return what each kind of transfer carries, by the TP ranks of all stages that it leaves and reaches."""
+    told, of = np.unique(
+        np.stack((row, column, moves["layer"], moves["head"], moves["heads"]), axis=1), axis=0, return_inverse=True
+    )
+    entries, foreign, sizes = [], [], []
+    for one, other, layer, head, heads in told.tolist():
+        mine, theirs = _held(source, one), _held(target, other)
+        common = {(at, which) for at, which in mine & theirs if layer in (ALL_LAYERS, at)}
+        words = "" if common else f"carries nothing{_of(layer)} that both ranks are to hold"
+        if common and (head, heads) != (ALL_HEADS, ALL_HEADS):
+            asked = {(at, which) for at in {at for at, _ in common} for which in range(head, head + heads)}
+            alien = sorted(asked - mine) or sorted(asked - theirs)
+            if alien:
+                who = "leaves" if asked - mine else "reaches"
+                words = f"carries head {alien[0][1]} of layer {alien[0][0]}, which the rank that it {who} does not have"
+            common &= asked
+            words = words or ("" if common else "carries no head")
+        entries.append({(other, at, which) for at, which in common})
+        foreign.append(words)
+        sizes.append(sum(source.kv_head_bytes[at] for at, _ in common))
+    return Kinds(of=of.ravel(), entries=entries, foreign=foreign, token_bytes=np.array(sizes, np.float64))
+
+
+def _of(layer: int) -> str:
+    return "" if layer == ALL_LAYERS else f" of layer {layer}"
+
+
+def _held(given: Given, rank: int) -> set[tuple[int, int]]:
+    """Return the (layer, head) that a TP rank of some stage is to hold."""
+    return {(layer, head) for layer, heads in given.kv_held[rank].items() for head in heads}
+
+
+def _to_hold(target: Given) -> set[Entry]:
+    return {(rank, layer, head) for rank in range(len(target.kv_held)) for layer, head in _held(target, rank)}
+
+
+def _each_once(found: HandOvers, wanted: set[Entry], kinds: Kinds, at: Int64Array, moves: Table) -> Finding:
+    """Judge whether the transfers of each hand-over bring every token of all entries, none of them twice.
+
+    Entries that the same kinds of transfers carry are looked at together, as one *part*.
+    """
+    carriers: dict[Entry, list[int]] = {entry: [] for entry in sorted(wanted)}
+    for kind, entries in enumerate(kinds.entries):
+        for entry in entries & wanted:
+            carriers[entry].append(kind)
+    examples: dict[tuple[int, ...], Entry] = {}
+    for entry, carrying in carriers.items():
+        examples.setdefault(tuple(carrying), entry)
+    parts = list(examples)
+    pairs = np.array([(kind, part) for part, carrying in enumerate(parts) for kind in carrying], np.int64)
+    pairs = pairs.reshape(-1, 2)[np.argsort(pairs.reshape(-1, 2)[:, 0], kind="stable")]
+    opens = np.searchsorted(pairs[:, 0], np.arange(len(kinds.entries) + 1))
+    many = np.diff(opens)[kinds.of]
+    row = np.repeat(np.arange(len(at)), many)
+    part = pairs[np.repeat(opens[kinds.of] - np.cumsum(many) + many, many) + np.arange(len(row)), 1]
+    order = np.lexsort((moves["first"][row], part, at[row]))
+    row, part = row[order], part[order]
+    cell = at[row] * len(parts) + part
+    first, until = moves["first"][row], (moves["first"] + moves["tokens"])[row]
+    opens_cell = np.append(True, cell[1:] != cell[:-1])[: len(cell)]
+    before = np.where(opens_cell, 0, np.append(0, until[:-1])[: len(cell)])
+    closes = np.append(opens_cell[1:], True)[: len(cell)]
+    short = closes & (until != found.entries[at[row]])
+    reached = np.zeros(len(found) * len(parts), bool)
+    reached[cell] = True
+    lost = np.flatnonzero(~reached)
+
+    def where(hand_over: int, number: int) -> str:
+        rank, layer, head = examples[parts[number]]
+        return f"request {found.request[hand_over]}, layer {layer}, head {head}, TP rank {rank} of all stages"
+
+    def said(i: int) -> str:
+        if first[i] > before[i]:
+            return f"tokens {before[i]:,} to {first[i] - 1:,} never reach replica {found.target[at[row[i]]]}"
+        if first[i] < before[i]:
+            return f"tokens from {first[i]:,} on move to rank {moves['to_rank'][row[i]]} twice"
+        return f"tokens up to {until[i] - 1:,} arrive, where it has {found.entries[at[row[i]]]:,}"
+
+    return merged(
+        judged(
+            len(reached), (first != before) | short, lambda i: where(int(at[row[i]]), int(part[i])), said, FIX
+        ),
+        judged(
+            0,
+            np.ones(len(lost), bool),
+            lambda i: where(*divmod(int(lost[i]), len(parts))),
+            lambda i: f"nothing of it reaches replica {found.target[lost[i] // len(parts)]}",
+            FIX,
+        ),
+    )
+
+
+def _one_owner(found: HandOvers, given: Given, at: Int64Array, place: Int64Array, side: str) -> Finding:
+    """Judge whether a sequence is with one SP rank, the first one where the others idle in decode."""
+    if given.sp == 1:
+        return NOTHING
+    owner = place % given.stage_ranks // given.tp
+    groups = Groups(at)
+    low, high = groups.least(owner), groups.most(owner)
+    wrong: BoolArray = (low != high) | ((given.sp_decode == "idle") & (high > 0))
     return judged(
         len(groups),
-        per_request > 1,
-        lambda i: f"request {found.request[i]}",
-        lambda i: "its entries reach several SP ranks of one replica",
+        wrong,
+        lambda i: f"request {found.request[groups.keys[i]]}",
+        lambda i: (
+            f"its entries {side} SP ranks {low[i]} to {high[i]} of one replica"
+            if low[i] != high[i]
+            else f"its entries {side} SP rank {low[i]}, which idles in decode, and keeps none"
+        ),
         "keep a sequence with one SP rank",
     )
 
 
-def _by_layer(
-    found: HandOvers, target: Given, at: Int64Array, column: Int64Array, moves: Table, common: FloatArray,
-    least: FloatArray,
-) -> Finding:  # fmt: skip
-    """Judge whether each rank has got each layer of each entry, once, where layers travel alone."""
-    layers = common.shape[1]
-    single = np.flatnonzero((moves["layer"] >= 0) & (moves["layer"] < layers))
-    rows, of = np.nonzero((moves["layer"] < 0)[:, None] & (common > 0))
-    share = moves["bytes"][rows] / np.maximum(least[rows], 1.0)
-    row = np.concatenate((single, rows))
-    layer = np.concatenate((moves["layer"][single], of))
-    amount = np.concatenate((moves["bytes"][single], common[rows, of] * moves["tokens"][rows] * share))
-    got, pieces = np.zeros((2, len(found), target.pp * target.tp, layers))
-    np.add.at(got, (at[row], column[row], layer), amount)
-    np.add.at(pieces, (at[row], column[row], layer), 1)
-    due = found.entries[:, None, None] * _held(target)[None]
-    wrong = (np.abs(got - due) > TOLERANCE * np.maximum(pieces, 1)).reshape(len(found), -1)
-    worst = [np.unravel_index(place, got.shape[1:]) for place in wrong.argmax(axis=1).tolist()]
-    order = np.lexsort((moves["first"][row], layer, moves["to_rank"][row], moves["from_rank"][row], at[row]))
-    row, layer = row[order], layer[order]
-    key = np.stack((at[row], moves["from_rank"][row], moves["to_rank"][row], layer))
-    same = (key[:, 1:] == key[:, :-1]).all(axis=0)
-    until = (moves["first"] + moves["tokens"])[row]
-    twice = np.append(False, same & (moves["first"][row][1:] < until[:-1]))[: len(row)]
-    return merged(
-        judged(
-            got.size,
-            wrong.any(axis=1),
-            lambda i: f"request {found.request[i]}, layer {worst[i][1]}",
-            lambda i: (
-                f"rank {worst[i][0]} of replica {found.target[i]} gets {got[i][worst[i]]:,.0f} bytes of "
-                f"{found.entries[i]:,} entries, and is to hold {due[i][worst[i]]:,.0f}"
-            ),
-            FIX,
-        ),
-        judged(
-            len(row),
-            twice,
-            lambda i: f"request {moves['request'][row[i]]}, layer {layer[i]}",
-            lambda i: f"entries from {moves['first'][row[i]]:,} on move to rank {moves['to_rank'][row[i]]} twice",
-            "move each entry of a layer once",
-        ),
-    )
-
-
-def _common(source: Given, target: Given) -> FloatArray:
-    """Return the bytes of a token that a rank of one plan and one of the other both hold, (ranks, ranks, layers)."""
-    sizes = np.zeros((len(source.kv_held), len(target.kv_held), len(source.kv_head_bytes)))
-    for row, mine in enumerate(source.kv_held):
-        for column, theirs in enumerate(target.kv_held):
-            for layer in mine.keys() & theirs.keys():
-                sizes[row, column, layer] = len(mine[layer] & theirs[layer]) * source.kv_head_bytes[layer]
-    return sizes
-
-
-def _held(given: Given) -> FloatArray:
-    """Return the bytes of a token that each rank holds of each layer, (ranks, layers)."""
-    sizes = np.zeros((len(given.kv_held), len(given.kv_head_bytes)))
-    for row, held in enumerate(given.kv_held):
-        for layer, heads in held.items():
-            sizes[row, layer] = len(heads) * given.kv_head_bytes[layer]
-    return sizes
+__all__ = ["resharded"]

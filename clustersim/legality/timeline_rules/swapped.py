@@ -9,13 +9,15 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import NS_PER_S
-from clustersim.legality.history import CANCELLED
+from clustersim.legality.history import CANCELLED, PREEMPTED
 from clustersim.legality.timeline_rules.absence import Absence
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.pieces import Pieces
 from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.timeline.tables import HOST
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
+WHOLE: Final = {"layer": ALL_LAYERS, "head": ALL_HEADS, "heads": ALL_HEADS}
+"""What a copy of whole blocks says of its layers and heads."""
 NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
 
 
@@ -48,10 +50,48 @@ def keeps_its_entries(reading: Reading) -> Finding:
             if (first, tokens) != (0, stay.held):
                 last = first + tokens
                 return f"has {stay.held:,} entries, but those of tokens {first:,} to {last:,} are copied"
-        return ""
+            if any(int(moves[name][row]) != every for name, every in WHOLE.items()):
+                return "is copied in some layers or heads only"
+            if any(int(moves[f"{side}_replica"][row]) != stay.replica for side in ("from", "to")):
+                return "is copied from or to another replica"
+        return next((fault for rows, name in ((stay.out, "from"), (stay.back, "to")) if (fault := twice(rows, name))), "")
+
+    def twice(rows: list[int], side: str) -> str:
+        assert moves is not None
+        ranks = [int(moves[f"{side}_rank"][row]) for row in rows]
+        again = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+        return f"is copied {side} rank {again[0]} twice in one stay" if again else ""
 
     fix = "copy all entries of a sequence, and nothing else"
-    return _said(stays, [fault(stay) for stay in stays], len(stays), fix)
+    return merged(_said(stays, [fault(stay) for stay in stays], len(stays), fix), _strays(reading, fix))
+
+
+def _strays(reading: Reading, fix: str) -> Finding:
+    """Judge whether every copy belongs to a stay; one that a failure or the horizon cut off before it had one may not."""
+    moves, facts, given = reading.history.moves, reading.history.facts, reading.given
+    if moves is None or facts is None or reading.pieces is None or given.horizon_ns is not None:
+        return NOTHING
+    out, back = (moves[f"{side}_rank"] == HOST for side in ("to", "from"))
+    rows = np.flatnonzero((out | back) & (moves["from_replica"] == moves["to_replica"]))
+    known = {row for stay in reading.absences for row in (*stay.out, *stay.back)}
+    preempted: dict[int, int] = {}
+    some = np.flatnonzero(facts["kind"] == PREEMPTED)
+    for request, time in zip(facts["request"][some].tolist(), facts["time_ns"][some].tolist(), strict=True):
+        preempted[request] = max(preempted.get(request, -1), time)
+    stray = np.array(
+        [
+            row not in known and int(moves["end_ns"][row]) > preempted.get(int(moves["request"][row]), -1)
+            for row in rows.tolist()
+        ],
+        bool,
+    )
+    return judged(
+        0,
+        stray,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {moves['from_replica'][rows[i]]}",
+        lambda i: f"is copied at {moves['start_ns'][rows[i]]:,} ns, when it is neither swapped out nor comes back",
+        fix,
+    )
 
 
 def comes_back_first(reading: Reading) -> Finding:
