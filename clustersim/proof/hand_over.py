@@ -1,8 +1,8 @@
 """Proves two plans beside each other: prompts computed under one, their K/V resharded, decoded under the other.
 
-The K/V moves as the simulator moves it: by ``plan.reshard.kv_shards``, from the ranks, heads and layers that it names
-to those that it names. A decode rank begins with an empty cache and what is brought to it; the host brings the tokens
-that were sampled. Logits and tokens must be those of the unsharded model.
+The K/V moves as a run recorded it, transfer by transfer: the layers, heads and tokens that each names, between the
+ranks that it names (``proof.brought``). A decode rank begins with an empty cache and what is brought to it; the host
+brings the tokens that were sampled. Logits and tokens must be those of the unsharded model.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.clock import FloatArray
 from clustersim.legality.rule import Verdict, Violation
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.plan.reshard import kv_shards
+from clustersim.proof.brought import Brought, planned, resharded, twice
 from clustersim.proof.cause import as_violation, out_of_shape
 from clustersim.proof.comparison import Comparison, Expected, expected_of, same_cache, same_logits
 from clustersim.proof.execution import Event, Execution, OutOfShapeError, Watch
@@ -29,8 +28,6 @@ from clustersim.proof.script import Part, Script, chunked_script, owner_of
 from clustersim.proof.wiring import wired
 from clustersim.proof.witness import Witness
 
-Caches = dict[tuple[int, int], FloatArray]
-"""(rank, layer) → entries, as in ``place.Memory``."""
 Run = Callable[[int, Sequence[Event], Memory | None, Watch | None], Memory]
 """(half, order, what the half before left, who watches) → what the execution of a half leaves."""
 
@@ -68,27 +65,6 @@ def halves(
     return Halves(prefill=prefill, decode=replace(prefill, steps=steps))
 
 
-def resharded(model: ModelSpec, plans: tuple[ParallelPlan, ParallelPlan], caches: Caches, script: Script) -> Caches:
-    """Return what the ranks of the second plan get of the caches of the first: nothing but what shards bring."""
-    source, target = plans
-    found: Caches = {}
-    for shard in kv_shards(model, source, target, 1.0):
-        for layer, heads in zip(shard.layers, shard.heads, strict=True):
-            for sequence in range(len(script.prompts)):
-                slots = slice(sequence * script.positions, (sequence + 1) * script.positions)
-                left = caches.get((_rank(source, shard.source, owner_of(sequence, source)), layer))
-                if left is not None:
-                    to = _rank(target, shard.target, owner_of(sequence, target)), layer
-                    here = found.setdefault(to, np.full(left.shape, np.nan))
-                    here[slots, list(heads)] = left[slots, list(heads)]
-    return found
-
-
-def _rank(plan: ParallelPlan, place: tuple[int, int], owner: int) -> int:
-    stage, t = place
-    return stage * plan.stage_ranks + owner * plan.tp + t
-
-
 def prove_hand_over(
     model: ModelSpec,
     plans: tuple[ParallelPlan, ParallelPlan],
@@ -96,6 +72,7 @@ def prove_hand_over(
     *,
     orders: int = 1,
     recorded: Mapping[str, tuple[Sequence[Event], Sequence[Event]]] | None = None,
+    brought: Sequence[Brought] | None = None,
     seed: int = 0,
 ) -> Proof:
     """Execute prompts under the first plan and decodes under the second, and compare with the unsharded model.
@@ -111,11 +88,14 @@ def prove_hand_over(
         Random legal orders, beside that of the program.
     recorded : mapping, optional
         Name → further orders, of the prompts and of the decodes.
+    brought : sequence of Brought, optional
+        What moves between them; where it is not recorded, what the simulator would send.
     seed : int
         Of parameters and orders.
     """
     expected = expected_of(model, steps.whole, seed)
     scripts = steps.prefill, steps.decode
+    moved = planned(model, plans, steps.prefill) if brought is None else brought
     ready = [
         {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
         for plan, script in zip(plans, scripts, strict=True)
@@ -132,7 +112,7 @@ def prove_hand_over(
     def run(half: int, order: Sequence[Event], before: Memory | None, watch: Watch | None) -> Memory:
         execution = Execution(model, plans[half], expected.weights, scripts[half], ready[half], watch=watch)
         if before is not None:
-            execution.memory.caches |= resharded(model, plans, before.caches, scripts[0])
+            execution.memory.caches |= resharded(moved, before.caches, model, scripts[0])
             execution.memory.sampled |= before.sampled
         return execution.run(order)
 
@@ -162,6 +142,9 @@ def prove_hand_over(
             violations.append(Violation(rule="TP-2", level="X", where=name, message=message, fix=fix))
             break
         first = first if first.logits else both
+    again = twice(moved)
+    if not violations and again is not None:
+        violations.append(_brought_twice(again))
     rules = looked_at(counts, max(plans, key=lambda plan: plan.tp), model, vectors)
     return Proof(
         verdict=Verdict(violations=tuple(violations), rules=rules),
@@ -181,6 +164,14 @@ def _together(computed: Memory, decoded: Memory) -> Memory:
         logits=computed.logits | decoded.logits,
         counts=computed.counts + decoded.counts,
     )
+
+
+def _brought_twice(one: Brought) -> Violation:
+    return Violation(
+        rule="KV-2", level="X", where=f"sequence {one.sequence}, rank {one.source} to {one.target}",
+        message=f"of tokens {one.first} to {one.past - 1} in layer {one.layer} some are brought there again",
+        fix="move each entry once",
+    )  # fmt: skip
 
 
 def _found(

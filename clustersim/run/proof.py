@@ -16,6 +16,7 @@ from clustersim.legality.rule import LookedAt, Verdict, together
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.brought import of_moves
 from clustersim.proof.execution import Event
 from clustersim.proof.hand_over import Halves, halves, prove_hand_over
 from clustersim.proof.order import orders_from_spans
@@ -119,17 +120,25 @@ def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
     prefill, decode = (pool.plan.lockstep for pool in scenario.pools)
     positions = max(PROMPTS) + OUTPUT_TOKENS
     model, (source, target) = shrunk_together(scenario.model, (prefill, decode), positions=positions)
-    plans, order = (source, target), {}
+    plans, order, brought = (source, target), {}, None
     if source.sp.whole or target.sp.whole:  # no run is recorded for those that share experts
         budget = max(BUDGET, 4 * source.sp.degree)
         steps = halves(model, plans, PROMPTS, output_tokens=OUTPUT_TOKENS, budget=budget, seed=scenario.seed)
     else:
         timeline = small_run(scenario, model, source, target)
-        (first, prompts), (second, decodes) = (
+        (first, prompts, _), (second, decodes, starts) = (
             _recorded_order(timeline, model, plan, scenario.seed, replica) for replica, plan in enumerate(plans)
         )
         steps, order = Halves(prefill=first, decode=second), {"recorded order": (prompts, decodes)}
-    proof = prove_hand_over(model, plans, steps, orders=orders, recorded=order, seed=scenario.seed)
+        brought = of_moves(
+            model,
+            plans,
+            timeline.moves,
+            _first_ranks(timeline),
+            _first_reads(second, starts),
+            scenario.precision.kv_bytes,
+        )
+    proof = prove_hand_over(model, plans, steps, orders=orders, recorded=order, brought=brought, seed=scenario.seed)
     return ScenarioProof(
         verdict=proof.verdict, proof=proof, model=model, plan=source, script=steps.whole, decode=target
     )
@@ -137,11 +146,27 @@ def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
 
 def _recorded_order(
     timeline: Timeline, model: ModelSpec, plan: ParallelPlan, seed: int, replica: int
-) -> tuple[Script, list[Event]]:
-    """Return the steps that a timeline recorded of one replica, and the order in which it ran their nodes."""
+) -> tuple[Script, list[Event], Starts]:
+    """Return the steps that a timeline recorded of one replica, the order in which it ran their nodes, and when."""
     script, starts = recorded(timeline, plan, model.vocab, seed, replica=replica)
     graphs = {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
-    return script, orders_from_spans(script, graphs, starts)
+    return script, orders_from_spans(script, graphs, starts), starts
+
+
+def _first_ranks(timeline: Timeline) -> tuple[int, int]:
+    """Return the first global rank of each of two replicas."""
+    first, second = timeline.layout.stage_base(np.array([0, 1]), np.array([0, 0])).tolist()
+    return first, second
+
+
+def _first_reads(script: Script, starts: Starts) -> dict[int, int]:
+    """Return when the first step of each sequence starts; it may read what was moved then."""
+    found: dict[int, int] = {}
+    for parts, spans in zip(script.steps, starts, strict=True):
+        begins = min(start for start, _ in spans.values())
+        for part in parts:
+            found[part.sequence] = min(found.get(part.sequence, begins), begins)
+    return found
 
 
 def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: ParallelPlan | None = None) -> Timeline:
@@ -150,7 +175,8 @@ def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: 
     With ``decode``, requests go on in a second pool of one replica, where the first one of the scenario's pool is.
     """
     # Room for a segment on every SP rank, and blocks for everything: what is proven is the plan.
-    serving = ServingConfig(max_batch_tokens=max(BUDGET, 4 * plan.sp.degree), kv_blocks=1024)
+    transfer = scenario.pools[0].serving.transfer if scenario.pools else "whole"
+    serving = ServingConfig(max_batch_tokens=max(BUDGET, 4 * plan.sp.degree), kv_blocks=1024, transfer=transfer)
     pools: tuple[Pool, ...] = ()
     if decode is not None:
         placed = [_placed(*one) for one in zip((plan, decode), scenario.pools, strict=True)]
@@ -183,6 +209,7 @@ def recorded(
     What the second of two replicas carries was prefilled, and its first token sampled, on the other one.
     """
     slots: dict[int, int] = {}
+    owners = _owners(timeline, plan, replica)
     steps, chunks, decodes = (_of(table, replica) for table in (timeline.steps, timeline.chunks, timeline.decodes))
     for first, count, slot in zip(*(steps[name].tolist() for name in ("step", "count", "slot")), strict=True):
         slots |= dict.fromkeys(range(first, first + count), slot)
@@ -202,13 +229,23 @@ def recorded(
             here.append(
                 Part(
                     sequence=request, start=computed[request], count=count, decodes=decoding,
-                    owner=owner_of(request, plan),
+                    owner=owners.get(request, owner_of(request, plan)),
                 )
             )  # fmt: skip
             computed[request] += count
         parts.append(in_halves(here, plan))
     script = Script(prompts=random_prompts(PROMPTS, vocab, seed), output_tokens=OUTPUT_TOKENS, steps=tuple(parts))
     return script, _starts(timeline, sorted(slots), replica)
+
+
+def _owners(timeline: Timeline, plan: ParallelPlan, replica: int) -> dict[int, int]:
+    """Return the SP ranks that keep sequences which were handed over, as far as the plan leaves it open."""
+    if plan.sp.decode != "dp" or not len(timeline.moves["request"]):
+        return {}
+    side = ("from", "to")[replica]
+    first = _first_ranks(timeline)[replica]
+    owner = (timeline.moves[f"{side}_rank"] - first) % plan.stage_ranks // plan.tp
+    return dict(zip(timeline.moves["request"].tolist(), owner.tolist(), strict=True))
 
 
 def _of(table: Table, replica: int) -> Table:

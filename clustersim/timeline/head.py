@@ -16,7 +16,7 @@ from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
 from clustersim.timeline.layout import Layout, PoolShape
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 HEAD: Final = "templates.json"
 POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
 HALVES: Final = "node_half"

@@ -20,7 +20,8 @@ DATA: Final = (
         levels=("T",),
         statement=(
             "A sequence lives on one replica from its first step to its last, unless a declared hand-over "
-            "(from the prefill pool to the decode pool, or a retried preemption) moved its whole cache."
+            "(from the prefill pool to the decode pool, or a retried preemption) moved its whole cache: every "
+            "(layer, head, token) once."
         ),
         why="Its cache is there and nowhere else.",
         source="attention_mapping.md: Applicable Parallel Primitives, Data Parallelism",

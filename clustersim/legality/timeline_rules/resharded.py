@@ -79,7 +79,7 @@ def resharded(found: HandOvers) -> Finding:
     def astray(i: int) -> str:
         if not right[i]:
             return f"leads from replica {mine['from_replica'][i]} to {mine['to_replica'][i]}, which is another way"
-        return kinds.foreign[kinds.of[i]]
+        return kinds.foreign[int(kinds.of[i])]
 
     return merged(
         judged(len(some), ~right | foreign, where, astray, FIX),
@@ -181,9 +181,7 @@ def _each_once(found: HandOvers, wanted: set[Entry], kinds: Kinds, at: Int64Arra
         return f"tokens up to {until[i] - 1:,} arrive, where it has {found.entries[at[row[i]]]:,}"
 
     return merged(
-        judged(
-            len(reached), (first != before) | short, lambda i: where(int(at[row[i]]), int(part[i])), said, FIX
-        ),
+        judged(len(reached), (first != before) | short, lambda i: where(int(at[row[i]]), int(part[i])), said, FIX),
         judged(
             0,
             np.ones(len(lost), bool),

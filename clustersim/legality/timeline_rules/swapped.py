@@ -54,7 +54,9 @@ def keeps_its_entries(reading: Reading) -> Finding:
                 return "is copied in some layers or heads only"
             if any(int(moves[f"{side}_replica"][row]) != stay.replica for side in ("from", "to")):
                 return "is copied from or to another replica"
-        return next((fault for rows, name in ((stay.out, "from"), (stay.back, "to")) if (fault := twice(rows, name))), "")
+        return next(
+            (fault for rows, name in ((stay.out, "from"), (stay.back, "to")) if (fault := twice(rows, name))), ""
+        )
 
     def twice(rows: list[int], side: str) -> str:
         assert moves is not None
@@ -67,7 +69,7 @@ def keeps_its_entries(reading: Reading) -> Finding:
 
 
 def _strays(reading: Reading, fix: str) -> Finding:
-    """Judge whether every copy belongs to a stay; one that a failure or the horizon cut off before it had one may not."""
+    """Judge whether every copy belongs to a stay, but for one that a failure or the horizon cut off before it had."""
     moves, facts, given = reading.history.moves, reading.history.facts, reading.given
     if moves is None or facts is None or reading.pieces is None or given.horizon_ns is not None:
         return NOTHING
