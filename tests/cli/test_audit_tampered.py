@@ -217,7 +217,7 @@ def reduced(templates: dict[str, Any]) -> list[list[str]]:
         ("verdict.json", lambda v: v["rules"].append(7), 2, "found 7; expected an object with id, level, looked_at"),
         ("timeline/templates.json", lambda v: v.update(digest="0"), 1, "the timeline in templates.json has digest 0"),
         ("timeline/templates.json", lambda v: v.update(num_spans=1), 1, "templates.json, num_spans: says 1, the"),
-        ("timeline/templates.json", lambda v: v.update(format=9), 2, "was written in format 9, this version reads 4"),
+        ("timeline/templates.json", lambda v: v.update(format=9), 2, "was written in format 9, this version reads 5"),
         ("timeline/templates.json", lambda v: v["pools"][0].__setitem__(2, 3), 2, "as the plan in scenario.yaml"),
         ("timeline/templates.json", lambda v: v["templates"][0].pop("after"), 2, "templates[0].after: found nothing"),
         ("timeline/templates.json", lambda v: v["templates"][1]["after"].__setitem__(1, [1]), 2,

@@ -87,7 +87,7 @@ def test_load_refuses_a_timeline_of_another_format(run, tmp_path):
     head = json.loads((folder / "templates.json").read_text())
     (folder / "templates.json").write_text(json.dumps(head | {"format": 1}))
     (folder / "chunks.parquet").unlink()  # format 1 had other files
-    with pytest.raises(InputError, match="was written in format 1, this version reads 4; run the scenario again"):
+    with pytest.raises(InputError, match="was written in format 1, this version reads 5; run the scenario again"):
         load_timeline(tmp_path)
 
 
