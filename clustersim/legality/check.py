@@ -51,6 +51,7 @@ def check_plan(
     precision: Precision | None = None,
     limits: ServingLimits | None = None,
     cluster: str = "the cluster",
+    decodes_only: bool = False,
     layout: Layout | None = None,
 ) -> Verdict:
     """Check every rule of level P; all violations at once, each with a fix.
@@ -67,6 +68,8 @@ def check_plan(
         What serving asks of memory.
     cluster : str
         Name of the topology, for messages.
+    decodes_only : bool
+        Whether it is a pool that goes on with prompts that another one has prefilled.
     layout : Layout, optional
         Who holds what, where somebody else than the rules says so; by default derived from the plan.
     """
@@ -78,6 +81,7 @@ def check_plan(
         precision=precision or Precision(),
         limits=limits or ServingLimits(),
         cluster=cluster,
+        decodes_only=decodes_only,
     )
     findings = examine(deployment, layout)
     rules = [LookedAt(id=rule, level="P", looked_at=finding.looked_at) for rule, finding in findings.items()]

@@ -47,6 +47,8 @@ class Deployment:
         Memory of each.
     cluster : str
         Name of the topology, for messages.
+    decodes_only : bool
+        Whether it is a pool that goes on with prompts that another one has prefilled.
     """
 
     plan: ParallelPlan
@@ -56,6 +58,7 @@ class Deployment:
     precision: Precision = field(default_factory=Precision)
     limits: ServingLimits = field(default_factory=ServingLimits)
     cluster: str = "the cluster"
+    decodes_only: bool = False
 
     @property
     def moes(self) -> tuple[Moe, ...]:

@@ -115,6 +115,7 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
             kv_blocks=serving.kv_blocks,
         ),
         "cluster": scenario.topology.name,
+        "decodes_only": scenario.decodes_only,
     }
 
 

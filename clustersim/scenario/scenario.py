@@ -76,6 +76,8 @@ class Scenario:
         Of all replicas, or of the first pool.
     pools : tuple of Pool
         The prefill and the decode pool, where requests go from one to the other; else empty.
+    decodes_only : bool
+        Whether this is the decode pool of two, by itself.
     targets : Mapping of str to str
         Latency (``ttft``, ``tpot``, ``itl``, ``e2e``) → its target as written, such as ``50 ms``.
     expect : tuple of Expectation
@@ -114,13 +116,21 @@ class Scenario:
     origin: Document = field(repr=False, compare=False)
     faults: tuple[Fault, ...] = ()
     pools: tuple[Pool, ...] = ()
+    decodes_only: bool = False
 
     def each_pool(self) -> tuple[Scenario, ...]:
         """Return a scenario per pool, with its plan and serving decisions: itself, where there is one."""
         if not self.pools:
             return (self,)
         return tuple(
-            replace(self, topology=seen_by(self.topology, pool.plan), plan=pool.plan, serving=pool.serving, pools=())
+            replace(
+                self,
+                topology=seen_by(self.topology, pool.plan),
+                plan=pool.plan,
+                serving=pool.serving,
+                pools=(),
+                decodes_only=pool.name == "decode",
+            )
             for pool in self.pools
         )
 

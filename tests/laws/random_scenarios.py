@@ -299,7 +299,7 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
             (dp, pp, sp, tp)
             for dp in (1, 2, 3)
             for pp in (1, 2, 3)
-            for sp in (1, 1, 2)
+            for sp in ((1,) if pools else (1, 1, 2))  # a pool that only decodes has no tokens to split
             for tp in (1, 2, 4)
             if dp * pp * sp * tp <= left and pp <= config["num_hidden_layers"]
         ]

@@ -79,6 +79,7 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
         "SP-1", "plan.sp.scheme", shaped(BY_HEADS, attention=replace(GQA, num_heads=10, num_kv_heads=2)),
     ),
     "silence about decode": ("SP-3", "plan.sp.decode", planned(DENSE, sp=replace(RING, decode=None))),
+    "segments in a pool that only decodes": ("SP-3", "plan.sp", replace(DENSE, decodes_only=True)),
     "a cut too many": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=(Cut(layer=1), Cut(layer=2)))),
     "a cut too few": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=())),
     "a cut behind the last layer": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=4),))),

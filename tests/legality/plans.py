@@ -56,6 +56,7 @@ def check(deployment: Deployment, layout: Layout | None = None) -> Verdict:
         precision=deployment.precision,
         limits=deployment.limits,
         cluster=deployment.cluster,
+        decodes_only=deployment.decodes_only,
         layout=layout,
     )
 

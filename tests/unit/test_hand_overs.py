@@ -184,10 +184,10 @@ def test_limits_of_queues_are_those_of_the_pool_in_which_requests_arrive():
     assert set(patient.reasons.values()) == {"not admitted for 5e-05 s, which is serving.queue_timeout"}
 
 
-def test_pools_of_as_many_ranks_at_another_sp_are_written_and_read_again():
+def test_pools_of_as_many_ranks_with_sp_in_prefill_are_written_and_read_again():
     sp = {"degree": 2, "scheme": "all_gather", "partition": "zigzag", "decode": "dp"}
     given = document(
-        plan={"prefill": {"tp": 2}, "decode": {"tp": 1, "sp": sp}},
+        plan={"prefill": {"tp": 1, "sp": sp}, "decode": {"tp": 2}},
         serving={"scheduler": "disaggregated"},
         workload={"requests": 2},
     )

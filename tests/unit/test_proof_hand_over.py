@@ -50,7 +50,7 @@ def proven(*plans: Any) -> ScenarioProof:
         ({"tp": 1}, {"tp": 8}, LLAMA),
         ({"pp": 3, "stages": {"cuts": ["1.ffn", 3]}}, {"pp": 2, "stages": {"cuts": [1]}}, FOUR_KV_HEADS),
         ({"tp": 2, "sp": SPLIT | {"decode": "dp"}}, {"tp": 4}, FOUR_KV_HEADS),
-        ({"tp": 2}, {"tp": 1, "sp": SPLIT | {"decode": "dp"}}, FOUR_KV_HEADS),
+        ({"tp": 2, "sp": SPLIT | {"decode": "idle"}}, {"dp": 2}, FOUR_KV_HEADS),
         ({"tp": 4, "ep": 4}, {"tp": 2, "ep": 2}, MIXTRAL),
         ({"tp": 2}, {"pp": 2}, GPT_OSS),
         ({"tp": 4, "pp": 2}, {"tp": 2}, DEEPSEEK),  # a latent that all ranks hold

@@ -119,6 +119,8 @@ def test_what_can_not_be_is_refused_with_its_place(whole, message):
         ({"prefill": {"tp": 3}, "decode": {}}, "plan.prefill.tp", "attention heads"),
         ({"prefill": {}, "decode": {"tp": 3}}, "plan.decode.tp", "attention heads"),
         ({"prefill": {"tp": 8}, "decode": {}}, "plan.decode.dp", "prefill has 8 ranks and decode 1"),
+        ({"prefill": {}, "decode": {"sp": {"degree": 2, "decode": "dp"}}}, "plan.decode.sp", "no tokens to split"),
+        ({"prefill": {"sp": {"degree": 2, "decode": "dp"}}, "decode": {}}, "plan.prefill.sp.scheme", "by which scheme"),
         (
             {"prefill": {"placement": [1]}, "decode": {"placement": [1]}},
             "plan.decode.placement", "device n0.g1 has a rank of both pools",

@@ -21,7 +21,7 @@ def segments(deployment: Deployment, layout: Layout) -> Finding:
     plan = deployment.plan
     if plan.sp.degree == 1:
         return Finding(looked_at=0)
-    faults = [*_undeclared(deployment), *_scheme_faults(deployment)]
+    faults = [] if deployment.decodes_only else [*_undeclared(deployment), *_scheme_faults(deployment)]
     for tokens, ranks in layout.segments.items():
         message = cover_message(tokens, ranks)
         if message:
@@ -93,8 +93,10 @@ def cover_message(tokens: int, ranks: Sequence[Sequence[Segment]]) -> str | None
 
 
 def prefill_only(deployment: Deployment, layout: Layout) -> Finding:
-    """SP-3: a plan with sp > 1 says what its SP ranks do in decode."""
+    """SP-3: a plan with sp > 1 says what its SP ranks do in decode; a pool that only decodes has none."""
     sp = deployment.plan.sp
+    if deployment.decodes_only:
+        return Finding(looked_at=1, faults=_nothing_to_split(deployment))
     if sp.degree == 1:
         return Finding(looked_at=0)
     if sp.decode is not None:
@@ -108,6 +110,25 @@ def prefill_only(deployment: Deployment, layout: Layout) -> Finding:
         repairs=lambda: [Repair(text=text, change=(("plan.sp.decode", name),)) for name, text in choices.items()],
     )
     return Finding(looked_at=1, faults=(fault,))
+
+
+def _nothing_to_split(deployment: Deployment) -> tuple[Fault, ...]:
+    sp, dp = deployment.plan.sp.degree, deployment.plan.dp
+    if sp == 1:
+        return ()
+    whole = degree_change(deployment, sp=1, dp=dp * sp)
+    return (
+        Fault(
+            where="plan.sp",
+            message=f"sp {sp} in a pool that only decodes: a decode step has one new token of a sequence, so there are "
+            "no tokens to split, and SP must be disabled",
+            advice="let prompts be split where they are prefilled, and use",
+            repairs=lambda: [
+                Repair(text="plan.sp.degree 1", change=degree_change(deployment, sp=1), distance=sp - 1),
+                Repair(text=f"plan.dp {dp * sp} without sp (whole sequences on its ranks)", change=whole, distance=sp),
+            ],
+        ),
+    )
 
 
 def within_sequence(deployment: Deployment, layout: Layout) -> Finding:

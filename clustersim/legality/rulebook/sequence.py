@@ -35,7 +35,7 @@ SEQUENCE: Final = (
         statement=(
             "SP acts in prefill only. A plan with sp > 1 says what its SP ranks do in decode: idle, or dp "
             "(whole sequences spread over them); no decode operator carries an SP partition, and no decode "
-            "step is split by tokens."
+            "step is split by tokens. A pool that only decodes has sp 1."
         ),
         why="A decode step has one new token of a sequence: there is no sequence dimension to split.",
         source="sequence_parallelism.md: Phase-Dependent Semantics, Decode Phase",
