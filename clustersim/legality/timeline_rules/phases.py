@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.history import FINISHED
+from clustersim.legality.timeline_rules.batches import as_carried, carried
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
@@ -100,25 +101,20 @@ def one_token(reading: Reading) -> Finding:
         lambda i: f"names steps that the record does not have, or that do not carry it: {_row(reading, i)}",
         "record the steps that carried it",
     )
-    tokens = runs.column("decode_tokens")
+    tokens, whole = runs.column("decode_tokens"), as_carried(reading)
     if tokens is None:
-        return merged(twice, astray)
-    change = np.zeros(len(runs.slotted) + 1, np.int64)
-    decodes = ~pieces.is_chunk
-    np.add.at(change, runs.rank_in_slots[pieces.first_run[decodes]], 1)
-    np.add.at(change, runs.rank_in_slots[pieces.last_run[decodes]] + 1, -1)
-    carried = np.zeros(len(runs), np.int64)
-    carried[runs.slotted] = np.cumsum(change[:-1])
+        return merged(twice, astray, whole)
+    decoded = carried(reading)[1]
     ambiguous = np.zeros(len(runs), bool)
     ambiguous[pieces.first_run[reading.twice]] = True
     counted = judged(
         len(runs),
-        (carried != tokens) & ~ambiguous,
+        (decoded != tokens) & ~ambiguous,
         lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: f"decodes {tokens[i]:,} tokens for {carried[i]:,} sequences",
+        lambda i: f"decodes {tokens[i]:,} tokens for {decoded[i]:,} sequences",
         fix,
     )
-    return merged(twice, astray, counted)
+    return merged(twice, astray, counted, whole)
 
 
 def _row(reading: Reading, at: int) -> str:

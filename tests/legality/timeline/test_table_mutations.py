@@ -136,12 +136,11 @@ def in_another_slot(history: History) -> History:
     inside &= steps["prefill_tokens"] == 0
     step = int(steps["step"][np.flatnonzero(inside)[0]])
     more = {"replica": 0, "slot": 1 - slot, "request": decodes["request"][row], "first_step": step, "last_step": step}
-    tokens = steps["decode_tokens"].copy()
-    tokens[steps["step"] == step] += 1
+    one_more = {name: steps[name] + (steps["step"] == step) for name in ("decode_tokens", "batch_requests")}
     return replace(
         history,
         decodes={name: np.append(values, more[name]) for name, values in decodes.items()},
-        steps=dict(steps) | {"decode_tokens": tokens},
+        steps=dict(steps) | one_more,
     )
 
 
