@@ -1,4 +1,4 @@
-"""PH-2: what a step says of its batch is what its own chunks and decodes are: its kind, how many sequences, its slot."""
+"""PH-2: what a step says of its batch (kind, size, slot) is what its own chunks and decodes are."""
 
 from __future__ import annotations
 

@@ -64,11 +64,17 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
     assert facts is not None
     if prompts is None or not reading.plain.all():
         return NOTHING
+    if reading.hand_overs.journeys is not None:
+        return lacking("how many tokens facts tell (two pools, of which something fails)")
     rows = np.setdiff1d(reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS), reading.hand_overs.reserved)
-    request, time, kind, value = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value"))
+    request, time, kind, value = (
+        facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value")
+    )
     due = np.where(np.isin(kind, (ARRIVED, REJECTED)), 0, tokens_by(pieces, request, time))
     due += np.where(np.isin(kind, (ARRIVED, REJECTED, ADMITTED)), prompts[request], 0)
-    words = np.where(kind == ADMITTED, "known", np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated"))
+    words = np.where(
+        kind == ADMITTED, "known", np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated")
+    )
     return judged(
         len(rows),
         value != due,
@@ -105,7 +111,9 @@ def _present(reading: Reading) -> Finding:
     if waiting is None or running is None:
         return NOTHING
     if reading.facts_of(*AWAY).size or reading.given.down or reading.history.pools:
-        return lacking("how many requests wait and run (facts do not tell while some are swapped, handed over or moved)")
+        return lacking(
+            "how many requests wait and run (facts do not tell while some are swapped, handed over or moved)"
+        )
     waits, runs_now = _changes(facts)
     order = np.lexsort((facts["time_ns"], facts["replica"]))
     replica, time = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns"))
@@ -138,7 +146,9 @@ def _changes(facts: Table) -> tuple[Int64Array, Int64Array]:
     state = np.where(kind == ADMITTED, 2, np.where(np.isin(kind, (ARRIVED, PREEMPTED)), 1, 0))
     kept = kind != REUSED
     state, owner = state[kept], request[kept]
-    before = np.where(np.append(False, owner[1:] == owner[:-1])[: len(owner)], np.append(0, state[:-1])[: len(state)], 0)
+    before = np.where(
+        np.append(False, owner[1:] == owner[:-1])[: len(owner)], np.append(0, state[:-1])[: len(state)], 0
+    )
     waits, runs = (np.zeros(len(kind), np.int64) for _ in range(2))
     changed: BoolArray = order[kept]
     waits[changed] = (state == 1).astype(np.int64) - (before == 1)

@@ -23,6 +23,7 @@ from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged,
 from clustersim.legality.timeline_rules.handed_over import freed_when_moved
 from clustersim.legality.timeline_rules.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.idle import none_left
+from clustersim.legality.timeline_rules.lent import told_right
 from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
@@ -56,7 +57,17 @@ def _sized(reading: Reading) -> Finding:
             )
         )
 
-    told = runs.column("kv_blocks_used")
+    told, total = runs.column("kv_blocks_used"), runs.column("kv_blocks_total")
+    if pool is not None and total is not None:
+        findings.append(
+            judged(
+                len(runs),
+                total != pool[runs.replica],
+                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+                lambda i: f"tells a pool of {total[i]:,} blocks, which has {pool[runs.replica[i]]:,}",
+                "tell the pool that was declared",
+            )
+        )
     use = reading.use
     shared = use is not None and any(some.any() for some in _perhaps_shared(reading, use))
     if pool is not None:
@@ -192,6 +203,7 @@ def _counted(reading: Reading) -> Finding:
                 "give every block back once, when its sequence ends or is preempted",
             )
         )
+        findings.append(told_right(reading, use))
     return merged(*findings)
 
 

@@ -12,10 +12,13 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import (
+    ADMITTED,
     CANCELLED,
     FINISHED,
     HANDED_OVER,
     PREEMPTED,
+    RECEIVED,
+    REUSED,
     SWAPPED_IN,
     SWAPPED_OUT,
     History,
@@ -47,6 +50,8 @@ class Use:
     certain : bool array of shape (ends,)
         Whether no step that the record lacks, because it was in flight at the horizon or when something failed, can
         have taken blocks before.
+    others, least, greatest : int64 arrays of shape (others,)
+        Rows of further facts, and what can be in use right after each: it is decided at one instant with others.
     """
 
     at_run: Int64Array
@@ -55,6 +60,9 @@ class Use:
     at_end: Int64Array
     most: Int64Array
     certain: BoolArray
+    others: Int64Array
+    least: Int64Array
+    greatest: Int64Array
 
 
 def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int, hand_overs: HandOvers) -> Use:
@@ -78,6 +86,9 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
     at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
     first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
     certain = np.ones(len(rows), bool)
+    others = np.flatnonzero(np.isin(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
+    of_others, when = (facts[name][others].astype(np.int64) for name in ("replica", "time_ns"))
+    least, greatest, sure = np.zeros(len(others), np.int64), np.zeros(len(others), np.int64), np.ones(len(others), bool)
     for number in range(len(runs.bounds) - 1):
         low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
         mine = np.flatnonzero(replica == number)
@@ -88,6 +99,17 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         decided = low + np.searchsorted(starts, times, side="left")
         at_fact[mine] = before[decided] - before[low] - returned[1:]
         together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
+        here = np.flatnonzero(of_others == number)
+        first, past = (low + np.searchsorted(starts, when[here], side=side) for side in ("left", "right"))
+        begin, until = (np.searchsorted(times, when[here], side=side) for side in ("left", "right"))
+        back = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(given_back[mine], 0))))
+        use = before[first] - before[low] - returned[begin]
+        change = returned[until] - returned[begin]
+        least[here] = use - (back[until] - back[begin])
+        greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
+        sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
+        if history.given.horizon_ns is None and not history.given.down:
+            sure[here] |= np.isin(others[here], hand_overs.reserved)
         if history.given.horizon_ns is not None and high > low:
             certain[mine] = times <= starts[-1]
         for failed, since, _ in history.given.down:
@@ -106,6 +128,9 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         at_end=at_fact[ends],
         most=(at_fact + np.where(preempted, together, 0))[ends],
         certain=certain[ends],
+        others=others[sure],
+        least=least[sure],
+        greatest=greatest[sure],
     )
 
 

@@ -28,6 +28,8 @@ from clustersim.legality.history import History
 from clustersim.run.audit import history_of_run
 from clustersim.run.recorded import refuse_other_plan
 from clustersim.run.simulate import RunResult, simulate
+from clustersim.timeline.digest import digest_of
+from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import TABLES, VECTORS
@@ -42,7 +44,8 @@ SMALL: Final[dict[str, Any]] = {
     },
 }  # fmt: skip
 POOLS: Final[dict[str, Any]] = {
-    "plan": {"prefill": {"dp": 2, "tp": 2}, "decode": {"pp": 2}}, "serving": {"scheduler": "disaggregated", "kv_blocks": 40}
+    "plan": {"prefill": {"dp": 2, "tp": 2}, "decode": {"pp": 2}},
+    "serving": {"scheduler": "disaggregated", "kv_blocks": 40},
 }
 RUNS: Final[dict[str, dict[str, Any]]] = {
     "dense TP": {"plan": {"tp": 2}},
@@ -211,25 +214,20 @@ def _put(values: tuple[Any, ...], row: int, value: Any) -> tuple[Any, ...]:
     return (*values[:row], value, *values[row + 1 :])
 
 
-def as_read(timeline: Timeline, result: RunResult) -> History:
-    """Return what an audit of a run directory would judge, or raise an InputError as it would."""
-    for name, columns in TABLES.items():
-        for column, of in columns.items():
-            values = getattr(timeline, name)[column]
-            assert values.dtype == of, (name, column)
-    with tempfile.TemporaryDirectory() as folder:
-        from clustersim.timeline.files import load_timeline, save_timeline
+def history_of(timeline: Timeline, result: RunResult, change: Change) -> History:
+    """Return a changed timeline as an audit of its run directory would judge it, or raise an InputError as that would.
 
-        (Path(folder) / "timeline").mkdir()
-        save_timeline(timeline, Path(folder) / "timeline")
-        timeline = load_timeline(Path(folder))
-    return history_of(timeline, result)
-
-
-def history_of(timeline: Timeline, result: RunResult) -> History:
-    """Return a changed timeline as a history, or raise an InputError where it can't be one."""
+    Tables keep their types, so that a change which a reader of files refuses for its type is none; what is not in a
+    table is written and read.
+    """
     history = history_of_run(result)
-    refuse_unsound(timeline, Path("timeline"))
+    if change.table in TABLES or change.table in VECTORS:
+        refuse_unsound(timeline, Path("timeline"))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "timeline").mkdir()
+            save_timeline(timeline, Path(folder) / "timeline")
+            timeline = load_timeline(Path(folder))
     assert history.requests is not None
     refuse_other_plan(timeline, result.scenario, len(history.requests["prompt_tokens"]), Path())
     return replace(
@@ -239,10 +237,17 @@ def history_of(timeline: Timeline, result: RunResult) -> History:
 
 
 def verdict_on(change: Change, result: RunResult) -> str:
-    """Return ``found``, ``refused``, ``legal``, or ``defect`` where looking at it ends in an error."""
+    """Return ``found``, ``refused``, ``legal``, or ``defect`` where looking at it ends in an error.
+
+    ``same`` is what says the same: its canonical form is that of what was recorded, span by span and fact by fact.
+    """
     try:
-        history = history_of(changed(result.timeline, change), result)
-        return "found" if check_history(history).violations else "legal"
+        history = history_of(changed(result.timeline, change), result, change)
+        if check_history(history).violations:
+            return "found"
+        assert history.folded is not None
+        same = change.table != "steps" and digest_of(history.folded) == result.timeline.digest
+        return "same" if same else "legal"
     except InputError:
         return "refused"
     except Exception as error:  # what it is counts
@@ -266,7 +271,7 @@ def main() -> None:
             what = verdict_on(change, result)
             counts[what] += 1
             by_field.setdefault(change.field, Counter())[what] += 1
-            if what not in ("found", "refused"):
+            if what not in ("found", "refused", "same"):
                 examples.setdefault(change.field, []).append(f"{what}: {name}: {change}")
         total += counts
         print(f"{name}: {dict(counts)} ({time.perf_counter() - started:.0f} s)", flush=True)
