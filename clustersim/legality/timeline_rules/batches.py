@@ -70,7 +70,7 @@ def as_carried(reading: Reading) -> Finding:
     findings.append(
         judged(
             0,
-            clear & (runs.slot >= 0) & (decodes == 0) & (_together(reading)[1] == 1),
+            clear & (runs.slot >= 0) & (decodes == 0),
             where,
             lambda i: f"names micro-batch {runs.slot[i]} of decodes, and decodes no sequence",
             "name the micro-batch of a step that decodes, and none of others",

@@ -31,9 +31,9 @@ def told_right(reading: Reading, use: Use) -> Finding:
         findings.append(
             judged(
                 0,
-                (apart & (used != -1)) | ((kind == LOST) & (used != 0)),
+                np.where(apart, used != -1, (used < 0) | ((kind == LOST) & (used != 0))),
                 lambda i: f"replica {replica[i]}, request {request[i]}",
-                lambda i: f"when it is {FACTS[kind[i]]}, which lends no block, {used[i]:,} are told to be in use",
+                lambda i: f"when it is {FACTS[kind[i]]}, {used[i]:,} blocks are told to be in use",
                 COUNT,
             )
         )

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -169,7 +169,7 @@ def _of_template(template: PassTemplate, table: str, some: Any, random: random.R
             own = rows[row]
             for at in range(len(own)):
                 yield Change(table, name, row, own[:at] + own[at + 1 :])
-                yield Change(table, name, row, own[:at] + (own[at] + 1,) + own[at + 1 :])
+                yield Change(table, name, row, (*own[:at], own[at] + 1, *own[at + 1 :]))
             yield Change(table, name, row, (*own, max(own, default=-1) + 1))
 
 

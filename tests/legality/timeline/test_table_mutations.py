@@ -46,6 +46,17 @@ def table(name: str, column: str, row: int, by: int) -> Change:
     return change
 
 
+def fact(kind: str, column: str, by: int) -> Change:
+    """Add to a value of the last fact of a kind."""
+
+    def change(history: History) -> History:
+        assert history.facts is not None
+        row = int(np.flatnonzero(history.facts["kind"] == FACTS.index(kind))[-1])
+        return table("facts", column, row, by)(history)
+
+    return change
+
+
 def folded(name: str, row: int, by: int, column: str = "") -> Change:
     """Add to one value of the passes, transfers or durations."""
 
@@ -165,6 +176,19 @@ def smaller_pool(history: History) -> History:
 
 MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a decode step has a token more", "tensor", table("steps", "decode_tokens", 12, 1), {"PH-2"}),
+    ("a prefill is told as a decode", "tensor", table("steps", "kind", 0, 1), {"PH-2"}),
+    ("a decode is told as mixed", "replicas", table("steps", "kind", -1, 1), {"PH-2"}),
+    ("a step counts a sequence more", "tensor", table("steps", "batch_requests", 3, 1), {"PH-2"}),
+    ("a prefill names a micro-batch of decodes", "tensor", table("steps", "slot", 0, 1), {"PH-2"}),
+    ("a step tells another pool", "tensor", table("steps", "kv_blocks_total", 4, -1), {"KV-6"}),
+    ("a request more waits", "tensor", table("steps", "waiting", 2, 1), {"RUN-4"}),
+    ("a request fewer runs", "stages", table("steps", "running", -1, -1), {"RUN-4"}),
+    ("a prompt arrives with a token more", "tensor", fact("arrived", "value", 1), {"RUN-4"}),
+    ("an admission knows a token less", "tensor", fact("admitted", "value", -1), {"RUN-4"}),
+    ("a request finishes with a token more", "tensor", fact("finished", "value", 1), {"RUN-4"}),
+    ("an admission is told a moment early", "tensor", fact("admitted", "time_ns", -1), {"RUN-4"}),
+    ("an admission lends a block more", "stages", fact("admitted", "used", 1), {"KV-7"}),
+    ("an arrival lends a block", "tensor", fact("arrived", "used", 2), {"KV-7"}),
     (
         "a step starts before its sequences' last", "tensor", table("steps", "start_ns", 10, -5),
         {"PH-3", "RUN-2", "RUN-4"},
