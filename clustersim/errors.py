@@ -35,6 +35,8 @@ class Problem:
         Position in the file, counted from 1.
     path : str
         Dotted path of the value, such as ``plan.tp``; empty when there is none.
+    quotes : bool
+        Whether the line may be shown: not of a file that can't be recognised as what it should be.
     """
 
     message: str
@@ -42,6 +44,7 @@ class Problem:
     line: int | None = None
     column: int | None = None
     path: str = ""
+    quotes: bool = True
 
     def __str__(self) -> str:
         place = [str(part) for part in (self.file, self.line, self.column) if part is not None]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from clustersim.cli import options
 from clustersim.cli.audit_run import audit_run_directory
 from clustersim.cli.status import ILLEGAL
 from clustersim.cli.tables import print_json
@@ -38,6 +39,7 @@ from clustersim.run.foreign_history import read_history
     metavar="NAME=VALUE",
     help=f"What tables were made under, such as tp=2; again for each of {KEYS}.",
 )
+@options.allow_code
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def audit(
@@ -46,6 +48,7 @@ def audit(
     other: Path | None,
     again: str | None,
     given: tuple[str, ...],
+    allow_code: bool,
     as_json: bool,
 ) -> None:
     """Check what a run recorded against the legality rules.
@@ -55,7 +58,8 @@ def audit(
     requests, routes, held, flows. What they lack is not checkable.
 
     --against says whether the other run has the same timeline, bit for bit; where its plan is another one, whether
-    each request came to the same. --again says whether simulating once more gives the same timeline.
+    each request came to the same. --again says whether simulating once more gives the same timeline; only that
+    runs a scheduler or router of the run's own, and only with --allow-code.
 
     Exit status 0: legal, no rule that had something to look at is broken; rules that had nothing to look at are
     named as not checkable. 1: illegal, a rule is broken or a file says something else than the timeline; or not
@@ -65,7 +69,7 @@ def audit(
     if len(recorded) == 1 and recorded[0].is_dir():
         if given:
             raise InputError(Problem(path="--given", message="a run directory says itself what it was made under"))
-        verdict, compared = audit_run_directory(recorded[0], other, again)
+        verdict, compared = audit_run_directory(recorded[0], other, again, allow_code=allow_code or None)
     else:
         if other is not None or again is not None:
             raise InputError(Problem(message="--against and --again need a run directory, not tables"))

@@ -29,7 +29,9 @@ from clustersim.timeline.timeline import Timeline
 _REPEAT = "repeat a run with its scenario and seed, and nothing else"
 
 
-def audit_run_directory(path: Path, other: Path | None, again: str | None) -> tuple[Verdict, list[str]]:
+def audit_run_directory(
+    path: Path, other: Path | None, again: str | None, *, allow_code: bool | None = None
+) -> tuple[Verdict, list[str]]:
     """Audit a run directory.
 
     Parameters
@@ -39,6 +41,8 @@ def audit_run_directory(path: Path, other: Path | None, again: str | None) -> tu
         A run to compare with.
     again : str or None
         A replay in which the run is simulated once more, to compare with.
+    allow_code : bool, optional
+        Whether that may run a scheduler or router of the run's own; see :func:`clustersim.scenario.load.load`.
 
     Returns
     -------
@@ -57,7 +61,7 @@ def audit_run_directory(path: Path, other: Path | None, again: str | None) -> tu
         history, result = _against(recorded, history, read_recorded(other), str(other))
         results.append(result)
     if again is not None:
-        results.append(_again(recorded, again))
+        results.append(_again(recorded, again, allow_code))
     verdict = check_history(history)
     files = agreements(recorded, together((check_scenario(recorded.scenario), verdict)))
     verdict = with_agreements(verdict, files)
@@ -91,9 +95,11 @@ def _against(
     return against(history, other.history), (where, True, under_another_plan(history, other.history, paths))
 
 
-def _again(recorded: RecordedRun, replay: str) -> tuple[str, bool, str]:
+def _again(recorded: RecordedRun, replay: str, allow_code: bool | None) -> tuple[str, bool, str]:
+    scenario = load(recorded.run.path / "scenario.yaml", (f"run.replay={replay}",), allow_code=allow_code)
+    scenario.refuse_code()
     click.echo(f"simulating {counted(recorded.run.timeline.num_spans, 'operator')} again, {replay} …", err=True)
-    repeated = simulate(load(recorded.run.path / "scenario.yaml", (f"run.replay={replay}",)))
+    repeated = simulate(scenario)
     return f"simulated again, {replay}", *_compared(recorded, repeated.timeline, repeated.timeline.digest)
 
 

@@ -18,7 +18,7 @@ from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
-from clustersim.run.simulate import refusals
+from clustersim.run.simulate import refusals, refuse_unreadable
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -64,10 +64,20 @@ def check(
     if scenario.endswith(TABLE_SUFFIXES):
         if fix or overrides:
             raise click.UsageError("a table of what happened has no values to change; see clustersim audit --given")
-        ctx.invoke(audit_command(), recorded=(Path(scenario),), other=None, again=None, given=(), as_json=as_json)
+        ctx.invoke(
+            audit_command(),
+            recorded=(Path(scenario),),
+            other=None,
+            again=None,
+            given=(),
+            allow_code=False,
+            as_json=as_json,
+        )
         return
-    loaded = load(scenario, overrides)
+    loaded = load(scenario, overrides, allow_code=False)
     verdict = check_scenario(loaded)
+    if verdict.verdict == "legal":
+        refuse_unreadable(loaded)
     lines = [*_verdict_lines(loaded, verdict)]  # they quote the file, which --out may name
     document = verdict_json(loaded, verdict)
     unable = _unable(loaded, verdict)
@@ -79,7 +89,7 @@ def check(
         written = _written(scenario, overrides, nearest, out)
         lines += _fix_lines(loaded, nearest, written)
         if written is not None:
-            mended = load(written)
+            mended = load(written, allow_code=False)
             unable = _unable(mended, check_scenario(mended))
             lines += _unable_lines(unable)
             document |= {"simulates": not unable, "not_simulated": _unable_json(unable)}

@@ -64,7 +64,7 @@ def graph(
     Every operator of every rank of one replica, or of all replicas where they share experts: what it works on, how long
     it takes, what it needs. HTML is for people; GraphML, DOT and JSON are for programs.
     """
-    whole = load(scenario, overrides)
+    whole = load(scenario, overrides, allow_code=False)
     whole.refuse_split_lockstep("drawn")
     loaded = _of_pool(whole, pool)
     kind = kind or ("decode" if pool == "decode" else "prefill")

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from clustersim import inputs
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict
@@ -39,8 +40,8 @@ def refuse_graph(name: str) -> None:
 
 def _has_nodes(path: Path) -> bool:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(inputs.read_text(path, most=inputs.TEXT_BYTES))
+    except (InputError, ValueError, RecursionError):
         return False  # whoever reads it says what is wrong
     return isinstance(found, dict) and "nodes" in found
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from clustersim.catalog import names, path_of
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.inputs import is_file
 from clustersim.scenario.document import read_mapping
 
 
@@ -24,7 +25,7 @@ def layout(name: str) -> dict[str, Any]:
         When there is none, or it cannot be read.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else path_of("dashboards", name)
-    if not path.is_file():
+    if not is_file(path):
         known = names("dashboards")
         raise InputError(Problem(path="--layout", message=f"no dashboard {name!r}{did_you_mean(name, known)}"))
-    return dict(read_mapping(path).data)
+    return dict(read_mapping(path, "dashboard", ("figures",)).data)

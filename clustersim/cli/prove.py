@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clustersim.cli import options
 from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
@@ -23,17 +24,22 @@ from clustersim.scenario.scenario import Scenario
 @click.option(
     "--orders", type=click.IntRange(min=0), default=2, show_default=True, help="Random orders to execute as well."
 )
+@options.allow_code
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def prove(ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders: int, as_json: bool) -> None:
+def prove(
+    ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders: int, allow_code: bool, as_json: bool
+) -> None:
     """Prove the plan of SCENARIO (a path, or the name of one that ships) by execution.
 
     The step graphs run as a dataflow program in float64 on a small model of the same structure: in the order of the
     program, in that of a recorded timeline, and in random legal orders. Logits and greedy tokens must be those of the
-    unsharded model. Exit status 0: they are, 1: they are not, or the plan is illegal, 2: the scenario can't be read.
+    unsharded model. The steps are decided by a scheduler of ours: one of SCENARIO's own is not needed, and only with
+    --allow-code is it made, to see that it can be. Exit status 0: they are, 1: they are not, or the plan is illegal,
+    2: the scenario can't be read.
     """
     refuse_graph(scenario)
-    loaded = load(scenario, overrides)
+    loaded = load(scenario, overrides, allow_code=allow_code)
     found = prove_scenario(loaded, orders=orders)
     if as_json:
         print_json(found.verdict.as_json())

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from clustersim.cli import options
 from clustersim.cli.layouts import overview
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
@@ -39,6 +40,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="For replicas that share nothing [cores].")
 @click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
+@options.allow_code
 @click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
 @click.pass_context
 def run(
@@ -53,6 +55,7 @@ def run(
     processes: int | None,
     vllm_json: Path | None,
     save_detailed: bool,
+    allow_code: bool,
     audit: bool,
 ) -> None:
     """Simulate SCENARIO (a path, or the name of one that ships)."""
@@ -60,13 +63,14 @@ def run(
         raise click.UsageError("--save-detailed says what --vllm-json writes; add --vllm-json FILE")
     started = time.perf_counter()
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
-    loaded = load(scenario, chosen)
+    loaded = load(scenario, chosen, allow_code=allow_code or None)
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
     refuse_if_too_large(loaded)
     verdict = check_scenario(loaded)
     if verdict.violations:
         _refuse(ctx, loaded, verdict, as_json=as_json)
         return
+    loaded.refuse_code()
     if vllm_json is not None:
         check_file(vllm_json)
     check_writable(target)

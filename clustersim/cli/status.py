@@ -13,7 +13,8 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, TextIO
+from itertools import islice
+from typing import Final
 
 import click
 
@@ -26,6 +27,7 @@ from clustersim.errors import (
     InputError,
     Problem,
 )
+from clustersim.inputs import line_of
 
 ILLEGAL: Final = 1
 UNUSABLE_INPUT: Final = 2
@@ -109,13 +111,13 @@ def problems_text(problems: Sequence[Problem], texts: Mapping[str, str] | None =
 
 
 def _excerpt(problem: Problem, texts: Mapping[str, str]) -> list[str]:
-    if problem.file is None or problem.line is None:
+    if problem.file is None or problem.line is None or not problem.quotes:
         return []
-    try:
-        with _opened(problem.file, texts) as file:
-            text = next((line for number, line in enumerate(file, 1) if number == problem.line), None)
-    except (OSError, UnicodeDecodeError):
-        return []
+    given = texts.get(problem.file)
+    if given is None:
+        text = line_of(problem.file, problem.line)
+    else:
+        text = next(islice(io.StringIO(given), problem.line - 1, None), None)
     if text is None:
         return []
     text = text.rstrip("\n").replace("\t", " ")
@@ -126,10 +128,6 @@ def _excerpt(problem: Problem, texts: Mapping[str, str]) -> list[str]:
         f"   | {text[first : first + _WIDEST_LINE]}",
         f"   | {' ' * (problem.column - 1 - first)}^",
     ]
-
-
-def _opened(name: str, texts: Mapping[str, str]) -> TextIO:
-    return io.StringIO(texts[name]) if name in texts else open(name, encoding="utf-8-sig")
 
 
 def _defect_text(error: Exception) -> str:

@@ -8,6 +8,7 @@ profiles (``size`` in bytes, times in ms).
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.collective.constants import Family
@@ -58,8 +60,7 @@ class Measurement:
 
 def read_aiconfigurator(path: Path, system: str) -> list[Measurement]:
     """Read the rows of one system, such as ``h100_sxm``; rows without a message size are left out."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["system"] == system and row["message_size"]]
+    rows = [row for row in _rows(path) if row["system"] == system and row["message_size"]]
     return [
         Measurement(
             kind=_KINDS.get(row["op_name"], row["op_name"]),
@@ -77,8 +78,7 @@ def read_aiconfigurator(path: Path, system: str) -> list[Measurement]:
 
 def read_vidur(path: Path) -> list[Measurement]:
     """Read one of Vidur's network profiles (``all_reduce.csv`` or ``send_recv.csv``): its medians."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows(path)
     return [
         Measurement(
             kind=_KINDS.get(row["collective"], row["collective"]),
@@ -99,8 +99,7 @@ def read_deepep(path: Path, system: str) -> list[Measurement]:
 
     The payload is its time × its bandwidth: what one rank sends for all its tokens and experts.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["system"] == system]
+    rows = [row for row in _rows(path) if row["system"] == system]
     return [
         Measurement(
             kind="all_to_all",
@@ -181,6 +180,10 @@ def _work(topology: Topology, algorithm: str, kind: str, devices: int, nodes: in
     group = group_of(topology, tuple(members))
     traffic = ALGORITHMS[kind][algorithm].build(group)
     return price(group, kind, algorithm, traffic, Family()), traffic
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(inputs.read_text(path, most=inputs.TEXT_BYTES), newline="")))
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.clock import FloatArray
 from clustersim.cost.fit import MOE
 from clustersim.cost.points import MeasuredPoints
@@ -84,13 +85,7 @@ _Read = tuple[str, dict[str, FloatArray], FloatArray, Any]
 
 
 def _columns(path: Path) -> Columns:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise InputError(Problem(message=f"cannot be read: {error}", file=str(path))) from error
+    table = inputs.read_parquet(path)
     return {name: np.asarray(table.column(name).to_pylist()) for name in table.column_names}
 
 

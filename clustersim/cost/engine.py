@@ -55,6 +55,8 @@ class Engine:
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
+COSTS: Final = tuple(_YAML_KEYS.values())[1:]
+"""Keys of an engine's file, but for where it is from."""
 
 
 def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:

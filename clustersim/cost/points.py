@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.clock import FloatArray
 from clustersim.cost.precision import DTYPE_BYTES
 from clustersim.cost.protocol import OPTIONAL_KEYS, SHAPE_KEYS
@@ -84,12 +85,12 @@ def read_points(path: Path) -> tuple[MeasuredPoints, ...]:
     try:
         header, rows = _csv_rows(path) if path.suffix == ".csv" else _parquet_rows(path)
         return _gather(path, header, rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise InputError(Problem(message=f"cannot be read: {error}", file=str(path))) from error
 
 
 def _csv_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, object]]]]:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = inputs.read_text(path, most=inputs.TEXT_BYTES).splitlines()
     reader = csv.reader(lines)
     header = [name.strip() for name in next(reader, [])]
 
@@ -106,13 +107,7 @@ def _csv_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, o
 
 
 def _parquet_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, object]]]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(Problem(message=f"is not a Parquet file: {error}", file=str(path))) from error
+    table = inputs.read_parquet(path, wanted="expected measurements")
     return list(table.column_names), ((row, values) for row, values in enumerate(table.to_pylist(), start=1))
 
 
@@ -137,6 +132,9 @@ def _gather(
 
 
 def _header_problems(path: Path, header: list[str]) -> list[Problem]:
+    if header and not inputs.recognised(header, _COLUMNS):
+        message = f"is no table of measurements: it has none of the columns {', '.join(_COLUMNS[:3])} …"
+        return [Problem(message=message, file=str(path))]
     unknown = [f"unknown column {name!r}{did_you_mean(name, _COLUMNS)}" for name in header if name not in _COLUMNS]
     missing = [f"has no column {name!r}" for name in ("op", "seconds") if name not in header]
     twice = [f"has the column {name!r} twice" for name in dict.fromkeys(header) if header.count(name) > 1]

@@ -51,8 +51,11 @@ def parsed(text: str, file: str | None = None) -> Any:
         )
     except json.JSONDecodeError as error:
         raise InputError(
-            Problem(file=file, line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}")
-        ) from None
+            Problem(
+                file=file, line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}",
+                quotes='"nodes"' in text,
+            )
+        ) from None  # fmt: skip
     except RecursionError:
         raise InputError(Problem(file=file, message="nested too deeply for a graph")) from None
     except _SuspectError:

@@ -4,6 +4,8 @@ It is loaded wherever clustersim is installed, so it imports nothing of clusters
 
 ``pytest scenarios/``
     Every YAML file with ``model``, ``expect`` and another key of a scenario is a test: what it expects must hold.
+    A scheduler or router of a scenario's own is Python code, and runs only with ``--allow-code``, with
+    ``clustersim_allow_code = true`` in the settings of the project's pytest, or with ``CLUSTERSIM_ALLOW_CODE=1``.
 ``simulate(scenario, **{"plan.tp": 4})``
     A path (relative to the test's file, or to the working directory) or the name of a scenario that ships; keywords
     are the paths of ``--set``. The result has ``summary``, ``requests``, ``timeline`` and ``legal``.
@@ -28,16 +30,25 @@ if TYPE_CHECKING:
     from clustersim.run.simulate import RunResult
 
 UPDATE: Final = "--update-golden"
+ALLOW_CODE: Final = "--allow-code"
+ALLOW_CODE_INI: Final = "clustersim_allow_code"
+_ALLOWED: Final = "run Python that scenarios name: their own schedulers and routers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take a setting of the project: whether its scenarios may bring code."""
+    parser.addini(ALLOW_CODE_INI, type="bool", default=False, help=_ALLOWED)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
-    """Offer ``--update-golden``, unless the project that is tested has an option of that name itself."""
+    """Offer ``--update-golden`` and ``--allow-code``, unless the project has an option of that name itself."""
     yield
     missing = object()
-    if early_config.getoption(UPDATE, default=missing) is missing:
-        words = "rewrite goldens with what comes out now; each test that rewrites one fails"
-        parser.getgroup("clustersim").addoption(UPDATE, action="store_true", default=False, help=words)
+    golden = "rewrite goldens with what comes out now; each test that rewrites one fails"
+    for name, words in ((UPDATE, golden), (ALLOW_CODE, _ALLOWED)):
+        if early_config.getoption(name, default=missing) is missing:
+            parser.getgroup("clustersim").addoption(name, action="store_true", default=False, help=words)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
@@ -54,10 +65,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFi
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Callable[..., Simulated]:
     """Return ``simulate(scenario, **overrides)``; an illegal plan is checked and not simulated."""
+    from clustersim.pytest_plugin.scenario_file import allows_code
     from clustersim.pytest_plugin.simulated import simulated
 
     def run(scenario: str | Path, **overrides: Any) -> Simulated:
-        return simulated(scenario, overrides, beside=request.path.parent)
+        return simulated(scenario, overrides, beside=request.path.parent, allow_code=allows_code(request.config))
 
     return run
 

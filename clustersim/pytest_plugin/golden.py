@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from clustersim import inputs
 from clustersim.errors import InputError
 from clustersim.pytest_plugin.difference import difference
 from clustersim.pytest_plugin.simulated import Simulated
@@ -116,7 +117,7 @@ def counts(timeline: Timeline) -> dict[str, int]:
 
 def read_golden(path: Path) -> Stored:
     """Read a golden file; tables that this version can't read are none."""
-    head_text, _, packed = path.read_text(encoding="utf-8").partition("\n\n")
+    head_text, _, packed = inputs.read_text(path, most=inputs.RECORD_BYTES).partition("\n\n")
     head = dict(line.split(": ", 1) for line in head_text.splitlines()[1:] if ": " in line)
     if not packed.strip():
         return Stored(head=head, timeline=None, why_not="it was too large to be stored whole; give it fewer requests")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from clustersim.pytest_plugin import ALLOW_CODE, ALLOW_CODE_INI
+
 if TYPE_CHECKING:
     from clustersim.errors import Problem
     from clustersim.scenario.scenario import Scenario
@@ -35,9 +37,12 @@ def is_test(path: Path, *, named: bool = False) -> bool:
     """
     if not named and path.name == "scenario.yaml" and path.with_name("verdict.json").exists():
         return False
+    from clustersim.errors import InputError
+    from clustersim.inputs import DOCUMENT_BYTES, read_bytes
+
     try:
-        raw = path.read_bytes()
-    except OSError:
+        raw = read_bytes(path, most=DOCUMENT_BYTES)
+    except InputError:
         return False
     text = raw.decode("utf-16" if raw.startswith(_UTF16) else "utf-8-sig", errors="replace").replace("\r\n", "\n")
     return _is_scenario(_KEY.findall(text)) and _is_scenario(_top_keys(text))
@@ -71,6 +76,11 @@ def _beginning_lines(text: str) -> set[str]:
     }
 
 
+def allows_code(config: pytest.Config) -> bool | None:
+    """Whether the project or the command line allows Python of scenarios to run; None: as the environment has it."""
+    return bool(config.getini(ALLOW_CODE_INI)) or config.getoption(ALLOW_CODE, default=False) is True or None
+
+
 class ScenarioFile(pytest.File):
     """A YAML file with a scenario; it holds one test, ``expect``."""
 
@@ -94,7 +104,7 @@ class ScenarioItem(pytest.Item):
         from clustersim.errors import InputError
 
         try:
-            problems = failures(self.path)
+            problems = failures(self.path, allow_code=allows_code(self.config))
         except InputError as error:
             problems = error.problems
         if problems:
@@ -111,7 +121,7 @@ class ScenarioItem(pytest.Item):
         return self.path, None, f"{self.path.name}: expect"
 
 
-def failures(path: Path) -> Sequence[Problem]:
+def failures(path: Path, *, allow_code: bool | None = None) -> Sequence[Problem]:
     """Run a scenario and return what of its ``expect`` does not hold, at its place in the file.
 
     What it records is audited, as ``clustersim run`` does. What is illegal before it runs is not simulated: it meets
@@ -121,7 +131,7 @@ def failures(path: Path) -> Sequence[Problem]:
     from clustersim.pytest_plugin.simulated import simulated
     from clustersim.run.legality import problem
 
-    result = simulated(path, {}, beside=path.parent)
+    result = simulated(path, {}, beside=path.parent, allow_code=allow_code)
     scenario, places = result.scenario, expectation_paths(result.scenario)
     found: list[Problem] = []
     for expectation in scenario.expect:

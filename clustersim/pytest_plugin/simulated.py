@@ -66,7 +66,9 @@ class Simulated:
         return self.run
 
 
-def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Path) -> Simulated:
+def simulated(
+    scenario: str | Path, overrides: Mapping[str, Any], *, beside: Path, allow_code: bool | None = None
+) -> Simulated:
     """Load a scenario, check plan and step graphs, and where they are legal simulate it and audit what was recorded.
 
     Parameters
@@ -78,6 +80,8 @@ def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Pat
         Path as ``--set`` has it → value as plain data, such as ``{"plan.tp": 4}``.
     beside : Path
         Folder of whoever asks.
+    allow_code : bool, optional
+        Whether Python that the scenario names may run; see :func:`clustersim.scenario.load.load`.
 
     Raises
     ------
@@ -86,7 +90,7 @@ def simulated(scenario: str | Path, overrides: Mapping[str, Any], *, beside: Pat
     """
     started = time.perf_counter()
     changes = [f"{path}={json.dumps(value, ensure_ascii=False, default=str)}" for path, value in overrides.items()]
-    loaded = load(_found(scenario, beside), changes)
+    loaded = load(_found(scenario, beside), changes, allow_code=allow_code)
     verdict = check_scenario(loaded)
     if verdict.violations:
         named = {"name": loaded.name, "digest": loaded.digest, "seed": loaded.seed}

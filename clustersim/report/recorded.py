@@ -110,7 +110,7 @@ def read_recorded(path: Path) -> RecordedRun:
         When a file is missing, cannot be read, can't be what a run wrote, or is of another scenario.
     """
     run, verdict = read_run(path), _stored_verdict(path / "verdict.json")
-    scenario = load(path / "scenario.yaml")
+    scenario = load(path / "scenario.yaml", allow_code=False)
     arrivals = scenario.requests()
     refuse_other_plan(run.timeline, scenario, len(arrivals), path)
     return RecordedRun(run=run, scenario=scenario, arrivals=arrivals, kv_blocks=kv_blocks(scenario), verdict=verdict)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.graph.foreign import ForeignGraph, read_graph
 from clustersim.graph.json_text import located, parsed
@@ -46,7 +47,7 @@ def check_foreign(path: Path) -> Verdict:
 
 def graph_at(path: Path) -> ForeignGraph:
     """Read a step graph in a file; see :func:`check_foreign` for the errors."""
-    return graph_in(_text(path), str(path))
+    return graph_in(inputs.read_text(path, most=inputs.TEXT_BYTES), str(path))
 
 
 def graph_in(text: str, file: str) -> ForeignGraph:
@@ -158,13 +159,6 @@ def _of_step(found: ForeignGraph) -> Iterator[Problem]:
         yield Problem(path="step", message=f"more SP ranks than the plan has ({degree})")
     elif not all(batch.windowed_keys.values()):
         yield Problem(path="step.windowed_keys", message="expected keys in each window, one number per SP rank")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Problem(file=str(path), message=f"can't be read: {error}")) from None
 
 
 def _document(text: str, file: str) -> Mapping[str, Any]:

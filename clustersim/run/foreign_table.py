@@ -7,6 +7,7 @@ line (of Parquet: row) and column.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.run.foreign_cells import numbers, text_of
 
@@ -137,16 +139,14 @@ def _run_of(path: Path) -> Path | None:
 def _csv(path: Path) -> tuple[dict[str, Any], list[int]]:
     rows: list[list[str]] = []
     lines: list[int] = []
+    text = inputs.read_text(path, most=inputs.TEXT_BYTES)
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            for row in reader:
-                if row:
-                    rows.append(row)
-                    lines.append(reader.line_num)
-    except OSError as error:
-        raise InputError(Problem(file=str(path), message=f"cannot be read: {error.strerror}")) from None
-    except (ValueError, csv.Error) as error:
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
         raise InputError(Problem(file=str(path), message=f"cannot be read as CSV: {error}")) from None
     head = [name.strip() for name in rows[0]] if rows else []
     _refuse_twins(path, head)
@@ -159,13 +159,8 @@ def _csv(path: Path) -> tuple[dict[str, Any], list[int]]:
 
 def _parquet(path: Path) -> tuple[dict[str, Any], None]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise InputError(Problem(file=str(path), message=f"cannot be read: {said}")) from None
+    table = inputs.read_parquet(path)
     _refuse_twins(path, table.column_names)
     found: dict[str, Any] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -185,6 +180,9 @@ def _table_of(path: Path, found: list[str]) -> str:
     name = next((name for name, needed in NEEDED.items() if set(needed) <= set(found)), None)
     if "first_step" in found or (name == "steps" and "count" in found):
         message = "has rows for several steps, as the files of a run of clustersim have; audit its run directory"
+        raise InputError(Problem(file=str(path), message=message))
+    if name is None and not inputs.recognised(found, {column for needed in NEEDED.values() for column in needed}):
+        message = "is no table: it has none of the columns of spans, facts, steps and the others that audit reads"
         raise InputError(Problem(file=str(path), message=message))
     if name is None:
         message = f"columns {', '.join(found) or '(none)'} are those of no table; expected all of " + " or ".join(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,11 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
+from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
+
+FEW: Final = 100
+"""Requests that are drawn to see whether they can be."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,11 +101,12 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
     Raises
     ------
     InputError
-        When the trace is broken, the model does not fit into the devices, or a group can't run the algorithm that is
-        named for its collective.
+        When code of the scenario may not run, or the trace is broken, the model does not fit into the devices, or a
+        group can't run the algorithm that is named for its collective.
     StallError
         When the simulation cannot go on.
     """
+    scenario.refuse_code()
     requests = scenario.requests()
     given = replay_input(scenario, requests)
     started = time.perf_counter()
@@ -210,6 +215,22 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
         faults=scenario.faults,
         host=host_pool(scenario),
     )
+
+
+def refuse_unreadable(scenario: Scenario) -> None:
+    """Read the files that simulating would read: its trace, or some requests that are drawn, and its measurements.
+
+    Raises
+    ------
+    InputError
+        As simulating would.
+    """
+    drawn = scenario.workload
+    if isinstance(drawn, DrawnWorkload):
+        scenario = replace(scenario, workload=replace(drawn, requests=min(drawn.requests, FEW)))
+    scenario.requests()
+    for one in scenario.each_pool():
+        cost_model(one)
 
 
 def refusals(scenario: Scenario) -> tuple[Problem, ...]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.scenario.scalars import kind_of
+from clustersim import inputs
+from clustersim.errors import InputError, Problem
+from clustersim.inputs import resolved
 from clustersim.scenario.tree import Node, compose
 
 KeyPath = tuple[str | int, ...]
 """Where a value lies in a document, such as ``("plan", "stages", "cuts", 0)``."""
 
+MOST_NAMED: Final = 12
+"""Keys that a message lists."""
+_KEYS: Final = re.compile(r"""^[ \t{"']*([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_\-/]+")
 
 
@@ -93,9 +97,7 @@ class Document:
                 path = path[: max(path.rfind("."), path.rfind("["), 0)]
             mark = self.mark(known.get(path, prefix))
             whole = ".".join(part for part in (dotted(prefix), problem.path) if part)
-            found.append(
-                Problem(message=problem.message, file=mark.file, line=mark.line, column=mark.column, path=whole)
-            )
+            found.append(replace(problem, file=mark.file, line=mark.line, column=mark.column, path=whole))
         return found
 
 
@@ -114,7 +116,7 @@ def dotted(path: KeyPath) -> str:
 def shown(path: Path) -> str:
     """Return how errors name a file: relative to the working directory where it lies inside it."""
     try:
-        return str(path.resolve().relative_to(Path.cwd().resolve()))
+        return str(resolved(path).relative_to(resolved(Path.cwd())))
     except (ValueError, OSError):
         return str(path)
 
@@ -167,39 +169,8 @@ def parse_json(text: str, file: str) -> Document:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file.
-
-    Raises
-    ------
-    InputError
-        When it is missing (with the nearest name in its folder), a directory, not readable or not UTF-8.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(Problem(message=_missing(path), file=shown(path))) from None
-    except IsADirectoryError:
-        message = "is a directory; expected a file"
-        raise InputError(Problem(message=message, file=shown(path))) from None
-    except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        raise InputError(Problem(message=message, file=shown(path))) from None
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        column = error.start - raw.rfind(b"\n", 0, error.start)
-        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text; save the file as UTF-8"
-        raise InputError(Problem(message=message, file=shown(path), line=line, column=column)) from None
-
-
-def _missing(path: Path) -> str:
-    try:
-        names = sorted(entry.name for entry in path.parent.iterdir())
-    except OSError:
-        return f"no such file: the folder {shown(path.parent)!r} does not exist"
-    guess = did_you_mean(path.name, names)
-    return f"no such file{guess}" if "did you mean" in guess else "no such file"
+    """Return the text of a UTF-8 file; see :func:`clustersim.inputs.read_text` for the errors."""
+    return inputs.read_text(path, most=inputs.DOCUMENT_BYTES, name=shown(path))
 
 
 def read_document(path: Path) -> Document:
@@ -208,13 +179,43 @@ def read_document(path: Path) -> Document:
     return parse_json(text, shown(path)) if path.suffix == ".json" else parse_yaml(text, shown(path))
 
 
-def read_mapping(path: Path) -> Document:
-    """Read a file that must hold a mapping at its top; see :func:`read_document`."""
-    document = read_document(path)
+def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
+    """Read a file that must hold a mapping at its top.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+        What it should be, such as ``model``.
+    known : collection of str
+        Keys at its top. A file with none of them is something else, and nothing of it is quoted.
+
+    Raises
+    ------
+    InputError
+        Also with line and column where it is no YAML.
+    """
+    text = read_text(path)
+    try:
+        document = parse_json(text, shown(path)) if path.suffix == ".json" else parse_yaml(text, shown(path))
+    except InputError as error:
+        if inputs.recognised(_KEYS.findall(text), known):
+            raise
+        raise InputError(_unquoted(problem, kind) for problem in error.problems[:1]) from None
     if document.data is None:
         message = "is empty; expected a mapping of keys, such as 'name: my-scenario'"
         raise InputError(Problem(message=message, file=document.file))
     if not isinstance(document.data, dict):
-        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {kind_of(document.data)}"
-        raise InputError(document.problem((), message))
+        found = "a list" if isinstance(document.data, list) else "a lone value"
+        message = f"expected a mapping of keys, such as 'name: my-scenario', but found {found}"
+        raise InputError(replace(document.problem((), message), quotes=False))
+    if not inputs.recognised(document.data, known):
+        message = f"is no {kind}: it has none of the keys {', '.join(sorted(known)[:MOST_NAMED])}"
+        raise InputError(Problem(message=message, file=document.file))
     return document
+
+
+def _unquoted(problem: Problem, kind: str) -> Problem:
+    """Say that a file can't be read, and nothing of what is in it."""
+    plain = problem.message.startswith("not valid")  # the words of the parser
+    return replace(problem, message=problem.message if plain else f"not readable as a {kind}", quotes=False)

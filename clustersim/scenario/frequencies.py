@@ -10,13 +10,16 @@ import re
 from pathlib import Path
 from typing import Final
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem
+from clustersim.inputs import resolved
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.scenario.document import Document, KeyPath, dotted, shown
 from clustersim.scenario.lookup import find_file
 from clustersim.units import plural
 
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]+")
+_NUMERIC: Final = re.compile(r"[0-9.eE+_-]{1,40}|[-+]?(?:nan|inf)", re.IGNORECASE)
 _LEAST: Final = 1e-99
 _MOST: Final = 1e99
 """What shares of a sum can be computed of without running out of exponents (assumed; nothing is counted so often)."""
@@ -30,7 +33,7 @@ def frequency_file(document: Document, path: KeyPath, text: str) -> Path:
     found = find_file(
         text, kind="frequency", mark=document.mark(path), path=dotted(path), base=Path(document.file).parent
     )
-    return found.resolve()
+    return resolved(found)
 
 
 def read_frequencies(path: Path) -> Rows:
@@ -42,11 +45,7 @@ def read_frequencies(path: Path) -> Rows:
         With line and column of the first cells that are no number from 0, and lines that are of another length.
     """
     name = shown(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(Problem(message=f"cannot be read: {reason}", file=name)) from None
+    text = inputs.read_text(path, most=inputs.TEXT_BYTES, name=name)
     rows: list[tuple[float, ...]] = []
     problems: list[Problem] = []
     for line, written in enumerate(text.splitlines(), start=1):
@@ -59,9 +58,10 @@ def read_frequencies(path: Path) -> Rows:
                 found.append(float(value))
             else:
                 begins = column + len(cell) - len(cell.lstrip())
-                short = value if len(value) <= 40 else f"{value[:37]}..."
-                message = f"found {short!r}; expected how often an expert is visited, as 0 or from 1e-99 to 1e99"
-                problems.append(Problem(message=message, file=name, line=line, column=begins))
+                numeric = _NUMERIC.fullmatch(value) is not None  # nothing of a file of something else is quoted
+                short = repr(value) if numeric else "text" if value else "nothing"
+                message = f"found {short}; expected how often an expert is visited, as 0 or from 1e-99 to 1e99"
+                problems.append(Problem(message=message, file=name, line=line, column=begins, quotes=numeric))
             column += len(cell) + 1
         if rows and len(found) != len(rows[0]) and not problems:
             message = f"has {len(found)} numbers, where the first line has {len(rows[0])}; expected one per expert"

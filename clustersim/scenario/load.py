@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from clustersim import inputs
 from clustersim.clock import to_ns
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
@@ -18,10 +19,11 @@ from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.inputs import resolved
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping, shown
 from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
@@ -36,11 +38,14 @@ from clustersim.scenario.swaps import check_swaps
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
+from clustersim.serving.user_class import code_allowed
 
 Value = TypeVar("Value")
+TELLING: Final = tuple(key for key in ScenarioPart.model_fields if key != "name")
+"""Keys by which a file is recognised as a scenario."""
 
 
-def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+def load(path_or_name: str | Path, overrides: Sequence[str] = (), *, allow_code: bool | None = None) -> Scenario:
     """Load a scenario.
 
     Parameters
@@ -49,6 +54,9 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         A YAML file, or the name of one that ships with clustersim.
     overrides : sequence of str
         Changes such as ``plan.tp=8``; see :mod:`clustersim.scenario.overrides`.
+    allow_code : bool, optional
+        Whether a scheduler or router in a Python file of its own may run; without, whether ``CLUSTERSIM_ALLOW_CODE``
+        is 1. Where it may not, the scenario can be checked, and not simulated.
 
     Raises
     ------
@@ -56,12 +64,12 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         With every problem of the scenario and of the files that it names, in order of position.
     """
     file = path_or_name if isinstance(path_or_name, Path) else find_scenario(path_or_name)
-    document = apply_overrides(read_mapping(file), overrides, SHORTHANDS)
+    document = apply_overrides(read_mapping(file, "scenario", TELLING), overrides, SHORTHANDS)
     document.data.setdefault("name", file.stem)
-    return build_scenario(document)
+    return build_scenario(document, allow_code=code_allowed(allow_code))
 
 
-def build_scenario(document: Document) -> Scenario:
+def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     """Build a scenario from its document; see :func:`load`."""
     try:
         part = validate(document)
@@ -86,9 +94,9 @@ def build_scenario(document: Document) -> Scenario:
     pools: tuple[Pool, ...] | None = ()
     if part.plan.prefill is None:
         plan = attempt(lambda: build_plan(part.plan, document, topology))
-        serving = attempt(lambda: build_serving(part.serving, document))
+        serving = attempt(lambda: build_serving(part.serving, document, allow_code=allow_code))
     else:
-        pools = attempt(lambda: _pools(part, document, topology))
+        pools = attempt(lambda: _pools(part, document, topology, allow_code))
         plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
     if model is not None:
         for one in _plans(part, plan, pools):
@@ -173,10 +181,10 @@ def _check_kinds(topology: Topology, plan: ParallelPlan | None, pools: tuple[Poo
         raise InputError(document.problem(("cost", "table"), message))
 
 
-def _pools(part: ScenarioPart, document: Document, topology: Topology | None) -> tuple[Pool, ...]:
+def _pools(part: ScenarioPart, document: Document, topology: Topology | None, allow_code: bool) -> tuple[Pool, ...]:
     plans = build_pool_plans(part.plan, document, topology)
     return tuple(
-        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, name, document))
+        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, name, document, allow_code=allow_code))
         for name, plan in zip(POOLS, plans, strict=True)
     )
 
@@ -266,7 +274,7 @@ def _cost_table(part: ScenarioPart, document: Document) -> Path | None:
         path=dotted(path),
         base=Path(document.file).parent,
     )
-    return found.resolve()
+    return resolved(found)
 
 
 def _check_collectives(part: ScenarioPart, document: Document) -> None:
@@ -312,5 +320,4 @@ def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, s
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(inputs.read_bytes(path, most=inputs.PARQUET_BYTES, name=shown(path))).hexdigest()

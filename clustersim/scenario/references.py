@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clustersim.cost.engine import Engine, engine_from_mapping
+from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.inputs import resolved
 from clustersim.model.architecture import ModelSpec
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
@@ -18,6 +19,11 @@ from clustersim.scenario.lookup import find
 from clustersim.scenario.scalars import kind_of
 
 _MODEL_KEYS: Final = ("name", "source", "published", "config")
+_TELLING: Final = (
+    "config", "model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "n_embd",
+    "n_layer", "n_head", "d_model", "vocab_size", "text_config",
+)  # fmt: skip
+"""Keys by which a file is recognised as a model's, ours or Hugging Face's."""
 
 
 def name_in(document: Document, path: KeyPath, example: str) -> str:
@@ -70,7 +76,7 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
         return _inline_model(document, path)
     file = referred_file(document, path, folder="scenarios/models", kind="model", example="llama-3.1-8b")
     file = file / "config.json" if file.is_dir() else file
-    read = read_mapping(file)
+    read = read_mapping(file, "model", _TELLING)
     bare = "config" not in read.data
     _known_keys(read, (), None if bare else _MODEL_KEYS)
     base = read.data if bare else read.data["config"]
@@ -126,7 +132,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         read, values = document, changes
     else:
         file = referred_file(document, path, folder="scenarios/engines", kind="engine", example="vllm-0.19")
-        name, read = _file_name(file), read_mapping(file)
+        name, read = _file_name(file), read_mapping(file, "engine", COSTS)
         values = {**{key: value for key, value in read.data.items() if key != "name"}, **changes}
     try:
         return engine_from_mapping(name, values), {"name": name, **values}
@@ -137,7 +143,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
 
 
 def _file_name(file: Path) -> str:
-    return file.resolve().parent.name if file.name == "config.json" else file.stem
+    return resolved(file).parent.name if file.name == "config.json" else file.stem
 
 
 def mapping_at(document: Document, path: KeyPath) -> Mapping[str, Any]:

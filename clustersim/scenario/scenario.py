@@ -19,6 +19,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, shown
 from clustersim.scenario.expect import Expectation
 from clustersim.serving.config import ServingConfig
+from clustersim.serving.user_class import UserClass
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.requests import Requests
 from clustersim.workload.trace import read_trace
@@ -153,6 +154,22 @@ class Scenario:
             for place, plan in zip(places, plans, strict=True)
             if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1)
         ]
+        if problems:
+            raise InputError(problems)
+
+    def refuse_code(self) -> None:
+        """Refuse to go on where Python of the scenario would have to run, and nobody agreed to that.
+
+        Raises
+        ------
+        InputError
+            At each place, with what would run and how it is allowed.
+        """
+        problems = []
+        for key in ("scheduler", "router"):
+            named = getattr(self.serving, key)
+            if isinstance(named, UserClass) and not named.allowed:
+                problems.append(self.problem(f"serving.{key}", named.refusal))
         if problems:
             raise InputError(problems)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
+from clustersim.inputs import resolved
 from clustersim.scenario.document import Document, dotted
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.schema import POOLS, OrderPart, PoolServingPart, ServingPart
@@ -22,8 +23,10 @@ DEFAULT_HOST_KV_BYTES: Final = 4.0 * 2**30
 """Per device: vLLM 0.6's ``--swap-space`` (engine/arg_utils.py; general knowledge, not re-fetched)."""
 
 
-def build_serving(part: ServingPart, document: Document) -> ServingConfig:
+def build_serving(part: ServingPart, document: Document, *, allow_code: bool = False) -> ServingConfig:
     """Return the serving configuration; a user's file must exist and have the class that is named.
+
+    With ``allow_code`` the file is run to find it, else its text is looked at.
 
     Raises
     ------
@@ -35,7 +38,7 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     ways = part.router_options if part.router == "prefix_aware" else {}
     for key in METHODS:
         try:
-            chosen[key] = _named(key, getattr(part, key), getattr(part, f"{key}_options"), document)
+            chosen[key] = _named(key, getattr(part, key), getattr(part, f"{key}_options"), document, allow_code)
         except InputError as error:
             problems += error.problems
     if problems:
@@ -52,7 +55,7 @@ def build_serving(part: ServingPart, document: Document) -> ServingConfig:
     )  # fmt: skip
 
 
-def build_pool_serving(part: ServingPart, name: str, document: Document) -> ServingConfig:
+def build_pool_serving(part: ServingPart, name: str, document: Document, *, allow_code: bool = False) -> ServingConfig:
     """Return the serving configuration of one of two pools: its own keys, else those of ``serving``.
 
     Prefixes are cached where prompts are computed: a decode pool computes only what it has preempted.
@@ -62,7 +65,7 @@ def build_pool_serving(part: ServingPart, name: str, document: Document) -> Serv
     own = {"scheduler": POOL_SCHEDULER} | {key: value for key, value in own.items() if value is not None}
     if name == "decode":
         own["prefix_caching"] = False
-    return build_serving(part.model_copy(update=own), document)
+    return build_serving(part.model_copy(update=own), document, allow_code=allow_code)
 
 
 def _order(part: OrderPart) -> Order:
@@ -72,13 +75,14 @@ def _order(part: OrderPart) -> Order:
     return Order(by=part.by, patience_ns=given)
 
 
-def _named(key: str, text: str, options: dict[str, Any], document: Document) -> str | UserClass:
+def _named(key: str, text: str, options: dict[str, Any], document: Document, allowed: bool) -> str | UserClass:
     """Return a name that ships, or the class of a file."""
     if ":" not in text:
         return text
     path = user_file(document, key, text)
-    user = UserClass(path=str(path), name=text.rpartition(":")[2], method=METHODS[key], options=options)
-    user.made()
+    name = text.rpartition(":")[2]
+    user = UserClass(path=str(path), name=name, method=METHODS[key], options=options, allowed=allowed)
+    user.made() if allowed else user.seen()
     return user
 
 
@@ -92,4 +96,4 @@ def user_file(document: Document, key: str, text: str) -> Path:
         path=dotted(place),
         base=Path(document.file).parent,
     )
-    return found.resolve()
+    return resolved(found)

@@ -42,7 +42,7 @@ def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[To
         read, inside, changes = document, path, {}
     else:
         file = referred_file(document, path, folder="topologies", kind="topology", example="dgx-h100")
-        read, inside = read_mapping(file), ()
+        read, inside = read_mapping(file, "topology", ("fabric", "device", "nodes")), ()
         changes = {key: value for key, value in written.items() if key != "name"}
     base: dict[str, Any] = {"name": "inline"} | dict(mapping_at(read, inside))
     fabric = base.get("fabric")
@@ -141,7 +141,7 @@ def _device_document(document: Document, path: KeyPath, value: object) -> tuple[
         path=dotted(path),
         base=Path(document.file).parent,
     )
-    return read_mapping(file), ()
+    return read_mapping(file, "device", ("memory", "compute", "kernels", "collectives")), ()
 
 
 def _placed(

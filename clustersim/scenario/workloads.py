@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeVar
 
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.inputs import resolved
 from clustersim.scenario.document import Document, KeyPath, dotted
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.scenario import TraceWorkload
@@ -131,7 +132,7 @@ def trace_file(document: Document, path: KeyPath, text: str) -> Path:
     found = find_file(
         text, kind="trace", mark=document.mark(path), path=dotted(written), base=Path(document.file).parent
     )
-    return found.resolve()
+    return resolved(found)
 
 
 def _format_problems(name: str | None, document: Document, path: KeyPath) -> list[Problem]:

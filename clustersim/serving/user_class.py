@@ -1,21 +1,37 @@
-"""A class in a user's own Python file: found, made with its options, and asked with errors placed in that file."""
+"""A class in a user's own Python file: found, made with its options, and asked with errors placed in that file.
+
+Whoever wrote a scenario need not be who runs it: the file is run only where that one has said so. Without, its text
+is looked at, and nothing of it runs.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem, did_you_mean
 
+ALLOW_CODE: Final = "CLUSTERSIM_ALLOW_CODE"
+"""Environment variable that, as ``1``, allows code of scenarios to run."""
+
+_KINDS: Final = {"decide": "scheduler", "route": "router"}
 Answer = TypeVar("Answer")
 _LONGEST: Final = 200
+
+
+def code_allowed(said: bool | None = None) -> bool:
+    """Return whether Python that a scenario names may run: as was said, or else as the environment has it."""
+    return os.environ.get(ALLOW_CODE) == "1" if said is None else said
 
 
 def shown(value: object) -> str:
@@ -41,15 +57,49 @@ class UserClass:
         What it must be able to do, such as ``decide``.
     options : mapping
         Keyword arguments that it is made with.
+    allowed : bool
+        Whether whoever runs this agreed to run the file.
     """
 
     path: str
     name: str
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    allowed: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{Path(self.path).name}:{self.name}"
+
+    @property
+    def refusal(self) -> str:
+        """What is said where the file may not run."""
+        kind = _KINDS.get(self.method, self.method)
+        return (
+            f"a {kind} of one's own is Python code: it would run the file {self.path}, and class {self.name} of it, "
+            f"with all that you may do; read it, and allow it with --allow-code ({ALLOW_CODE}=1, or "
+            "load(…, allow_code=True))"
+        )
+
+    def seen(self) -> None:
+        """Look for the class and its method in the text of the file, and run nothing.
+
+        Raises
+        ------
+        InputError
+            When the file is no Python, or can't have such a class.
+        """
+        tree = self._parsed()
+        bound = _bound(tree)
+        if bound is not None and self.name not in bound:
+            raise self._without(self.name, [node.name for node in tree.body if isinstance(node, ast.ClassDef)])
+        found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == self.name), None)
+        if found is None or found.bases or found.keywords or found.decorator_list or (names := _bound(found)) is None:
+            return  # only running it would tell
+        message = "" if self.method in names else f"class {self.name} has no method {self.method}"
+        if not message and (wrong := _unfit(found, self.options)):
+            message = f"{self.name} can't be made: {wrong}"
+        if message:
+            raise InputError(Problem(file=self.path, line=found.lineno, message=message))
 
     def made(self) -> Any:
         """Return a fresh object of the class.
@@ -57,13 +107,14 @@ class UserClass:
         Raises
         ------
         InputError
-            When the file can't be run, has no such class, or the class no such method or other options.
+            When the file may not or can't be run, has no such class, or the class no such method or other options.
         """
+        if not self.allowed:
+            raise InputError(Problem(file=self.path, message=self.refusal))
         module = self._module()
         found = getattr(module, self.name, None)
         if not inspect.isclass(found):
-            own = [key for key, value in vars(module).items() if inspect.isclass(value)]
-            raise InputError(Problem(file=self.path, message=f"no class {self.name!r}{did_you_mean(self.name, own)}"))
+            raise self._without(self.name, [key for key, value in vars(module).items() if inspect.isclass(value)])
         if not callable(getattr(found, self.method, None)):
             raise InputError(Problem(file=self.path, message=f"class {self.name} has no method {self.method}"))
         try:
@@ -94,18 +145,66 @@ class UserClass:
         told = next(line for line in traceback.format_exception_only(error) if not line.startswith(" ")).strip()
         return InputError(Problem(file=self.path, line=lines[-1] if lines else None, message=f"{what} {told}"))
 
-    def _module(self) -> ModuleType:
-        spec = spec_from_file_location(f"clustersim_user_{Path(self.path).stem}", self.path)
-        if spec is None or spec.loader is None:
+    def _without(self, name: str, known: list[str]) -> InputError:
+        return InputError(Problem(file=self.path, message=f"no class {name!r}{did_you_mean(name, known)}"))
+
+    def _parsed(self) -> ast.Module:
+        """Return the text of the file as a tree."""
+        if not self.path.endswith(".py"):
             raise InputError(Problem(file=self.path, message="is not a Python file; expected one that ends in .py"))
-        module = module_from_spec(spec)
+        text = inputs.read_bytes(Path(self.path), most=inputs.CODE_BYTES)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(text, self.path)
+        except SyntaxError as error:
+            raise InputError(Problem(file=self.path, line=error.lineno, message=f"{error.msg}")) from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InputError(Problem(file=self.path, message=f"can't be read as Python: {error}")) from None
+
+    def _module(self) -> ModuleType:
+        """Run the file: its text as it stands there, never a compiled one beside it."""
+        tree = self._parsed()
+        module = ModuleType(f"clustersim_user_{Path(self.path).stem}")
+        module.__file__ = self.path
         sys.modules[module.__name__] = module  # dataclasses look their module up there
         try:
-            spec.loader.exec_module(module)
-        except SyntaxError as error:
-            raise InputError(Problem(file=self.path, line=error.lineno, message=f"{error.msg}")) from error
+            exec(compile(tree, self.path, "exec"), vars(module))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise self._problem("can't be run:", error) from error
         return module
+
+
+def _bound(tree: ast.Module | ast.ClassDef) -> set[str] | None:
+    """Return the names that a body may bind; None where only running it would tell."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.alias(name="*"):
+                return None
+            case ast.alias():
+                found.add((node.asname or node.name).partition(".")[0])
+            case ast.Call(func=ast.Name(id="exec" | "eval" | "globals" | "setattr" | "vars")):
+                return None
+    return found
+
+
+def _unfit(found: ast.ClassDef, options: Mapping[str, Any]) -> str:
+    """Return which options a class without bases can't be made with; nothing where only running it would tell."""
+    made = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    odd = any(node.decorator_list or node.args.kwarg or node.args.posonlyargs for node in made)
+    if odd or len(made) > 1 or (not made and {"__init__", "__new__"} & (_bound(found) or set())):
+        return ""
+    taken = [*made[0].args.args[1:], *made[0].args.kwonlyargs] if made else []
+    names = [one.arg for one in taken]
+    needed = names[: len(names) - len(made[0].args.kwonlyargs) - len(made[0].args.defaults)] if made else []
+    return next(
+        (f"it takes no option {name!r}{did_you_mean(name, names)}" for name in options if name not in names),
+        next((f"it needs the option {name!r}" for name in needed if name not in options), ""),
+    )

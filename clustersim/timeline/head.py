@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
@@ -47,8 +48,8 @@ def read_object(path: Path, types: Mapping[str, type]) -> dict[str, Any]:
         When it can't be read, is no object, or a value is missing or of another type.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found = json.loads(inputs.read_text(path, most=inputs.RECORD_BYTES))
+    except (ValueError, RecursionError) as error:
         message = f"cannot be read as JSON ({error}); expected what `clustersim run` wrote"
         raise InputError(Problem(file=str(path), message=message)) from None
     if not isinstance(found, dict):

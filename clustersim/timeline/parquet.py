@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from clustersim import inputs
 from clustersim.errors import InputError, Problem
+
+_WANTED: Final = "expected what `clustersim run` wrote"
 
 
 def write_table(path: Path, columns: Any) -> None:
@@ -30,9 +33,7 @@ def write_table(path: Path, columns: Any) -> None:
 
 def read_table(path: Path) -> dict[str, Any]:
     """Read a Parquet file as named numpy arrays; nulls become NaN in numbers and None in text."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
+    table = inputs.read_parquet(path, least=inputs.RECORDED_BYTES)
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
@@ -52,17 +53,7 @@ def read_columns(path: Path, types: Mapping[str, str], nullable: Collection[str]
     InputError
         When the file can't be read, or has other columns, types or nulls; every one of them is named.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(path).read()
-    except FileNotFoundError:
-        raise InputError(Problem(file=str(path), message="is missing; expected what `clustersim run` wrote")) from None
-    except (OSError, ValueError, pa.ArrowException) as error:
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
-        message = f"cannot be read as Parquet ({words}); expected what `clustersim run` wrote"
-        raise InputError(Problem(file=str(path), message=message)) from None
+    table = inputs.read_parquet(path, missing=f"is missing; {_WANTED}", wanted=_WANTED, least=inputs.RECORDED_BYTES)
     problems = [Problem(file=str(path), path=name, message=what) for name, what in _faults(table, types, nullable)]
     if problems:
         raise InputError(problems)

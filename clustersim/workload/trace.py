@@ -7,7 +7,7 @@ requests with equal stamps keep the order of the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.workload import azure, plain_csv, trace_jsonl
 from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window
 from clustersim.workload.requests import Requests, requests_in_order
-from clustersim.workload.trace_text import TraceColumns, TraceText, read_text, shorten
+from clustersim.workload.trace_text import TraceColumns, TraceText, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def read_trace(
     try:
         file = read_text(path)
         known = format if format in FORMATS else None
-        columns = None if format and not known else FORMATS[known or detect_format(file)].read(file)
+        columns = None if format and not known else FORMATS[_fitting(known, file)].read(file)
     except InputError as error:
         problems += error.problems
     if problems or columns is None:
@@ -99,6 +99,16 @@ def read_trace(
     return recorded if rate_scale == 1 else recorded.scaled(rate_scale)
 
 
+def _fitting(named: str | None, file: TraceText) -> str:
+    """Return the format that is named, or that fits; a file that has nothing of it is not quoted."""
+    if named is None:
+        return detect_format(file)
+    if not FORMATS[named].matched_share(file.first_line):
+        message = f"its first line has no column and no key of the trace format {named}"
+        raise InputError(replace(file.problem(message, line=1), quotes=False))
+    return named
+
+
 def detect_format(file: TraceText) -> str:
     """Return the one format that fits the first line best.
 
@@ -114,8 +124,8 @@ def detect_format(file: TraceText) -> str:
     fitting = [name for name, share in shares.items() if share == best]
     known = f"known: {', '.join(FORMATS)}"
     if best == 0:
-        message = f"unknown trace format, the first line is {shorten(file.first_line)!r}; {known}"
-        raise InputError(file.problem(message, line=1))
+        message = f"unknown trace format: its first line has no column and no key of any; {known}"
+        raise InputError(replace(file.problem(message, line=1), quotes=False))
     if len(fitting) > 1:
         message = f"the first line fits the trace formats {' and '.join(fitting)}; say which with 'format'"
         raise InputError(file.problem(message, line=1))

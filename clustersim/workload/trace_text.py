@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from clustersim import inputs
 from clustersim.clock import Int64Array
-from clustersim.errors import InputError, Problem, nearest
+from clustersim.errors import InputError, Problem
 from clustersim.units import plural
 
 MAX_PROBLEMS: Final = 20
@@ -58,38 +59,13 @@ def read_text(path: Path) -> TraceText:
     Raises
     ------
     InputError
-        When there is no such file, it is a directory, it cannot be read, it is empty or it is not UTF-8 text.
+        When it is no regular file, is too large, cannot be read, is empty or is not UTF-8 text.
     """
     name = str(path)
-    problem = _unreadable(path)
-    if problem is None:
-        try:
-            data = path.read_bytes()
-            text = data.decode("utf-8-sig")
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            hint = "; it is compressed with gzip: unpack it first" if data[:2] == b"\x1f\x8b" else ""
-            message = f"found byte 0x{data[error.start]:02x}, which is not UTF-8 text{hint}"
-            raise InputError(Problem(message=message, file=name, line=line)) from None
-        else:
-            problem = None if text.strip() else "the file is empty; expected a trace"
-    if problem is not None:
-        raise InputError(Problem(message=problem, file=name))
+    text = inputs.read_text(path, most=inputs.TEXT_BYTES, name=name)
+    if not text.strip():
+        raise InputError(Problem(message="the file is empty; expected a trace", file=name))
     return TraceText(name=name, text=text)
-
-
-def _unreadable(path: Path) -> str | None:
-    if path.is_dir():
-        return "is a directory; expected a trace file"
-    if path.is_file():
-        return None
-    if path.exists():
-        return "is not a regular file; expected a trace file"
-    siblings = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-    guess = nearest(path.name, siblings)
-    return "no such file" + (f"; did you mean {guess!r}?" if guess else "")
 
 
 def shorten(text: str, limit: int = 60) -> str:

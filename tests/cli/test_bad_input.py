@@ -139,7 +139,8 @@ def test_a_problem_is_shown_with_its_line_and_a_caret(folder: Path) -> None:
         (b"", "bad.yaml: is empty; expected a mapping of keys"),
         (b"- 1\n", "bad.yaml:1:1: expected a mapping of keys"),
         (b"name: \xe9\n", "bad.yaml:1:7: byte 0xe9 is not UTF-8 text"),
-        (b"a: &a [*a]\n", "bad.yaml:1:8: *a lies inside &a (1:4): a cycle"),
+        (b"model: &a [*a]\n", "bad.yaml:1:12: *a lies inside &a (1:8): a cycle"),
+        (b"a: &a [*a]\n", "bad.yaml:1:8: not readable as a scenario"),
     ],
 )
 def test_a_file_that_is_no_scenario(folder: Path, content: bytes, message: str) -> None:

@@ -337,7 +337,7 @@ def disaggregated(draw: st.DrawFn) -> dict[str, Any]:
 def scenario_of(document: dict[str, Any], **run: Any) -> Scenario:
     """Build a scenario from a document, with values of ``run`` replaced."""
     whole = document | {"run": {key: value for key, value in (document["run"] | run).items() if value is not None}}
-    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"))
+    return build_scenario(parse_yaml(yaml.safe_dump(whole), "random.yaml"), allow_code=True)
 
 
 Crowd = tuple[dict[str, Any], tuple[Arrival, ...], int | None, int | None]

@@ -84,5 +84,5 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         read(path, "bf16")
     with pytest.raises(InputError, match="has no usable rows of format 'fp8'"):
         read(path, "fp8")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "moe_perf.parquet")

@@ -91,10 +91,10 @@ def test_a_table_without_its_columns_is_refused(tmp_path, text, expected):
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"expected a \.csv or a \.parquet file"):
         read_points(tmp_path / "points.json")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         read_points(tmp_path / "absent.csv")
-    with pytest.raises(InputError, match="is not a Parquet file"):
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
         read_points(written(tmp_path, "op,seconds\n", "points.parquet"))
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not UTF-8"):
         read_points(tmp_path / "binary.csv")

@@ -11,7 +11,7 @@ from tests.round_numbers import deployment, step_ends
 
 def example(file: str, name: str, method: str, **options: object) -> UserClass:
     path = catalog.data_root() / "scenarios" / "user" / file
-    return UserClass(path=str(path), name=name, method=method, options=options)
+    return UserClass(path=str(path), name=name, method=method, options=options, allowed=True)
 
 
 def pace_keeper(arrivals, prompt_tokens=4, **kwargs):

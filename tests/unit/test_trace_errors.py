@@ -208,7 +208,10 @@ def test_mooncake_hashes_that_do_not_fit_are_named(problems, line, expected):
         ),
         (
             "a,b,c",
-            ["t:1: unknown trace format, the first line is 'a,b,c'; known: azure, mooncake, sharegpt, csv"],
+            [
+                "t:1: unknown trace format: its first line has no column and no key of any; "
+                "known: azure, mooncake, sharegpt, csv"
+            ],
         ),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens,arrival_s,prompt_tokens,output_tokens",
@@ -232,11 +235,11 @@ def test_ambiguous_header_is_read_with_the_format(tmp_path):
         (b"", "t: the file is empty; expected a trace"),
         (b" \n\n", "t: the file is empty; expected a trace"),
         (PLAIN_HEADER.encode(), "t:2: a header but no requests; expected one line per request"),
-        (b"arrival_s\n\xff\n", "t:2: found byte 0xff, which is not UTF-8 text"),
-        (PLAIN_HEADER.encode("utf-16"), "t:1: found byte 0xff, which is not UTF-8 text"),
+        (b"arrival_s\n\xff\n", "t:2:1: byte 0xff is not UTF-8 text; save the file as UTF-8"),
+        (PLAIN_HEADER.encode("utf-16"), "t:1:1: byte 0xff is not UTF-8 text; save the file as UTF-8"),
         (
             b"\x1f\x8b\x08",
-            "t:1: found byte 0x8b, which is not UTF-8 text; it is compressed with gzip: unpack it first",
+            "t:1:2: byte 0x8b is not UTF-8 text; it is compressed with gzip: unpack it first",
         ),
     ],
 )
@@ -245,7 +248,7 @@ def test_content_that_is_no_trace_is_explained(problems, content, expected):
 
 
 def test_directory_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r": is a directory; expected a trace file$"):
+    with pytest.raises(InputError, match=r": is a directory; expected a file$"):
         read_trace(tmp_path)
 
 
@@ -253,7 +256,7 @@ def test_missing_file_names_the_nearest(tmp_path):
     (tmp_path / "azure-conv.csv").touch()
     with pytest.raises(InputError, match=re.escape("azure-con.csv: no such file; did you mean 'azure-conv.csv'?")):
         read_trace(tmp_path / "azure-con.csv")
-    with pytest.raises(InputError, match=r": no such file$"):
+    with pytest.raises(InputError, match=r": no such file: the folder '.*none' does not exist$"):
         read_trace(tmp_path / "none" / "x")
 
 

@@ -26,7 +26,7 @@ ONE_AT_A_TIME = """
 def user(tmp_path: Path, body: str, method: str = "decide", **options: object) -> UserClass:
     path = tmp_path / "mine.py"
     path.write_text(HEAD + body)
-    return UserClass(path=str(path), name="Mine", method=method, options=options)
+    return UserClass(path=str(path), name="Mine", method=method, options=options, allowed=True)
 
 
 def answer(tmp_path: Path, expression: str, **kwargs: object) -> object:
@@ -141,7 +141,7 @@ def test_whatever_a_users_code_raises_is_told_by_its_line(tmp_path, method, erro
 def test_a_file_that_ends_the_program_is_refused(tmp_path, error):
     (tmp_path / "mine.py").write_text(f"raise {error}\n")
     with pytest.raises(InputError, match=r"mine.py:1: can't be run: (SystemExit|ValueError)"):
-        UserClass(path=str(tmp_path / "mine.py"), name="Mine", method="decide").made()
+        UserClass(path=str(tmp_path / "mine.py"), name="Mine", method="decide", allowed=True).made()
 
 
 def test_an_input_error_survives_a_copy():

@@ -133,7 +133,7 @@ def test_read_mapping_refuses(tmp_path: Path, content: bytes, message: str) -> N
     file = tmp_path / "f.yaml"
     file.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        read_mapping(file)
+        read_mapping(file, "scenario", ("a", "model"))
     assert message in str(caught.value)
 
 
