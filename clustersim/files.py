@@ -160,7 +160,7 @@ def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
         yield wait
         return
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:  # somebody has removed it, or it is somebody else's
         yield False
         return
