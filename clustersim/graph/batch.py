@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.turns import half_feature
 from clustersim.plan.parallel import SequencePlan
-from clustersim.plan.segments import causal_pairs, segments
+from clustersim.plan.segments import Segment, causal_pairs, count_between, later, segments
 
 Features = dict[str, tuple[float, ...]]
 
@@ -172,7 +172,7 @@ def _apart(batch: StepBatch, degree: int, windows: tuple[int, ...]) -> Features:
 def _split(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...]) -> Features:
     degree = sp.degree
     parts = [segments(chunk.count, degree, sp.partition or "contiguous") for chunk in batch.chunks]
-    prefill = [sum(b - a for part in parts for a, b in part[s]) for s in range(degree)]
+    prefill = [sum(len(range(*run)) for part in parts for run in part[s]) for s in range(degree)]
     decodes = batch.decode_sequences + (0,) * (degree - len(batch.decode_sequences))
     keys = batch.decode_keys + (0,) * (degree - len(batch.decode_keys))
     tokens = [p + d for p, d in zip(prefill, decodes, strict=True)]
@@ -207,9 +207,9 @@ def _split(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...]) -> Feat
     return found
 
 
-def _holder(part: list[tuple[tuple[int, int], ...]], count: int) -> int:
+def _holder(part: list[tuple[Segment, ...]], count: int) -> int:
     """Return the SP rank that has the last of ``count`` tokens."""
-    return next(s for s, runs in enumerate(part) if any(a < count <= b for a, b in runs))
+    return next(s for s, runs in enumerate(part) if any(count - 1 in range(*run) for run in runs))
 
 
 def _keys(chunk: Chunk, window: int | None) -> int:
@@ -219,7 +219,7 @@ def _keys(chunk: Chunk, window: int | None) -> int:
 
 
 def _prefill_features(
-    chunks: tuple[Chunk, ...], parts: list[list[tuple[tuple[int, int], ...]]], degree: int, window: int | None
+    chunks: tuple[Chunk, ...], parts: list[list[tuple[Segment, ...]]], degree: int, window: int | None
 ) -> Features:
     suffix = "" if window is None else f"@{window}"
     pairs = [[0] * degree for _ in range(degree)]  # [query rank][key rank]
@@ -227,19 +227,20 @@ def _prefill_features(
     seen = [0] * degree
     for chunk, part in zip(chunks, parts, strict=True):
         start = chunk.start
-        for s in range(degree):
-            mine = [(start + a, start + b) for a, b in part[s] if b > a]
-            if not mine:
+        held = [[later(run, start) for run in runs] for runs in part]
+        for s, mine in enumerate(held):
+            tokens = [run for run in (range(*run) for run in mine) if run]
+            if not tokens:
                 continue
-            top = max(b for _, b in mine)
-            floor = 0 if window is None else max(0, min(a for a, _ in mine) - window + 1)
+            top = max(run[-1] for run in tokens) + 1
+            floor = 0 if window is None else max(0, min(run[0] for run in tokens) - window + 1)
             seen[s] += top - floor
             for source in range(degree):
-                theirs = [(start + a, start + b) for a, b in part[source] if b > a]
+                theirs = held[source]
                 if source == chunk.owner and start > 0:
                     theirs = [(0, start), *theirs]
                 pairs[s][source] += sum(causal_pairs(q, k, window) for q in mine for k in theirs)
-                reads[s][source] += sum(max(0, min(b, top) - max(a, floor)) for a, b in theirs)
+                reads[s][source] += sum(count_between(run, floor, top) for run in theirs)
     found: Features = {
         f"pairs{suffix}": tuple(float(sum(row)) for row in pairs),
         f"prefill_keys{suffix}": tuple(map(float, seen)),

@@ -14,7 +14,7 @@ _DEGREES: Final = ("plan.dp", "plan.pp", "plan.tp.degree", "plan.sp.degree", "pl
 _MOST_LOWER: Final = 100
 _CHOICES: Final[Mapping[str, Iterable[Any]]] = {
     "plan.sp.scheme": ("ring", "all_gather", "all_to_all"),
-    "plan.sp.partition": ("contiguous", "zigzag"),
+    "plan.sp.partition": ("contiguous", "zigzag", "striped"),
     "plan.sp.decode": ("idle", "dp"),
     "plan.stages": ("balanced",),
     "plan.placement": ("packed",),

@@ -8,8 +8,8 @@ from typing import Final
 from clustersim.model.architecture import Attention
 from clustersim.plan.parallel import ParallelPlan
 
-Segment = tuple[int, int]
-"""Half-open range of token positions."""
+Segment = tuple[int, int] | tuple[int, int, int]
+"""Token positions as ``range`` takes them: first, end (excluded), and of stripes the step."""
 
 MOST_SEGMENTS: Final = 1024
 """Beyond so many SP ranks (a typing error, more likely than a wish) nobody looks at every segment."""
@@ -41,9 +41,11 @@ def kv_heads_held(attention: Attention, tp: int) -> tuple[tuple[int, ...], ...]:
 def segments_of(tokens: int, plan: ParallelPlan) -> tuple[tuple[Segment, ...], ...]:
     """Return the runs of tokens of each SP rank: one each, or for zigzag runs r and 2·sp−1−r of 2·sp.
 
-    The first ``tokens mod runs`` runs are one token longer.
+    The first ``tokens mod runs`` runs are one token longer. Stripes are every sp-th token, rank r from token r on.
     """
     sp = plan.sp.degree
+    if plan.sp.partition == "striped":
+        return tuple(((rank, tokens, sp),) for rank in range(sp))
     runs = 2 * sp if plan.sp.partition == "zigzag" else sp
     short, longer = divmod(tokens, runs)
     ends = [(run + 1) * short + min(run + 1, longer) for run in range(runs)]

@@ -13,7 +13,7 @@ from clustersim.plan.routing import Routing
 EmbeddingSplit = Literal["vocab", "hidden"]
 LinearSplit = Literal["columns", "rows"]
 SequenceScheme = Literal["all_gather", "ring", "all_to_all"]
-SequencePartition = Literal["contiguous", "zigzag"]
+SequencePartition = Literal["contiguous", "zigzag", "striped"]
 SequenceDecode = Literal["idle", "dp"]
 ExpertScope = Literal["replica", "global"]
 ExpertOverlap = Literal["none", "two_batch"]
@@ -47,7 +47,8 @@ class SequencePlan:
     scheme : str or None
         How K/V is exposed at attention: ``all_gather``, ``ring`` or ``all_to_all`` (by heads).
     partition : str or None
-        ``contiguous`` segments, or ``zigzag`` (rank r takes segments r and 2·sp−1−r of 2·sp).
+        ``contiguous`` segments, ``zigzag`` (rank r takes segments r and 2·sp−1−r of 2·sp), or ``striped`` (rank r
+        takes tokens r, r + sp, r + 2·sp … of a chunk).
     decode : str or None
         ``idle`` (SP rank 0 decodes) or ``dp`` (whole sequences spread over the SP ranks).
     whole : bool

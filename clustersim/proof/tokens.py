@@ -131,8 +131,8 @@ def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions
         if not part.decodes and plan.sp.degree > 1 and not plan.sp.whole:
             holder = [-1] * part.count
             for rank, runs in enumerate(segments(part.count, plan.sp.degree, plan.sp.partition or "contiguous")):
-                for first, end in runs:
-                    holder[first:end] = [rank] * (end - first)
+                for token in (token for run in runs for token in range(*run)):
+                    holder[token] = rank
         s += holder
         half += [part.half] * part.count
         sequence += [part.sequence] * part.count

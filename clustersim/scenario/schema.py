@@ -139,7 +139,7 @@ class SequencePart(Part):
 
     degree: Count = 1
     scheme: Literal["all_gather", "ring", "all_to_all"] | None = None
-    partition: Literal["contiguous", "zigzag"] | None = None
+    partition: Literal["contiguous", "zigzag", "striped"] | None = None
     decode: Literal["idle", "dp"] | None = None
 
 

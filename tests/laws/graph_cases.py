@@ -120,7 +120,7 @@ def sequence_plan(random: Random, model: ModelSpec, heads: int) -> SequencePlan:
     return SequencePlan(
         degree=degree,
         scheme=random.choice(schemes),
-        partition=random.choice(("contiguous", "zigzag")),
+        partition=random.choice(("contiguous", "zigzag", "striped")),
         decode=random.choice(("idle", "dp")),
     )
 

@@ -83,7 +83,7 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
             sp = SequencePlan(
                 degree=degree,
                 scheme=random.choice(("all_gather", "ring", "all_to_all")),
-                partition=random.choice(("contiguous", "zigzag")),
+                partition=random.choice(("contiguous", "zigzag", "striped")),
                 decode=random.choice(("idle", "dp")),
             )
         pp = random.choice((1, 2, 3, 4)) if "p" in primitives else 1

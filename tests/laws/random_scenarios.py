@@ -204,7 +204,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "scheme": "all_gather"
             if latent or 8 // tp % sp
             else draw(st.sampled_from(("all_gather", "ring", "all_to_all"))),
-            "partition": draw(st.sampled_from(("contiguous", "zigzag"))),
+            "partition": draw(st.sampled_from(("contiguous", "zigzag", "striped"))),
             "decode": draw(st.sampled_from(("idle", "dp"))),
         }
     if moe:

@@ -97,7 +97,8 @@ def expanded_keys(case: Case) -> int:
     total = 0
     for new, context in case.prefills:
         parts = segments(new, sp.degree, sp.partition or "contiguous")
-        total += sum(context + max(b for a, b in part if b > a) for part in parts if any(b > a for a, b in part))
+        held = [[token for run in part for token in range(*run)] for part in parts]
+        total += sum(context + max(tokens) + 1 for tokens in held if tokens)
     return total
 
 
@@ -381,7 +382,7 @@ def test_logits_are_computed_where_the_last_token_is(case: Case) -> None:
     features = features_of(case.batch, sp)
     for s in range(sp.degree):
         last = sum(
-            any(a < new <= b for a, b in segments(new, sp.degree, sp.partition or "contiguous")[s])
+            any(new - 1 in range(*run) for run in segments(new, sp.degree, sp.partition or "contiguous")[s])
             for new, _ in case.prefills
         )
         assert features["rows"][s] == last + case.batch.decode_sequences[s]
@@ -547,9 +548,9 @@ def test_rings_pass_as_much_as_attention_needs(case: Case) -> None:
     assert len(shifts) == case.plan.sp.degree - 1
     longest = max(
         sum(
-            b - a
+            len(range(*run))
             for new, _ in case.prefills
-            for a, b in segments(new, case.plan.sp.degree, case.plan.sp.partition or "contiguous")[s]
+            for run in segments(new, case.plan.sp.degree, case.plan.sp.partition or "contiguous")[s]
         )
         for s in range(case.plan.sp.degree)
     )

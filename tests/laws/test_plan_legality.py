@@ -88,7 +88,7 @@ def plans(draw: st.DrawFn) -> ParallelPlan:
         sp=SequencePlan(
             degree=sp,
             scheme=draw(st.sampled_from([None, "ring", "all_gather", "all_to_all"])),
-            partition=draw(st.sampled_from([None, "contiguous", "zigzag"])),
+            partition=draw(st.sampled_from([None, "contiguous", "zigzag", "striped"])),
             decode=draw(st.sampled_from([None, "idle", "dp"])),
         ),
         ep=ExpertPlan(

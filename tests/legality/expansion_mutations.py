@@ -291,7 +291,7 @@ BATCH: Final = {
     ),
     **_of(
         batch, "_split",
-        ("segments hold a token too many", "gather", "sum(b - a for part", "sum(b - a + 1 for part"),
+        ("segments hold a token too many", "gather", "sum(len(range(*run)) for", "sum(len(range(*run)) + 1 for"),
         ("the last token of a zigzag is on the last rank", "gather", "last.count(s)", "(len(last) if s else 0)"),
         ("the smallest segment is exchanged", "heads", '"segment_tokens": everywhere(max(prefill))',
          '"segment_tokens": everywhere(min(prefill))'),

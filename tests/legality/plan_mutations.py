@@ -158,6 +158,9 @@ LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[
     "overlapping segments": (
         "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((3, 8),))}},
     ),
+    "stripes that begin a token late": (
+        "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((1, 8, 2),), ((2, 8, 2),))}},
+    ),
     "a segment that reaches into the next sequence": (
         "SP-7", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 4),), ((4, 9),))}},
     ),

@@ -13,7 +13,7 @@ from clustersim.model.weights import total_parameters
 from clustersim.plan.memory import RankMemory, kv_elements_per_rank, kv_pool_blocks, stage_memory
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import Cut
-from clustersim.plan.segments import causal_pairs, segments
+from clustersim.plan.segments import causal_pairs, count_between, segments
 from clustersim.plan.stages import balanced_cuts, stage_cuts, stage_layers
 
 
@@ -25,12 +25,34 @@ def test_zigzag_pairs_an_early_run_with_a_late_one():
     assert segments(6, 3, "zigzag") == [((0, 1), (5, 6)), ((1, 2), (4, 5)), ((2, 3), (3, 4))]
 
 
-@pytest.mark.parametrize("partition", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("partition", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 8, 31])
 @pytest.mark.parametrize("sp", [1, 2, 3, 4])
 def test_segments_hold_every_token_once(count, sp, partition):
-    held = [token for rank in segments(count, sp, partition) for a, b in rank for token in range(a, b)]
+    held = [token for rank in segments(count, sp, partition) for run in rank for token in range(*run)]
     assert sorted(held) == list(range(count))
+
+
+def test_stripes_deal_tokens_out_in_turn():
+    assert segments(5, 3, "striped") == [((0, 5, 3),), ((1, 5, 3),), ((2, 5, 3),)]
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 5])
+@pytest.mark.parametrize("keys", [(0, 4), (2, 5), (3, 3), (6, 9), (0, 9, 3), (2, 11, 3), (4, 4, 3)])
+@pytest.mark.parametrize("queries", [(0, 9, 3), (1, 12, 3), (7, 20, 3), (5, 5, 3)])
+def test_pairs_of_stripes_equal_those_of_the_mask(queries, keys, window):
+    mask = [(q, k) for q in range(*queries) for k in range(*keys) if k <= q and (window is None or q - k < window)]
+    assert causal_pairs(queries, keys, window) == len(mask)
+    for low, high in ((0, 5), (3, 3), (4, 30), (9, 2)):
+        assert count_between(queries, low, high) == sum(low <= q < high for q in range(*queries))
+
+
+@pytest.mark.parametrize("sp", [2, 4])
+def test_stripes_give_every_step_of_a_ring_nearly_as_many_pairs(sp):
+    whole = sp * 5
+    held = [part for (part,) in segments(whole, sp, "striped")]
+    counts = [causal_pairs(mine, theirs) for mine in held for theirs in held]
+    assert max(counts) - min(counts) == 5  # with the diagonal, or without it
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 5])

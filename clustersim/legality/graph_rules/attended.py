@@ -148,7 +148,7 @@ def _matrix_fault(
 def _positions(chunk: Chunk, plan: ParallelPlan, s: int) -> Int64Array:
     """Return the positions in its sequence of the chunk's tokens that an SP rank has."""
     runs = chunk_segments(chunk, plan)[s]
-    return np.concatenate([np.arange(chunk.start + a, chunk.start + b) for a, b in runs] or [np.zeros(0, np.int64)])
+    return np.concatenate([chunk.start + np.arange(*run) for run in runs] or [np.zeros(0, np.int64)])
 
 
 def _block(chunk: Chunk, variant: str, s: int, plan: ParallelPlan, *, by_heads: bool) -> BoolArray:

@@ -100,8 +100,8 @@ def _needed(view: GraphView, plan: ParallelPlan, cells: Cells) -> BoolArray:
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
             runs = chunk_segments(chunk, plan)
-            first = [min((a for a, b in part if b > a), default=chunk.count) for part in runs]
-            last = [max((b for a, b in part if b > a), default=0) for part in runs]
+            first = [min((token for run in part for token in range(*run)[:1]), default=chunk.count) for part in runs]
+            last = [max((token + 1 for run in part for token in range(*run)[-1:]), default=0) for part in runs]
             for s in range(sp):
                 for other in range(sp):
                     context = chunk.start > 0 and other == chunk.owner and last[s] > 0

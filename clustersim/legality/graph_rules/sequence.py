@@ -124,7 +124,7 @@ def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
     for at, step in enumerate(view.steps):
         for chunk in step.chunks:
             for s, runs in enumerate(chunk_segments(chunk, plan)):
-                expected[at, s] += any(first < chunk.count == end for first, end in runs)
+                expected[at, s] += any(chunk.count - 1 in range(*run) for run in runs)
     rows = expected[view.step[node], view.s_of(view.rank[node])]
     wrong = np.flatnonzero(np.abs(view.amount[node] - rows) > 1e-6)
 

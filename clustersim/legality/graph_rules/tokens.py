@@ -55,7 +55,7 @@ def carried(view: GraphView, plan: ParallelPlan) -> Carried:
         for chunk in step.chunks:
             context[at] += chunk.start
             for s, runs in enumerate(chunk_segments(chunk, plan)):
-                prefill[at, s] += sum(end - first for first, end in runs)
+                prefill[at, s] += sum(len(range(*run)) for run in runs)
         if step.decodes is None:
             decode[at, : len(step.sequences)] = step.sequences[:sp]
         else:

@@ -41,7 +41,7 @@ def _undeclared(deployment: Deployment) -> Iterator[Fault]:
             repairs=lambda: scheme_repairs(deployment, built_schemes(deployment.model)),
         )
     if sp.partition is None:
-        choices = ("contiguous", "zigzag")
+        choices = ("contiguous", "zigzag", "striped")
         yield Fault(
             where="plan.sp.partition",
             message=f"sp {sp.degree} does not say in which order the segments of a prompt go to its ranks",
@@ -82,8 +82,8 @@ def cover_message(tokens: int, ranks: Sequence[Sequence[Segment]]) -> str | None
     """Say which token of a prompt is in no segment or in two; None when each is in one."""
     holders = [0] * tokens
     for segments_ in ranks:
-        for first, end in segments_:
-            for token in range(max(first, 0), min(end, tokens)):
+        for token in (token for run in segments_ for token in range(*run)):
+            if 0 <= token < tokens:
                 holders[token] += 1
     for token, count in enumerate(holders):
         if count != 1:
@@ -135,10 +135,10 @@ def within_sequence(deployment: Deployment, layout: Layout) -> Finding:
     """SP-7: segments lie inside their own sequence, whatever else is in the batch."""
     faults = []
     for tokens, ranks in layout.segments.items():
-        outside = [segment for held in ranks for segment in held if segment[0] < 0 or segment[1] > tokens]
+        runs = (range(*segment) for held in ranks for segment in held)
+        outside = [run for run in runs if run and (run[0] < 0 or run[-1] >= tokens)]
         if outside:
-            first, end = outside[0]
-            message = f"a segment of tokens {first} … {end - 1} reaches out of its sequence of {tokens}"
+            message = f"a segment of tokens {outside[0][0]} … {outside[0][-1]} reaches out of its sequence of {tokens}"
             advice = "split each sequence by itself; batching excuses nothing"
             faults.append(Fault(where="plan.sp.partition", message=message, advice=advice))
             break

@@ -12,7 +12,7 @@ SEQUENCE: Final = (
         levels=("P", "G"),
         statement=(
             "The segments of a sequence are disjoint and cover its prompt, contiguous or in a declared "
-            "logical order (striped, zigzag)."
+            "logical order: zigzag, or striped (token i of a chunk on rank i mod sp)."
         ),
         why="A token in no segment is never computed, one in two is computed twice.",
         source="sequence_parallelism.md: Definition",
