@@ -14,6 +14,7 @@ from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.timeline_rules import (
     account,
     cache,
+    carried,
     data,
     execution,
     expert,
@@ -119,6 +120,8 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
                 take(rule, check(one))
     if "RUN-3" in looked:
         take("RUN-3", streams.moves_in_turn(history))
+    if "RUN-2" in looked:
+        take("RUN-2", carried.moves_take(history))
     for part in parts:
         for sheet in part.sheets():
             for rule, look in SHEET_CHECKS.items():

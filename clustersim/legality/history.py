@@ -7,10 +7,11 @@ of this program becomes one is in ``run.audit``, and how files from elsewhere do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from clustersim.clock import Int64Array
+from clustersim.legality.declared.transfers import Carriage
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
 
@@ -60,25 +61,24 @@ class Given:
         Hidden state of one token, as stages hand it on: hidden × bytes per element.
     down : tuple of (int, int, int)
         Replica and the two instants, ns, between which something that it needs has failed.
+    loses : tuple of (int, int)
+        Replica and instant at which it fails for which what it served is declared to be lost.
+    eager : bool
+        Whether a replica that has work is known to begin a step as soon as it can; a user's scheduler need not.
+    router : str or None
+        Which of the replicas that live a request goes to, by the name of the policy; None: a user's own.
+    carriage : Carriage or None
+        What follows for transfers between ranks: how long each takes, and which may share links with what.
     slow : tuple of (int, int, int, float)
         Rank, the two instants, ns, and how many times as long its kernels take in passes that start between them.
     host_blocks : int or None
         Blocks of a replica in host memory together, where sequences are swapped.
     host_block_bytes : tuple of int or None
         Bytes of a block on a rank of each stage.
-    host_bytes_per_s : float or None
-        What the fastest link between a device and its host carries.
-    weak : tuple of (int, int, int, float, float)
-        Rank whose sends to the next stage cross a link that carries less between two instants, ns, these instants,
-        what of a send no byte takes at most, ns, and how much longer its bytes take, as a share of what they take
-        over links as they should be.
     weak_groups : tuple of (str, int, int, int, int, int, tuple of (float, float))
-        A collective that crosses such a link: its operator, the lowest and the highest of its ranks and how many they
-        are (which tells groups of TP from those of SP), the two instants, and for growing payloads what it costs over
-        links as they should be and how much longer it takes, ns.
-    weak_hosts : tuple of (int, bool, int, int, float)
-        Rank whose way to its host (true) or from there carries less between two instants, ns: these instants, and
-        how many bytes per second.
+        A collective that crosses a link that carries less: its operator, the lowest and the highest of its ranks and
+        how many they are (which tells groups of TP from those of SP), the two instants, ns, between which it does, and
+        for growing payloads what it costs over links as they should be and how much longer it takes, ns.
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -109,13 +109,14 @@ class Given:
     hash_tokens: int | None = None
     hidden_bytes: int | None = None
     down: tuple[tuple[int, int, int], ...] = ()
+    loses: tuple[tuple[int, int], ...] = ()
+    eager: bool = False
+    router: str | None = None
+    carriage: Carriage | None = field(default=None, repr=False)
     slow: tuple[tuple[int, int, int, float], ...] = ()
     host_blocks: int | None = None
     host_block_bytes: tuple[int, ...] | None = None
-    host_bytes_per_s: float | None = None
-    weak: tuple[tuple[int, int, int, float, float], ...] = ()
     weak_groups: tuple[tuple[str, int, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
-    weak_hosts: tuple[tuple[int, bool, int, int, float], ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clustersim.graph.pricing import payload_bytes
 from clustersim.graph.step_prices import StepPrices
 from clustersim.replay.given import Prepared, Progress
 from clustersim.replay.lane import Lane
@@ -90,7 +91,9 @@ class LaneReplay:
             templates.append({kind: prepared.numbers[program.key] for kind, program in kinds.items()})
         scheduler = prepared.schedulers[replica]
         rows = [one.rows for one in found]
-        log = LaneLog(replica, templates, rows, scheduler.pool.total, plan.tp, prepared.recorder)
+        senders = [prepared.programs[replica, stage]["decode"] for stage in range(plan.pp - 1)]
+        token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
+        log = LaneLog(replica, templates, rows, scheduler.pool.total, plan.tp, token_bytes, prepared.recorder)
         if self.shared is not None:
             return self._shared_lane(replica, scheduler, found, log)
         return RunLane(scheduler, found, log) if plan.pp == 1 else PipeLane(scheduler, found, log)

@@ -40,6 +40,8 @@ class LaneLog:
         K/V blocks of the replica's pools.
     ranks : int
         Ranks of a stage.
+    token_bytes : sequence of float
+        Per boundary what each rank sends of one token.
     recorder : Recorder
     """
 
@@ -50,6 +52,7 @@ class LaneLog:
         rows: Sequence[Rows],
         blocks: int,
         ranks: int,
+        token_bytes: Sequence[float],
         recorder: Recorder,
     ) -> None:
         self.replica = replica
@@ -57,6 +60,7 @@ class LaneLog:
         self.rows = rows
         self.blocks = blocks
         self.ranks = ranks
+        self.token_bytes = np.array(token_bytes, np.float64)
         self.recorder = recorder
         self.stages = len(rows)
         self.flushed = 0
@@ -176,7 +180,7 @@ class LaneLog:
             varying_at=varying_at.ravel(),
             irregular=self._irregular(flat),
         )
-        self._hand_sends(first)
+        self._hand_sends(first, found["prefill_tokens"] + found["decode_tokens"])
 
     def _irregular(self, passes: int) -> Int64Array:
         """Hand on what was stretched, and return which of it each pass is, −1 for most."""
@@ -187,12 +191,14 @@ class LaneLog:
         self._stretches = []
         return found
 
-    def _hand_sends(self, steps: Int64Array) -> None:
+    def _hand_sends(self, steps: Int64Array, tokens: Int64Array) -> None:
         boundaries, width = self.stages - 1, 2 * self.ranks
         if not boundaries:
             return
         recorder = self.recorder
         at = recorder.transfer_times.extend(_taken(self._sends, 1))
+        carried = np.rint(tokens[:, None] * self.token_bytes).astype(np.int64)
+        recorder.transfer_bytes.extend(np.repeat(carried.ravel(), self.ranks))
         recorder.transfers.extend_columns(
             replica=np.full(len(steps) * boundaries, self.replica),
             stage=np.tile(np.arange(boundaries), len(steps)),

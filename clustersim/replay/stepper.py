@@ -12,7 +12,7 @@ from simpy import Environment
 from clustersim.clock import in_time
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.pricing import Pricer, payload_bytes
 from clustersim.graph.program import StageProgram
 from clustersim.plan.parallel import ExpertPlan
 from clustersim.replay.chain import ChainPass
@@ -160,7 +160,11 @@ class Stepper:
                     times = run.node_times()
                 self.recorder.nodes(self.index, stage, template, micro.step, start, micro.durations[stage], *times)
             if stage < len(micro.send_starts):
-                self.recorder.transfer(self.index, stage, micro.step, micro.send_starts[stage], micro.send_ends[stage])
+                starts, ends = micro.send_starts[stage], micro.send_ends[stage]
+                carried = np.zeros(len(starts), np.int64)
+                for rank, cls in enumerate(program.template.send_classes):
+                    carried[rank] = round(payload_bytes(program, micro.features, cls))
+                self.recorder.transfer(self.index, stage, micro.step, starts, ends, carried)
 
     def complete(self, micro: MicroBatch, decision: Decision) -> None:
         """Account for and record what this replica brought to a step that ended now."""

@@ -12,7 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import History
 from clustersim.report.run_directory import VERDICT_TYPES, RunDirectory, read_run
-from clustersim.run.audit import history_of
+from clustersim.run.declared import history_of
 from clustersim.run.recorded import refuse_other_plan, request_columns
 from clustersim.run.simulate import kv_blocks
 from clustersim.scenario.load import load
@@ -98,7 +98,7 @@ class RecordedRun:
             for request, reason in zip(table["request"].tolist(), table["reason"].tolist(), strict=True)
             if reason is not None and request < len(self.arrivals)
         ]
-        return history_of(self.scenario, self.run.timeline, self.kv_blocks, told)
+        return history_of(self.scenario, self.run.timeline, told)
 
 
 def read_recorded(path: Path) -> RecordedRun:

@@ -32,6 +32,7 @@ def absorb(recorder: Recorder, tables: Tables) -> None:
     recorder.irregular.extend(tables.irregular)
     transfers = _wide(tables.transfers)
     transfers["at"] += recorder.transfer_times.extend(tables.transfer_times)
+    recorder.transfer_bytes.extend(tables.transfer_bytes)
     recorder.passes.extend_columns(**passes)
     recorder.transfers.extend_columns(**transfers)
     recorder.steps.extend_columns(**tables.steps)

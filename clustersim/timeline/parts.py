@@ -54,6 +54,7 @@ def of_pool(tables: Tables, number: int) -> Tables:
         irregular=tuple(tables.irregular[at] for at in sorted(used)),
         transfers=transfers,
         transfer_times=times.ravel(),
+        transfer_bytes=tables.sent_bytes(rows, width // 2).ravel(),
         steps=mine["steps"],
         chunks=mine["chunks"],
         decodes=mine["decodes"],

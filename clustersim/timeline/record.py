@@ -68,6 +68,7 @@ class Recorder:
             self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts, self.moves
         ) = (Columns(types) for types in TABLES.values())  # fmt: skip
         self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
+        self.transfer_bytes = Flat()
         self.column_sets: dict[tuple[int, ...], int] = {}
         self.irregular: list[Irregular] = []
         self._row_numbers: dict[tuple[int, bytes, tuple[int, ...]], int] = {}
@@ -161,8 +162,11 @@ class Recorder:
             self.rows.append(template, self.row_values.extend(row), columns_number)
         return number
 
-    def transfer(self, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array) -> None:
-        """Record the sends of one step from ``stage`` to the next, by local rank; idle ranks have 0 and 0."""
+    def transfer(
+        self, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array, carried: Int64Array
+    ) -> None:
+        """Record the sends of one step from ``stage`` to the next, and their bytes, by local rank; 0 of idle ranks."""
+        self.transfer_bytes.extend(carried)
         self.transfers.append(replica, stage, step, self.transfer_times.extend(np.concatenate((starts, ends))))
 
     def decoded(self, replica: int, step: int, steps: int, requests: tuple[int, ...]) -> int:
@@ -227,5 +231,6 @@ class Recorder:
             varying=self.varying.array(),
             row_values=self.row_values.array(),
             transfer_times=self.transfer_times.array(),
+            transfer_bytes=self.transfer_bytes.array(),
             **{name: getattr(self, name).arrays() for name in TABLES},
         )

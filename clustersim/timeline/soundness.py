@@ -197,6 +197,10 @@ def _transferred(timeline: Timeline) -> Iterator[_Fault]:
         expected = f"{widths.sum():,}: two times of each rank of {len(at):,} transfers"
         message = f"found {len(timeline.transfer_times):,} rows; expected {expected}"
         yield _Fault("transfer_times", "transfer_times", message)
+    if 2 * len(timeline.transfer_bytes) != widths.sum():
+        expected = f"{widths.sum() // 2:,}: what each rank of {len(at):,} transfers carries"
+        message = f"found {len(timeline.transfer_bytes):,} rows; expected {expected}"
+        yield _Fault("transfer_bytes", "transfer_bytes", message)
 
 
 def _moved(timeline: Timeline) -> Iterator[_Fault]:

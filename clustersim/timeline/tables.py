@@ -66,7 +66,7 @@ TABLES: Final = {
     "chunks": CHUNK_COLUMNS, "decodes": DECODE_COLUMNS, "facts": FACT_COLUMNS,
     "moves": MOVE_COLUMNS,
 }  # fmt: skip
-VECTORS: Final = ("starts", "varying", "row_values", "transfer_times")
+VECTORS: Final = ("starts", "varying", "row_values", "transfer_times", "transfer_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,6 +94,8 @@ class Tables:
         Where contention stretched a pass: times of every node relative to it, or what a chain lost where.
     transfers, transfer_times : Table, int64 array
         Sends of each step and boundary: starts, then ends, by local rank; idle ranks have 0 and 0.
+    transfer_bytes : int64 array
+        What each of these carries, by local rank: half as long, and in the same order.
     steps : Table
         A row per run of equal steps, each of which starts when the one before it ends (``STEP_COLUMNS``). ``slot``
         says which of the lists of decodes of the replica the steps carry, −1 for none.
@@ -124,6 +126,7 @@ class Tables:
     irregular: tuple[Irregular, ...]
     transfers: Table
     transfer_times: Int64Array
+    transfer_bytes: Int64Array
     steps: Table
     chunks: Table
     decodes: Table
@@ -164,6 +167,12 @@ class Tables:
             rows = np.flatnonzero(pool == number)
             at = self.transfers["at"][rows][:, None] + np.arange(2 * shape.stage_ranks)
             yield rows, self.transfer_times[at].reshape(len(rows), 2, shape.stage_ranks)
+
+    def sent_bytes(self, rows: Int64Array, ranks: int) -> Int64Array:
+        """Return what sends carry, of shape (rows, ranks), for rows of ``transfers`` of stages of so many ranks."""
+        at = self.transfers["at"][rows].astype(np.int64)[:, None] // 2 + np.arange(ranks)
+        found: Int64Array = self.transfer_bytes[at]
+        return found
 
     def count_steps(self) -> int:
         """Return how many steps there are."""

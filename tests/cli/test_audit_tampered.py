@@ -121,7 +121,8 @@ def judged(copy: Path, what: str) -> int:
 
 FILES = (
     "requests", "steps", *(f"timeline/{name}" for name in ("passes", "rows", "transfers", "steps", "chunks", "decodes",
-    "facts", "starts", "varying", "row_values", "transfer_times", "irregular")),
+    "facts", "starts", "varying", "row_values", "transfer_times", "transfer_bytes",
+    "irregular")),
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def everything(order=1):
             recorded.run(replica, 0, 1, 3 * step + 2, np.array([500 * step]), Durations.of_one(ROW))
             recorded.step(replica, 3 * step + 2, 1, -1, 2, 0, 130, 1, 0, 1, 5, 0, 1, 2, 9)
             recorded.nodes(replica, 1, 0, step, 9, ROW, np.array([9, 9, 109]), np.array([109, 109, 200 + step]))
-            recorded.transfer(replica, 0, step, np.array([5, 5]), np.array([6, 6]))
+            recorded.transfer(replica, 0, step, np.array([5, 5]), np.array([6, 6]), np.array([8, 8]))
         rows = [(0, 1, 4, 0), (1, 2, 8, 1), (1, 3, 2, 0)]
         for step, request, count, sampled in rows[::order]:
             recorded.chunk(replica, step, request, 0, count, sampled=bool(sampled))

@@ -86,8 +86,8 @@ def test_starts_follow_from_durations_that_vary():
 def test_spans_are_counted_by_rank_with_both_ends_of_a_send():
     recorder = Recorder([pair()])
     runs(recorder, 0, 130)
-    recorder.transfer(0, 0, 0, np.array([130, 130]), np.array([140, 140]))
-    recorder.transfer(0, 0, 1, np.array([260, 0]), np.array([270, 0]))  # Rank 1 idles.
+    recorder.transfer(0, 0, 0, np.array([130, 130]), np.array([140, 140]), np.array([8, 8]))
+    recorder.transfer(0, 0, 1, np.array([260, 0]), np.array([270, 0]), np.array([8, 0]))  # Rank 1 idles.
     assert frozen(recorder).num_spans == 2 * 4 + 2 * 2 + 2 * 1
 
 

@@ -22,7 +22,7 @@ def timeline(*, stages: int = 1, dp: int = 1) -> Timeline:
             recorder.run(replica, stage, 0, 0, starts, durations)
         for step in range(3 if stages > 1 else 0):
             left = np.full(2, 130 * (step + 1))
-            recorder.transfer(replica, 0, step, left, left + 10)
+            recorder.transfer(replica, 0, step, left, left + 10, left)
         recorder.step(replica, 0, 3, 0, 1, 0, 390 + 140 * (stages - 1), 1, 0, 1, 5, 0, 1, 2, 9)
     return timeline_of(recorder, sp=1, tp=2, stages=stages)
 

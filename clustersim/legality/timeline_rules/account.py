@@ -19,6 +19,7 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.absence import at_rest
 from clustersim.legality.timeline_rules.census import numbers_told
+from clustersim.legality.timeline_rules.failing import lost_as_declared
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
@@ -100,7 +101,7 @@ def none_lost(reading: Reading) -> Finding:
     findings.append(_reasons(reading, rejected > 0, "rejected"))
     findings.append(_reasons(reading, lost > 0, "lost"))
     findings.append(_after_arrival(reading, count))
-    return merged(*findings, _before_horizon(reading), numbers_told(reading))
+    return merged(*findings, _before_horizon(reading), numbers_told(reading), lost_as_declared(reading))
 
 
 def _admitted_first(reading: Reading) -> Finding:

@@ -39,6 +39,19 @@ def sends(tables: Tables, passes: Occupation) -> tuple[Int64Array, Int64Array, I
     return starts, ends, has
 
 
+def sent_bytes(tables: Tables, passes: Occupation) -> Int64Array:
+    """Return what sends carry, of shape (passes, ranks), by the pass whose output that is."""
+    ranks = tables.sp_tp[0] * tables.sp_tp[1]
+    transfers, own = tables.transfers, passes.key()
+    key = order_key(*(transfers[name].astype(np.int64) for name in ("replica", "stage", "step")))
+    at = np.minimum(np.searchsorted(own, key), max(len(own) - 1, 0))
+    found = np.zeros((len(own), ranks), np.int64)
+    if len(key) and len(own):
+        rows = np.flatnonzero(own[at] == key)
+        found[at[rows]] = tables.sent_bytes(rows, ranks)
+    return found
+
+
 def _next(passes: Occupation) -> Int64Array:
     """Return the pass of the next stage for each pass, −1 where there is none."""
     own = passes.key()

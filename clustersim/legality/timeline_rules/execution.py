@@ -7,8 +7,9 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.arrivals import sends
+from clustersim.legality.timeline_rules.carried import outputs
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.timeline_rules.occupation import Occupation, losses
+from clustersim.legality.timeline_rules.occupation import Occupation, losses, place_of
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
@@ -17,7 +18,6 @@ from clustersim.legality.timeline_rules.slowness import (
     as_slow_as_told,
     of_weak_groups,
     on_slow_ranks,
-    over_weak_links,
 )
 from clustersim.legality.timeline_rules.swapped import copies_cost
 from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
@@ -50,7 +50,8 @@ def waits(sheet: Sheet) -> Finding:
         early = lacking("whether operators wait for what they need (no after was recorded)")
     if sheet.least is None:
         return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
-    took, least = sheet.end - sheet.start, of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
+    took = sheet.end - sheet.start
+    least, most = of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
     short = judged(
         int((least >= 0).sum()),
         took < least,
@@ -65,7 +66,27 @@ def waits(sheet: Sheet) -> Finding:
         lambda i: f"takes {took[i]:,} ns and costs {least[i]:,} ns, but uses no link on which it could wait",
         COST,
     )
-    return merged(early, short, long)
+    return merged(early, short, long, _unshared(sheet, most))
+
+
+def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
+    """Judge whether a collective takes longer than it costs although nothing else may be on its links."""
+    longer = np.flatnonzero((sheet.group >= 0) & (most >= 0) & (sheet.end - sheet.start > most))
+    carriage = sheet.given.carriage
+    if carriage is None or not len(longer):
+        return NOTHING
+    places = np.stack((sheet.replica[longer], sheet.stage[longer]), axis=1)
+    alone = np.array([carriage.alone(replica, stage) for replica, stage in places.tolist()], bool)
+    return judged(
+        0,
+        alone,
+        lambda i: sheet.where(int(longer[i])),
+        lambda i: (
+            f"takes {sheet.end[longer[i]] - sheet.start[longer[i]]:,} ns and costs {most[longer[i]]:,} ns at most, but "
+            f"nothing else can be on its links"
+        ),
+        COST,
+    )
 
 
 def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
@@ -102,13 +123,13 @@ def as_recorded(reading: Reading) -> Finding:
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
+        findings.append(outputs(reading))
         starts, ends, has = sends(tables, passes)
         assert passes.leaves is not None
         assert passes.sends_for is not None
         sent = (has[:, None] > 0) & (passes.sends_for >= 0)
         places, ranks = np.nonzero(sent)
         start, end, left, cost = (values[places, ranks] for values in (starts, ends, passes.leaves, passes.sends_for))
-        cost = over_weak_links(reading.given, passes, places, ranks, cost)
         findings.append(
             judged(
                 len(places),
@@ -122,11 +143,6 @@ def as_recorded(reading: Reading) -> Finding:
             )
         )
     return merged(*findings)
-
-
-def place_of(passes: Occupation, at: int) -> str:
-    """Return where a pass is."""
-    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
 
 
 def _durations(reading: Reading) -> Finding:

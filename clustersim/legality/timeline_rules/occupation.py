@@ -56,6 +56,11 @@ def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64
     return found
 
 
+def place_of(passes: Occupation, at: int) -> str:
+    """Return where a pass is."""
+    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+
+
 def longest_path(template: PassTemplate, by_class: Int64Array) -> Int64Array:
     """Return when every instance ends: the longest path through dependencies and in-order streams.
 

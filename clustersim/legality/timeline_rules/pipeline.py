@@ -7,6 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import KINDS, STREAMS, SpanTable
 from clustersim.legality.timeline_rules.arrivals import Arrivals
+from clustersim.legality.timeline_rules.carried import payloads
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.halves import halves_apart
@@ -84,6 +85,8 @@ def _sent_early(reading: Reading) -> Finding:
 def _payload(reading: Reading) -> Finding:
     """Judge whether sends carry tokens × hidden × bytes: whole on every TP rank, or in parts that sum to it."""
     spans, runs, given = reading.history.spans, reading.runs, reading.given
+    if reading.history.folded is not None:
+        return payloads(reading)
     told = None if spans is None else spans.columns.get("bytes")
     if spans is None or told is None:
         return lacking("what was sent (no bytes of sends were recorded)")

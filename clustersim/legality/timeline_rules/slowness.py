@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import Given
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
-from clustersim.legality.timeline_rules.occupation import Occupation
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 from clustersim.timeline.passes import Passes
@@ -28,14 +26,14 @@ def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
     return found
 
 
-def of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
-    """Return what spans cost at least, collectives over links that are weak when their pass starts the longer.
+def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return what spans cost at least and at most, collectives over links that are weak when their pass starts longer.
 
-    How much longer is read between two payloads, the lower of both counts, and a tenth is let go: the algorithm may
-    change between them.
+    How much longer is read between two payloads, the lower of both counts (or the higher), and a tenth is let go: the
+    algorithm may change between them.
     """
     if not sheet.given.weak_groups:
-        return least
+        return least, least
     grouped = np.flatnonzero((sheet.group >= 0) & (least >= 0))
     _, of = np.unique(sheet.group[grouped], return_inverse=True)
     of = of.reshape(-1)
@@ -44,17 +42,20 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> Int64Array:
     highest = np.full(len(lowest), -1)
     np.minimum.at(lowest, of, sheet.global_ranks[grouped])
     np.maximum.at(highest, of, sheet.global_ranks[grouped])
-    begun, found = sheet.pass_begins[grouped], least.copy()
+    begun, found, most = sheet.pass_begins[grouped], least.copy(), least.copy()
     for op, first, last, ranks, since, until, told in sheet.given.weak_groups:
         named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
         theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
         mine = grouped[theirs & (begun >= since) & (begun < until)]
         costs = least[mine]
         cost, longer = np.array(told).T
-        at = np.clip(np.searchsorted(cost, costs - 1, side="right"), 1, len(cost) - 1)
+        at, to = (
+            np.clip(np.searchsorted(cost, costs + by, side="right"), 1, len(cost) - 1) for by in (-1, 1)
+        )  # costs are rounded to ns
         least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
-        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)  # costs are rounded to ns
-    return found
+        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)
+        most[mine] = costs + np.ceil(1.1 * np.maximum(longer[at - 1], longer[to]) + 1).astype(np.int64)
+    return found, most
 
 
 def as_slow_as_told(reading: Reading) -> Finding:
@@ -90,16 +91,3 @@ def as_slow_as_told(reading: Reading) -> Finding:
             )
         )
     return merged(*findings)
-
-
-def over_weak_links(
-    given: Given, passes: Occupation, places: Int64Array, ranks: Int64Array, cost: Int64Array
-) -> Int64Array:
-    """Return what sends take at least, those of passes that start while a link on their way is weak the longer."""
-    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
-    sender, begun = number * given.stage_ranks + ranks, passes.start[places]
-    found = cost.astype(np.float64)
-    for rank, since, until, fixed_ns, more in given.weak:
-        crosses = (sender == rank) & (begun >= since) & (begun < until)
-        found += np.where(crosses, np.maximum(0.0, (cost - fixed_ns - 1) * more - 1), 0.0)  # costs are rounded to ns
-    return np.floor(found).astype(np.int64)

@@ -13,9 +13,10 @@ import numpy as np
 
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.arrivals import sends
-from clustersim.legality.timeline_rules.execution import place_of
+from clustersim.legality.timeline_rules.failing import in_turn, leaves_what_fails, works
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.occupation import place_of
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import Sheet
 from clustersim.legality.timeline_rules.swapped import cut_off
@@ -46,7 +47,10 @@ def stages_and_links(reading: Reading) -> Finding:
     streams = NOTHING
     if history.folded is None and history.spans is None:
         streams = lacking("streams (no spans were recorded)")
-    return merged(_stages(reading), _sends(reading), _links(reading), _out_of_order(reading), cut_off(reading), streams)
+    failures = merged(
+        _out_of_order(reading), cut_off(reading), leaves_what_fails(reading), works(reading), in_turn(reading)
+    )
+    return merged(_stages(reading), _sends(reading), _links(reading), failures, streams)
 
 
 def _out_of_order(reading: Reading) -> Finding:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S
 from clustersim.legality.history import CANCELLED, PREEMPTED
 from clustersim.legality.timeline_rules.absence import Absence
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
@@ -231,7 +229,7 @@ def cut_off(reading: Reading) -> Finding:
 
 
 def copies_cost(reading: Reading) -> Finding:
-    """RUN-2: a copy carries the whole blocks of its sequence, no faster than its link to the host when it begins."""
+    """RUN-2: a copy carries the whole blocks of its sequence; how long it takes is judged in ``carried``."""
     moves, given = reading.history.moves, reading.given
     if moves is None or given.block_tokens is None or given.host_block_bytes is None or not given.mesh:
         return NOTHING
@@ -241,31 +239,12 @@ def copies_cost(reading: Reading) -> Finding:
     blocks = -(-moves["tokens"][rows].astype(np.int64) // given.block_tokens)
     due = blocks * np.array(given.host_block_bytes, np.int64)[stage]
     carried = moves["bytes"][rows].astype(np.int64)
-    took = moves["end_ns"][rows] - moves["start_ns"][rows]
-    fastest = np.full(len(rows), given.host_bytes_per_s or np.inf)
-    for weak, out, since, until, left in given.weak_hosts:
-        mine = (rank == weak) & ((moves["to_rank"][rows] == HOST) == out)
-        mine &= (moves["start_ns"][rows] >= since) & (moves["start_ns"][rows] < until)
-        fastest[mine] = np.minimum(fastest[mine], left)
-    least = np.ceil(carried / fastest * NS_PER_S - 1)
-    where = cache(lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}")
-    return merged(
-        judged(
-            len(rows),
-            carried != due,
-            where,
-            lambda i: f"carries {carried[i]:,} bytes, where its {blocks[i]:,} blocks have {due[i]:,}",
-            "copy the blocks that the sequence has",
-        ),
-        judged(
-            0,
-            took < least,
-            where,
-            lambda i: (
-                f"takes {took[i]:,} ns for {carried[i]:,} bytes, which the link to the host needs {least[i]:,.0f} for"
-            ),
-            "let a copy take what its link needs",
-        ),
+    return judged(
+        len(rows),
+        carried != due,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}",
+        lambda i: f"carries {carried[i]:,} bytes, where its {blocks[i]:,} blocks have {due[i]:,}",
+        "copy the blocks that the sequence has",
     )
 
 

@@ -296,8 +296,8 @@ def overlapping_decodes(patch: Patch) -> None:
 def early_sends(patch: Patch) -> None:
     """A send starts before the output is there."""
 
-    def recorded(self: Recorder, replica: int, stage: int, step: int, starts: Int64Array, ends: Int64Array) -> None:
-        original(self, replica, stage, step, starts - 1, ends)
+    def recorded(self: Recorder, replica: int, stage: int, step: int, starts: Int64Array, *more: Int64Array) -> None:
+        original(self, replica, stage, step, starts - 1, *more)
 
     original = Recorder.transfer
     patch.setattr(Recorder, "transfer", recorded)

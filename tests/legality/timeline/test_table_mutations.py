@@ -215,7 +215,7 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("a stage starts before its input arrives", "stages", folded("transfer_times", 1, 1), {"PP-2"}),
     ("a send takes less than its cost", "stages", folded("transfer_times", 1, -1), {"RUN-2"}),
     ("a stage runs ahead of the one before", "stages", folded("passes", 1, -(10**9), "start_ns"), {"PP-3", "RUN-2"}),
-    ("a sequence is in two micro-batches", "stages", in_another_slot, {"PP-4"}),
+    ("a sequence is in two micro-batches", "stages", in_another_slot, {"PP-2", "PP-4"}),
     ("a chunk runs on another replica", "replicas", table("chunks", "replica", -1, -1), {"DP-2", "KV-3"}),
     (
         "the digest is another", "tensor",

@@ -1,0 +1,144 @@
+"""RUN-2 and PP-2 of transfers: outputs of stages, hand-overs and swaps carry what they must, and take what that takes.
+
+What a transfer takes over its route is worked out anew (``declared.transfers``). Where nothing else can be on a link of
+its route it takes exactly that; elsewhere no less, and how much longer its share of the links makes it is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.declared.transfers import HAND_OVER, SWAP, BoolArray, Ways
+from clustersim.legality.history import History
+from clustersim.legality.timeline_rules.arrivals import sends, sent_bytes
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.occupation import place_of
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.timeline.tables import HOST
+
+ROUNDED_NS: Final = 2
+"""Durations are whole nanoseconds, and what a weak link adds is rounded by itself."""
+TAKE: Final = "let a transfer take what its bytes take over its route"
+
+
+def outputs(reading: Reading) -> Finding:
+    """RUN-2: the send of a stage's output takes what its bytes take over the route to the next stage."""
+    tables, passes, given = reading.history.folded, reading.passes, reading.given
+    carriage = given.carriage
+    if tables is None or passes is None or tables.stages == 1:
+        return NOTHING
+    if carriage is None:
+        return lacking("what sends take (no routes were declared)")
+    starts, ends, _ = sends(tables, passes)
+    places, ranks = np.nonzero(ends > 0)
+    start, end = starts[places, ranks], ends[places, ranks]
+    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
+    return _timed(
+        carriage.sends(given.first_rank),
+        number * given.stage_ranks + ranks,
+        (sent_bytes(tables, passes)[places, ranks], passes.start[places], start, end),
+        lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
+    )
+
+
+def payloads(reading: Reading) -> Finding:
+    """PP-2: every TP rank of a stage sends the hidden state of all tokens that it has, together those of the step."""
+    tables, passes, runs, given = reading.history.folded, reading.passes, reading.runs, reading.given
+    if tables is None or passes is None or runs is None or tables.stages == 1:
+        return NOTHING
+    prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
+    if given.hidden_bytes is None or prefills is None or decodes is None:
+        return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
+    _, _, has = sends(tables, passes)
+    at = runs.at(passes.replica, passes.step)
+    rows = np.flatnonzero((has > 0) & (at >= 0))
+    carried = sent_bytes(tables, passes)[rows].reshape(len(rows), given.sp, given.tp)
+    tokens = (prefills + decodes)[at[rows]]
+    told, due = carried.sum(axis=(1, 2)), tokens * given.hidden_bytes * given.tp
+    uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % given.hidden_bytes != 0).any(axis=(1, 2))
+    return judged(
+        len(rows),
+        (told != due) | uneven,
+        lambda i: place_of(passes, int(rows[i])),
+        lambda i: (
+            f"sends {told[i]:,} bytes{', not as many from each TP rank,' if told[i] == due[i] else ''} where "
+            f"{tokens[i]:,} tokens × {given.hidden_bytes:,} bytes from each of {given.tp} TP ranks are {due[i]:,}"
+        ),
+        "send the hidden state of every token of the step",
+    )
+
+
+def moves_take(history: History) -> Finding:
+    """RUN-2: a transfer of K/V entries takes what its bytes take over its route: a hand-over, or a swap."""
+    moves, carriage = history.moves, history.given.carriage
+    if moves is None or not len(moves["request"]):
+        return NOTHING
+    if carriage is None:
+        return lacking("what moves of K/V take (no routes were declared)")
+    source, target = (moves[name].astype(np.int64) for name in ("from_rank", "to_rank"))
+    ranks = carriage.ranks
+    astray = (np.minimum(source, target) < HOST) | (np.maximum(source, target) >= ranks) | (source == target)
+    swapped = (source == HOST) | (target == HOST)
+    findings = []
+    for kind, mine in ((HAND_OVER, ~swapped & ~astray), (SWAP, swapped & ~astray)):
+        rows = np.flatnonzero(mine)
+        if not len(rows):
+            continue
+        keys, pair = np.unique((source[rows] + 1) * (ranks + 1) + target[rows] + 1, return_inverse=True)
+        pairs = [(key // (ranks + 1) - 1, key % (ranks + 1) - 1) for key in keys.tolist()]
+        apart = _apart(history, rows)
+        start, end, carried = (moves[name][rows].astype(np.int64) for name in ("start_ns", "end_ns", "bytes"))
+        findings.append(
+            _timed(
+                carriage.ways(kind, pairs), pair.reshape(-1), (carried, start, start, end),
+                lambda i, rows=rows: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                    f"request {moves['request'][rows[i]]}, rank {source[rows[i]]} to {target[rows[i]]}"
+                ),
+                apart,
+            )
+        )  # fmt: skip
+    return merged(*findings)
+
+
+def _apart(history: History, rows: Int64Array) -> BoolArray | None:
+    """Return which moves of K/V are under way when no other one is; None where some may not have been recorded."""
+    moves, given = history.moves, history.given
+    assert moves is not None
+    if given.down or given.horizon_ns is not None:
+        return None
+    starts, ends = np.sort(moves["start_ns"]), np.sort(moves["end_ns"])
+    begun = np.searchsorted(starts, moves["end_ns"][rows], side="left")
+    ended = np.searchsorted(ends, moves["start_ns"][rows], side="right")
+    found: BoolArray = begun - ended == 1
+    return found
+
+
+def _timed(
+    ways: Ways,
+    pair: Int64Array,
+    told: tuple[Int64Array, ...],
+    where: Callable[[int], str],
+    apart: BoolArray | None = None,
+) -> Finding:
+    """Judge how long transfers take; ``told`` is bytes, when it was settled how links are, start and end of each."""
+    carried, settled, start, end = told
+    least, most = ways.bounds(pair, carried, settled, end, apart)
+    took = end - start
+    findings = [
+        judged(
+            looked, broken, where,
+            lambda i, bound=bound, word=word: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                f"takes {took[i]:,} ns for {carried[i]:,} bytes, which take {bound[i]:,.0f} ns at {word} over its route"
+            ),
+            TAKE,
+        )
+        for looked, broken, bound, word in (
+            (len(took), took < least - ROUNDED_NS, least, "least"),
+            (0, took > most + ROUNDED_NS, most, "most, as nothing else can be on it,"),
+        )
+    ]  # fmt: skip
+    return merged(*findings)

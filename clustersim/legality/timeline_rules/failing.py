@@ -1,0 +1,282 @@
+"""What failures do, as declared: who is on what fails leaves it, is lost only where that is declared, and work resumes.
+
+That nothing runs or is admitted on what has failed is judged in ``streams``. Here: a sequence does not stay through a
+failure (RUN-3); a request is lost where its replica fails and the fault says so, or where no replica ever comes back
+(RUN-4); a replica that is not declared to be down runs a step whenever it has work, and is given requests in its turn
+(RUN-3), so that an outage that lasts too long, or that nobody declared, is noticed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import LATEST_NS, Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    LOST,
+    PREEMPTED,
+    RECEIVED,
+    REJECTED,
+    Given,
+)
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.timeline.tables import Table
+
+ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
+LEAVES: Final = (*ENDS, PREEMPTED, HANDED_OVER)
+RESUME: Final = "let what has not failed do its work, and what has failed do it again when it is back"
+
+
+def leaves_what_fails(reading: Reading) -> Finding:
+    """RUN-3: no sequence stays on a replica while something fails that it needs.
+
+    One that is admitted anew without having left is RUN-4's.
+    """
+    facts, given = reading.history.facts, reading.given
+    if facts is None or not given.down:
+        return NOTHING
+    findings = []
+    rows = reading.facts_of(ADMITTED, RECEIVED, *LEAVES)
+    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    request, kind, replica, time = (
+        facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
+    )
+    following = np.append(request[1:] == request[:-1], False)[: len(rows)]
+    later = np.append(time[1:], LATEST_NS)[: len(rows)]
+    again = following & (np.append(kind[1:], ADMITTED)[: len(rows)] == ADMITTED)
+    here = ~np.isin(kind, LEAVES)
+    for failed, since, _ in given.down:
+        if given.horizon_ns is not None and since >= given.horizon_ns:
+            continue
+        mine = here & (replica == failed) & (time <= since) & (~following | (later > since))
+        findings.append(
+            judged(
+                int((replica == failed).sum()),
+                mine & ~again,
+                lambda i: f"replica {failed}, request {request[i]}",  # noqa: B023  # called before the loop goes on
+                lambda i: f"is there since {time[i]:,} ns, and stays when the replica fails at {since:,} ns",  # noqa: B023
+                "let what a replica served leave it when it fails",
+            )
+        )
+    return merged(*findings)
+
+
+def _last_of_each(facts: Table, rows: Int64Array) -> Int64Array:
+    """Return the last of some facts of each request, at one instant the one recorded last."""
+    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    request = facts["request"][rows]
+    found: Int64Array = rows[np.append(request[1:] != request[:-1], True)[: len(rows)]]
+    return found
+
+
+def lost_as_declared(reading: Reading) -> Finding:
+    """RUN-4: a request is lost where the fault says so, or none is left to take it; there all are lost."""
+    facts, given, history = reading.history.facts, reading.given, reading.history
+    if facts is None or given.carriage is None:
+        return NOTHING
+    rows = reading.facts_of(LOST)
+    replica, time, request = (facts[name][rows].astype(np.int64) for name in ("replica", "time_ns", "request"))
+    declared = np.zeros(len(rows), bool)
+    for failed, since in given.loses:
+        declared |= (replica == failed) & (time == since)
+    for pool in history.pools or (given,):
+        ends = [(one[1], one[0]) for one in given.down if one[2] == LATEST_NS and _of(pool, one[0])]
+        if len(ends) == pool.dp:
+            declared |= time >= max(ends)[0]
+    finding = judged(
+        len(rows),
+        ~declared & ~_too_long(reading, request),
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"is lost at {time[i]:,} ns on replica {replica[i]}, where no declared fault loses what it served, and "
+            f"some replica is there for it, or comes back"
+        ),
+        "compute anew what a fault is not declared to lose",
+    )
+    return finding if history.pools else merged(finding, _all_lost(reading))
+
+
+def _of(pool: Given, replica: int) -> bool:
+    return pool.first_replica <= replica < pool.first_replica + pool.dp
+
+
+def _too_long(reading: Reading, request: Int64Array) -> BoolArray:
+    """Return which requests need more blocks than a pool has, so that nobody can compute them anew."""
+    told = reading.history.requests
+    found = np.zeros(len(request), bool)
+    for pool in reading.history.pools or (reading.given,):
+        if told is None or pool.pool_blocks is None or pool.block_tokens is None:
+            continue
+        known = request < len(told["prompt_tokens"])
+        some = request[known]
+        tokens = told["prompt_tokens"][some] + np.maximum(told["output_tokens"][some] - 1, 0)
+        owners = pool.sp if pool.sp_decode == "dp" else 1
+        found[known] |= -(-tokens // pool.block_tokens) > pool.pool_blocks // owners
+    return found
+
+
+def _all_lost(reading: Reading) -> Finding:
+    """Judge whether all that ran or waited on a replica is lost with it, where that is declared."""
+    facts, given = reading.history.facts, reading.given
+    assert facts is not None
+    findings = []
+    for failed, since in given.loses:
+        if given.horizon_ns is not None and since >= given.horizon_ns:
+            continue
+        there = facts["replica"] == failed
+        ran = facts["request"][there & (facts["kind"] == PREEMPTED) & (facts["time_ns"] == since)]
+        before = _last_of_each(facts, np.flatnonzero(facts["time_ns"] < since))
+        waits = before[(facts["kind"][before] == ARRIVED) & there[before]]
+        waits = waits[~_is_down(given, failed, facts["time_ns"][waits], since)]
+        gone = facts["request"][(facts["time_ns"] == since) & np.isin(facts["kind"], ENDS)]
+        kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)
+        findings.append(
+            judged(
+                len(ran) + len(waits),
+                np.ones(len(kept), bool),
+                lambda i, kept=kept: f"request {kept[i]}",  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                lambda i: (
+                    f"was on replica {failed}, whose failure at {since:,} ns is declared to lose what it served, and "  # noqa: B023
+                    f"is not lost"
+                ),
+                "lose what a fault is declared to lose",
+            )
+        )
+    return merged(*findings)
+
+
+def _is_down(given: Given, replica: int, times: Int64Array, but: int = -1) -> BoolArray:
+    """Return whether a replica is declared to be down at instants, up to and with that at which it comes back.
+
+    Parameters
+    ----------
+    given : Given
+    replica : int
+    times : int64 array
+    but : int
+        When an outage begins that does not count.
+    """
+    found = np.zeros(len(times), bool)
+    for failed, since, until in given.down:
+        if failed == replica and since != but:
+            found |= (times >= since) & (times <= until)
+    return found
+
+
+def works(reading: Reading) -> Finding:
+    """RUN-3: a replica that has work and is not declared to be down runs a step."""
+    facts, runs, given = reading.history.facts, reading.runs, reading.given
+    if facts is None or runs is None or not given.eager:
+        return NOTHING
+    rows = np.lexsort((np.arange(len(facts["kind"])), facts["time_ns"], facts["request"]))
+    request, kind, replica, since = (
+        facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
+    )
+    until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
+    has_work = ~np.isin(kind, ENDS) & (until > since)
+    if given.dp > 1:  # what a failure moves waits somewhere, and no fact says where
+        for failed, begins, ends in given.down:
+            hit = (replica == failed) & (((kind == PREEMPTED) & (since == begins)) | (kind == ARRIVED))
+            has_work &= ~(hit & (since <= ends) & (until > begins))
+    findings = []
+    for number in range(given.first_replica, given.first_replica + given.dp):
+        mine = has_work & (replica == number)
+        findings.append(_unbroken(reading, number, np.sort(since[mine]), np.sort(until[mine])))
+    return merged(*findings)
+
+
+def _unbroken(reading: Reading, replica: int, comes: Int64Array, goes: Int64Array) -> Finding:
+    """Judge whether there is a step wherever something is on a replica; ``comes`` and ``goes`` ascend."""
+    runs, given = reading.runs, reading.given
+    assert runs is not None
+    mine = np.flatnonzero(runs.replica == replica)
+    order = mine[np.argsort(runs.start[mine], kind="stable")]
+    ends = np.maximum.accumulate(runs.recorded_end[order])
+    begin = np.concatenate((np.full(1, -1), ends))
+    end = np.append(runs.start[order], LATEST_NS if given.horizon_ns is None else -1)
+    facts = reading.history.facts
+    assert facts is not None
+    left = facts["time_ns"][(facts["replica"] == replica) & np.isin(facts["kind"], LEAVES)]
+    for since, until in sorted((one[1], one[2]) for one in given.down if one[0] == replica):
+        for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
+            if not (left == since).any():  # else a step was cut off, which is not recorded
+                begin, end = np.append(begin, begin[cut]), np.append(end, since)
+            begin[cut] = until
+    idle = np.flatnonzero(end > begin)
+    begin, end = begin[idle], end[idle]
+    there = np.searchsorted(comes, begin, side="right") > np.searchsorted(goes, begin, side="right")
+    more = np.searchsorted(comes, end, side="left") > np.searchsorted(comes, begin, side="right")
+    return judged(
+        len(mine),
+        there | more,
+        lambda i: f"replica {replica}",
+        lambda i: (
+            f"runs no step between {max(begin[i], 0):,} ns and "
+            f"{'the end' if end[i] == LATEST_NS else f'{end[i]:,} ns'}, though it has work, and no fault says why"
+        ),
+        RESUME,
+    )
+
+
+def in_turn(reading: Reading) -> Finding:
+    """RUN-3: requests go to replicas that live, by ``round_robin`` to one after the other."""
+    facts, given = reading.history.facts, reading.given
+    if facts is None or given.router is None or given.dp == 1 or given.first_replica:
+        return NOTHING
+    rows = reading.facts_of(ARRIVED, REJECTED)
+    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    first = np.append(True, facts["request"][rows][1:] != facts["request"][rows][:-1])[: len(rows)]
+    rows = rows[first]
+    rows = rows[np.lexsort((facts["request"][rows], facts["time_ns"][rows]))]
+    time, replica = (facts[name][rows].astype(np.int64) for name in ("time_ns", "replica"))
+    down = [one for one in given.down if one[0] < given.dp]
+    changes = np.unique(np.array([instant for one in down for instant in one[1:]], np.int64))
+    part = np.searchsorted(changes, time, side="right")
+    settled = ~np.isin(time, changes)
+    lives = np.ones((len(changes) + 1, given.dp), bool)
+    for failed, since, until in down:
+        lives[np.searchsorted(changes, since, side="right") : np.searchsorted(changes, until, side="right"), failed] = (
+            False
+        )
+    places = np.cumsum(lives, axis=1) - 1
+    count = lives.sum(axis=1)
+    inside = (replica >= 0) & (replica < given.dp)
+    at = np.where(inside, replica, 0)
+    dead = settled & inside & (count[part] > 0) & ~lives[part, at]
+    fault = judged(
+        len(rows),
+        dead,
+        lambda i: f"request {facts['request'][rows[i]]}",
+        lambda i: f"goes to replica {replica[i]} at {time[i]:,} ns, which has failed, while another one lives",
+        "send requests to replicas that live",
+    )
+    if given.router != "round_robin":
+        return (
+            merged(fault, lacking(f"which of the living replicas a request goes to (by {given.router})"))
+            if down
+            else fault
+        )
+    follows = settled[1:] & settled[:-1] & inside[1:] & inside[:-1] & (part[1:] == part[:-1]) & (count[part[1:]] > 0)
+    here, before = places[part[1:], at[1:]], places[part[1:], at[:-1]]
+    skips = follows & ~dead[1:] & ~dead[:-1] & (here != (before + 1) % np.maximum(count[part[1:]], 1))
+    return merged(
+        fault,
+        judged(
+            0,
+            skips,
+            lambda i: f"request {facts['request'][rows[i + 1]]}",
+            lambda i: (
+                f"goes to replica {replica[i + 1]} at {time[i + 1]:,} ns, after one that went to {replica[i]}, where "
+                f"{count[part[i + 1]]} replicas live and take turns"
+            ),
+            RESUME,
+        ),
+    )

@@ -1,0 +1,186 @@
+"""What a scenario declares of its run, and the run's timeline together with it: what rules of level T are asked about.
+
+All of it follows from the scenario alone, by code that shares nothing with a replay: K/V blocks from plan and memory,
+the pools and what breaks in them from ``legality.declared``, the collectives of stages from the step graphs that level
+G judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from clustersim.graph.expand import step_blueprints
+from clustersim.graph.stepgraph import place
+from clustersim.legality.declared.outages import Broken, down
+from clustersim.legality.declared.setting import Groups, Pool, Setting
+from clustersim.legality.declared.slowness import slow_ranks, weak_groups
+from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.held import kv_declared
+from clustersim.legality.history import Given, History
+from clustersim.model.architecture import Moe
+from clustersim.plan.reshard import Shard, kv_shards
+from clustersim.run.legality import deployment_of, pool_blocks, scenario_memory
+from clustersim.scenario.scenario import Scenario
+from clustersim.timeline.timeline import Timeline
+
+
+def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int = 0) -> Given:
+    """Return what a scenario declares of one of its pools.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of that pool alone.
+    carriage : Carriage
+        Of the whole scenario.
+    broken : Broken
+        When which replicas are down, as that says.
+    number : int
+        Which of its pools that is.
+    """
+    plan, serving, setting = scenario.plan, scenario.serving, carriage.setting
+    pool = setting.pools[number]
+    owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+    host = _host(scenario, owners)
+    visited = {layer.ffn.top_k for layer in scenario.model.layers if isinstance(layer.ffn, Moe)}
+    return Given(
+        tp=plan.tp,
+        sp=plan.sp.degree,
+        pp=plan.pp,
+        dp=plan.dp,
+        ep=plan.ep.degree,
+        sp_scheme=plan.sp.scheme,
+        sp_decode=plan.sp.decode,
+        ep_scope=plan.ep.scope,
+        decode_overlap=plan.decode_overlap,
+        block_tokens=serving.kv_block_tokens,
+        pool_blocks=pool_blocks(scenario, scenario_memory(scenario)) * owners,
+        max_batch_tokens=serving.max_batch_tokens,
+        max_batch_requests=serving.max_batch_requests,
+        top_k=min(visited) if len(visited) == 1 else None,
+        horizon_ns=scenario.run.horizon_ns,
+        first_replica=pool.first_replica,
+        first_rank=pool.first_rank,
+        prefix_caching=serving.prefix_caching,
+        hidden_bytes=round(pool.token_bytes),
+        down=broken[0],
+        loses=broken[1],
+        eager=isinstance(serving.scheduler, str) and len(setting.pools) == 1 and not plan.is_lockstep and not host,
+        router=serving.router if isinstance(serving.router, str) else None,
+        carriage=carriage,
+        slow=slow_ranks(setting, pool),
+        weak_groups=weak_groups(setting, pool),
+        **host,
+    )
+
+
+def _host(scenario: Scenario, owners: int) -> dict[str, Any]:
+    """Return what is declared of the host memory that sequences are swapped to."""
+    serving = scenario.serving
+    if not _swaps(scenario):
+        return {}
+    assert serving.host_kv_bytes is not None
+    ranks = scenario_memory(scenario)
+    block_bytes = tuple(math.ceil(rank.kv_bytes_per_token * serving.kv_block_tokens) for rank in ranks)
+    return {"host_blocks": int(serving.host_kv_bytes // max(block_bytes)) * owners, "host_block_bytes": block_bytes}
+
+
+def _swaps(scenario: Scenario) -> bool:
+    return scenario.serving.preemption == "swap" and scenario.serving.host_kv_bytes is not None
+
+
+def setting_of(scenario: Scenario) -> Setting:
+    """Return the places that a scenario declares, and what breaks there."""
+    pools: list[Pool] = []
+    replicas = ranks = 0
+    each = scenario.each_pool()
+    for one in each:
+        plan, precision = one.plan, one.precision
+        pools.append(
+            Pool(
+                plan=plan,
+                stages=partial(_groups, one),
+                swaps=_swaps(one) and not scenario.pools,
+                first_replica=replicas,
+                first_rank=ranks,
+                launch_s=one.engine.collective_launch_s,
+                token_bytes=one.model.hidden * precision.activation_bytes,
+            )
+        )
+        replicas, ranks = replicas + plan.dp, ranks + plan.world
+    shards: tuple[Shard, ...] = ()
+    if scenario.pools:
+        source, target = (one.plan for one in each)
+        shards = kv_shards(scenario.model, source, target, scenario.precision.kv_bytes)
+    return Setting(
+        topology=scenario.topology, pools=tuple(pools), collectives=scenario.collectives, faults=scenario.faults,
+        shards=shards,
+    )  # fmt: skip
+
+
+def _groups(scenario: Scenario) -> tuple[Groups, ...]:
+    """Return operator and ranks of every collective of each stage, in any kind of step."""
+    plan = scenario.plan.lockstep
+    found: list[dict[tuple[str, tuple[int, ...]], None]] = [{} for _ in range(plan.pp)]
+    bodies = {}
+    for blueprint in step_blueprints(scenario.model, plan, scenario.precision).values():
+        for stage, units in enumerate(blueprint.stages):
+            for body in dict.fromkeys(unit.body for unit in units):
+                if body not in bodies:
+                    bodies[body] = [one for one in place(body, plan) if len(one.members) > 1]
+                found[stage].update(dict.fromkeys((one.node.op, one.members) for one in bodies[body]))
+    return tuple(tuple(sorted(stage)) for stage in found)
+
+
+def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Given, ...]:
+    """Return what a scenario declares of each of two pools, and which K/V each of their ranks is to hold."""
+    return tuple(
+        replace(given_of(one, carriage, broken, number), **kv_declared(deployment_of(one)))
+        for number, one in enumerate(scenario.each_pool() if scenario.pools else ())
+    )
+
+
+def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int] | None = None) -> History:
+    """Return a timeline with what its scenario declares.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    timeline : Timeline
+    explained : collection of int, optional
+        Requests whose rejection has a reason.
+    """
+    requests = scenario.requests()
+    told = {"prompt_tokens": requests.prompt_tokens, "output_tokens": requests.output_tokens}
+    if requests.concurrency is None:
+        told["arrives_ns"] = requests.arrived_at_ns
+    cancels = requests.cancel_after_ns
+    told["cancels_ns"] = np.full(len(requests), -1, np.int64) if cancels is None else cancels
+    if explained is not None:
+        reasons = np.zeros(len(requests), np.int64)
+        reasons[list(explained)] = 1
+        told["explained"] = reasons
+    hashed = requests.prefix_hashes is not None
+    hash_tokens = requests.hash_block_tokens if hashed else 1
+    setting = setting_of(scenario)
+    carriage, broken = Carriage(setting), down(setting)
+    pools = tuple(replace(pool, hash_tokens=hash_tokens) for pool in pools_of(scenario, carriage, broken))
+    given = pools[0] if pools else replace(given_of(scenario, carriage, broken), hash_tokens=hash_tokens)
+    return History(
+        given=given,
+        pools=pools,
+        requests=told,
+        steps=timeline.steps,
+        chunks=timeline.chunks,
+        decodes=timeline.decodes,
+        facts=timeline.facts,
+        moves=timeline.moves,
+        folded=timeline,
+        prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),
+    )

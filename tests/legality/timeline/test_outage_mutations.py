@@ -1,0 +1,207 @@
+"""Replay code that takes other faults as given than were declared, and the rule that notices.
+
+Who is down when, who is slow and which links are weak is derived anew by the audit (``legality.declared``). Each of
+these mistakes changes what happens; without it the same run is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+import clustersim.run.simulate as made
+from clustersim.cluster.fault import Fault
+from clustersim.replay.by_events import EventReplay
+from clustersim.replay.comm import CommTable
+from clustersim.replay.fleet import Fleet
+from clustersim.replay.front import Front
+from clustersim.replay.given import Prepared, ReplayInput
+from clustersim.replay.outages import Outage
+from clustersim.replay.strain import Strain, Strains, WeakLinks
+from clustersim.run.audit import audit_run
+from clustersim.run.simulate import simulate
+from clustersim.serving.router import RoundRobin
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_failing_pools_mutations import POOLS
+from tests.legality.timeline.test_replay_mutations import document
+
+Patch = pytest.MonkeyPatch
+Mistake = Callable[[Patch], None]
+MS = 1_000_000
+
+
+def outages(change: Callable[[tuple[Outage, ...]], Sequence[Outage]]) -> Mistake:
+    """Let other outages happen."""
+    own = Prepared.outages.func  # type: ignore[attr-defined]
+
+    def mistake(patch: Patch) -> None:
+        wrong = cached_property(lambda self: tuple(change(own(self))))
+        wrong.__set_name__(Prepared, "outages")
+        patch.setattr(Prepared, "outages", wrong)
+
+    return mistake
+
+
+def each(change: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    return lambda found: [change(one) for one in found]
+
+
+def faults(change: Callable[[tuple[Fault, ...]], Sequence[Fault]]) -> Mistake:
+    """Give the replay other faults than the scenario has."""
+    own = made.replay_input
+
+    def wrong(*arguments: Any) -> ReplayInput:
+        found = own(*arguments)
+        return replace(found, faults=tuple(change(found.faults)))
+
+    return lambda patch: patch.setattr(made, "replay_input", wrong)
+
+
+def strain(change: Callable[[Strain], Strain]) -> Mistake:
+    """Let passes suffer something else."""
+    own = Strains.of
+
+    def wrong(self: Strains, stage: int, now: int) -> Strain | None:
+        found = own(self, stage, now)
+        return None if found is None else change(found)
+
+    return lambda patch: patch.setattr(Strains, "of", wrong)
+
+
+def later(**by: int) -> Callable[[Any], Any]:
+    return lambda one: replace(one, **{name: getattr(one, name) + ns for name, ns in by.items()})
+
+
+def shares(value: float) -> Callable[[Strain], Strain]:
+    return lambda found: replace(found, shares=dict.fromkeys(found.shares, value))
+
+
+def weak_links(share: float) -> Mistake:
+    """Let what moves between replicas, or to a host, find another share of links."""
+    own = WeakLinks.__init__
+
+    def wrong(self: WeakLinks, found: Sequence[Fault], *more: Any) -> None:
+        own(self, [replace(fault, share=share) for fault in found], *more)
+
+    return lambda patch: patch.setattr(WeakLinks, "__init__", wrong)
+
+
+def never_routes_to_the_first(patch: Patch) -> None:
+    """The router forgets a replica when it is back."""
+    own = RoundRobin.route
+    patch.setattr(RoundRobin, "route", lambda self, now, request, loads: own(self, now, request, loads[-1:]))
+
+
+def waits_for_nobody(patch: Patch) -> None:
+    """What failed is sent to the replica that it was at, which is down."""
+    patch.setattr(EventReplay, "_retry", lambda self, sequence: self.replicas[0].add_again(sequence))
+
+
+def device(**more: Any) -> dict[str, Any]:
+    return {"device": 0, "at": "1.2 ms", "until": "2.5 ms", **more}
+
+
+LINK = {"link": ["n0.g0", "n0.nvswitch"], "at": "1 ms", "until": "3 ms"}
+TWO = {"tp": 2, "dp": 2}
+DOWN = document(plan=TWO, faults=[device()])
+ALONE = document(faults=[device()])
+LOST = document(plan=TWO, faults=[device(lose="lose")])
+CUT = document(plan=TWO, faults=[LINK])
+SLOW = document(plan={"tp": 2}, faults=[device(device=1, slowdown=3.0)])
+A_LITTLE = document(plan={"tp": 2}, faults=[device(device=1, slowdown=1.2)])
+WEAK = document(plan={"tp": 2}, faults=[LINK | {"factor": 0.1}])
+STAGES = document(plan={"tp": 1, "pp": 2}, faults=[LINK | {"factor": 0.1}])
+STAGE_CUT = document(plan={"tp": 1, "pp": 2, "dp": 2}, faults=[LINK])
+HOSTS = document(
+    topology={"name": "l40s-node"},
+    plan={"tp": 1},
+    serving={"kv_blocks": 24, "preemption": "swap", "host_kv": "1 GiB"},
+    workload={"output_tokens": {"uniform": {"low": 20, "high": 40}}},
+    faults=[{"link": ["n0.g0", "n0.pcie0"], "at": "0 s", "factor": 0.1}],
+)
+HANDED = POOLS | {"faults": [{"link": ["n0.g2", "n0.pcie1"], "at": "0 s", "factor": 0.1}]}
+DECODE_DOWN = POOLS | {"faults": [{"device": 2, "at": "8 ms", "until": "9 ms"}]}
+CLEAN, CLEAN_TWO = document(), document(plan=TWO)
+
+UNDECLARED = Outage(replica=0, at_ns=2 * MS, until_ns=3 * MS, loses=False)
+MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
+    ("another replica fails", outages(each(lambda one: replace(one, replica=1 - one.replica))), DOWN, "RUN-3"),
+    ("none fails", outages(lambda found: ()), DOWN, "RUN-3"),
+    ("the only one does not fail", outages(lambda found: ()), ALONE, "RUN-3"),
+    ("it is back too early", outages(each(later(until_ns=-MS))), DOWN, "RUN-3"),
+    ("it is back too late", outages(each(later(until_ns=MS))), DOWN, "RUN-3"),
+    ("the only one is back too late", outages(each(later(until_ns=MS))), ALONE, "RUN-3"),
+    ("it never comes back", outages(each(lambda one: replace(one, until_ns=None))), DOWN, "RUN-3"),
+    ("the only one never comes back", outages(each(lambda one: replace(one, until_ns=None))), ALONE, "RUN-4"),
+    ("it fails too late", outages(each(later(at_ns=MS // 2))), DOWN, "RUN-3"),
+    ("it fails too early", outages(each(later(at_ns=-MS // 2))), DOWN, "RUN-3"),
+    ("the only one fails too early", outages(each(later(at_ns=-MS // 2))), ALONE, "RUN-3"),
+    ("it loses what is to be kept", outages(each(lambda one: replace(one, loses=True))), DOWN, "RUN-4"),
+    ("it keeps what is to be lost", outages(each(lambda one: replace(one, loses=False))), LOST, "RUN-4"),
+    ("one fails that nobody declared", outages(lambda found: (UNDECLARED,)), CLEAN_TWO, "RUN-3"),
+    ("the only one fails, undeclared", outages(lambda found: (UNDECLARED,)), CLEAN, "RUN-3"),
+    (
+        "one fails and loses all, undeclared",
+        outages(lambda found: (replace(UNDECLARED, loses=True),)),
+        CLEAN_TWO,
+        "RUN-4",
+    ),
+    ("no link is needed", lambda patch: patch.setattr(CommTable, "links", lambda *_: frozenset()), CUT, "RUN-3"),
+    (
+        "no link of a send is needed",
+        lambda p: p.setattr(CommTable, "links", lambda *_: frozenset()),
+        STAGE_CUT,
+        "RUN-3",
+    ),
+    ("the replay is told of no fault", faults(lambda found: ()), DOWN, "RUN-3"),
+    ("the replay is told of no link that fails", faults(lambda found: ()), CUT, "RUN-3"),
+    ("a decode replica does not fail", outages(lambda found: ()), DECODE_DOWN, "RUN-3"),
+    ("a decode replica fails too late", outages(each(later(at_ns=MS // 4))), DECODE_DOWN, "RUN-3"),
+    ("failing takes no effect", lambda patch: patch.setattr(Fleet, "restart", lambda *_: ((), ())), DOWN, "RUN-3"),
+    ("nobody waits for a replica", lambda p: p.setattr(Front, "comes_back", lambda *_, **__: False), ALONE, "RUN-4"),
+    ("requests go to the dead", lambda p: p.setattr(Front, "living", property(lambda s: s.entry)), DOWN, "RUN-3"),
+    ("the router forgets who is back", never_routes_to_the_first, DOWN, "RUN-3"),
+    ("what failed goes where it was", waits_for_nobody, DOWN, "RUN-3"),
+    ("another rank is slow", strain(lambda s: replace(s, slow={1 - k: v for k, v in s.slow.items()})), SLOW, "RUN-2"),
+    ("it is not slow enough", strain(lambda s: replace(s, slow=dict.fromkeys(s.slow, 2.0))), SLOW, "RUN-2"),
+    ("it is too slow", strain(lambda s: replace(s, slow=dict.fromkeys(s.slow, 4.0))), SLOW, "RUN-2"),
+    ("it is slow too late", faults(each(later(at_ns=MS))), SLOW, "RUN-2"),
+    ("it is slow too early", faults(each(later(at_ns=-MS))), SLOW, "RUN-2"),
+    ("it is slow for too short", faults(each(later(until_ns=-MS))), SLOW, "RUN-2"),
+    ("it is not a little slow", faults(lambda found: ()), A_LITTLE, "RUN-2"),
+    ("more is left of a link", strain(shares(0.5)), WEAK, "RUN-2"),
+    ("less is left of a link", strain(shares(0.02)), WEAK, "RUN-2"),
+    ("another link is weak", faults(each(lambda one: replace(one, links=(8, 9)))), WEAK, "RUN-2"),
+    ("a link is weak for too short", faults(each(later(until_ns=-MS))), WEAK, "RUN-2"),
+    ("a link is weak for too long", faults(each(later(until_ns=MS))), WEAK, "RUN-2"),
+    ("sends find more of a link", strain(shares(0.5)), STAGES, "RUN-2"),
+    ("sends find less of a link", strain(shares(0.02)), STAGES, "RUN-2"),
+    ("sends find another link weak", faults(each(lambda one: replace(one, links=(8, 9)))), STAGES, "RUN-2"),
+    ("sends find a link weak too long", faults(each(later(until_ns=MS))), STAGES, "RUN-2"),
+    ("hand-overs find more of a link", weak_links(0.5), HANDED, "RUN-2"),
+    ("hand-overs find less of a link", weak_links(0.02), HANDED, "RUN-2"),
+    ("swaps find more of a link", weak_links(0.5), HOSTS, "RUN-2"),
+    ("swaps find less of a link", weak_links(0.02), HOSTS, "RUN-2"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "given", "rule"), [one[1:] for one in MISTAKES], ids=[one[0] for one in MISTAKES])
+def test_other_faults_than_were_declared_are_noticed(mistake: Mistake, given: dict[str, Any], rule: str) -> None:
+    scenario = scenario_of(given, replay="folded" if "faults" in given else "full")  # which knows of outages
+    with pytest.MonkeyPatch.context() as patch:
+        mistake(patch)
+        found = audit_run(simulate(scenario))
+    assert rule in {violation.rule for violation in found.violations}
+
+
+LEGAL = (DOWN, ALONE, LOST, CUT, SLOW, A_LITTLE, WEAK, STAGES, STAGE_CUT, HOSTS, HANDED, DECODE_DOWN, CLEAN, CLEAN_TWO)
+
+
+@pytest.mark.parametrize("replay", ["folded", "full"])
+@pytest.mark.parametrize("given", LEGAL)
+def test_what_was_declared_is_legal(given: dict[str, Any], replay: str) -> None:
+    assert audit_run(simulate(scenario_of(given, replay=replay))).violations == ()
