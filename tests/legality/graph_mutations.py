@@ -546,6 +546,19 @@ def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "kv_move", step=0, stage=1, rank=9), "amount", lambda _: 0.0)
 
 
+@breaks("SP-8", "gather", "one rank's segment moves before its last layer is written")
+def _(view: GraphView) -> GraphView:
+    move = pick(view, "kv_move", step=1, rank=2)
+    *_, early, late = pick(view, "ffn_add", step=1, rank=2)
+    return drawn(cut(view, edges(view, [late], move)), [(early, move[0], "kv")])
+
+
+@breaks("SP-8", "gather", "two sequences decode where the other one's K/V is")
+def _(view: GraphView) -> GraphView:
+    first, second = view.steps[2].decodes or ()
+    return stepped(view, 2, decodes=(replace(first, owner=second.owner), replace(second, owner=first.owner)))
+
+
 # --- PP -------------------------------------------------------------------------------------------------------------
 
 

@@ -44,7 +44,9 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
     told = merged(
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
-    told = merged(told, repeated(view, moves), _brings(view, moves, fix))
+    told = merged(told, repeated(view, moves), _brings(view, moves, fix), _one_owner(view))
+    if not told.faults:
+        told = merged(told, _every_layer(view, writes, edge[into], seen[into], fix))
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
 
 
@@ -55,6 +57,44 @@ def _brings(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
         view, 0, other, lambda node: f"{view.symbols[int(view.symbol[node])].op} does not bring entries to their rank",
         fix, np.arange(len(view)),
     )  # fmt: skip
+
+
+def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: Int64Array, fix: str) -> GraphFinding:
+    """What a rank gives to a move was made after the entries of every layer were written there."""
+    width = max(1, view.num_ranks)
+    before = reach(view, np.unique(view.source[edge]))
+    key = view.step[view.target[edge]] * width + seen
+    order = np.argsort(key, kind="stable")
+    wanted = view.step[writes] * width + view.rank[writes]
+    low, high = (np.searchsorted(key[order], wanted, side=side) for side in ("left", "right"))
+    many = high - low
+    at = np.repeat(np.arange(len(writes)), many)
+    given = edge[order[np.repeat(low - np.cumsum(many) + many, many) + np.arange(len(at))]]
+    moved = np.zeros(len(writes), bool)
+    np.logical_or.at(moved, at, before.comes_before(writes[at], view.source[given]))
+    late = np.flatnonzero((many > 0) & ~moved)
+    return judged(
+        view, len(writes), late,
+        lambda at: f"the move takes rank {int(view.rank[writes[at]])}'s entries before those of this layer are written",
+        fix, writes,
+    )  # fmt: skip
+
+
+def _one_owner(view: GraphView) -> GraphFinding:
+    """A sequence decodes on the SP rank to which its chunks moved."""
+    owners: dict[tuple[int, int], int] = {}
+    faults = []
+    looked = 0
+    for number, step in enumerate(view.steps):
+        owners.update({(step.replica, chunk.request): chunk.owner for chunk in step.chunks})
+        for token in step.decodes or ():
+            owner = owners.get((step.replica, token.request), token.owner)
+            looked += 1
+            if owner != token.owner:
+                message = f"sequence {token.request} decodes on SP rank {token.owner}, and its K/V moved to {owner}"
+                fix = "decode a sequence where its K/V is"
+                faults.append(GraphFault(where=f"{step.kind} step {number}", message=message, fix=fix))
+    return GraphFinding(looked_at=looked, faults=tuple(faults[:1]))
 
 
 def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:
