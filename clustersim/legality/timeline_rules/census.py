@@ -25,6 +25,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.timeline.tables import Table
@@ -66,7 +67,7 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
         return NOTHING
     if reading.hand_overs.journeys is not None:
         return lacking("how many tokens facts tell (two pools, of which something fails)")
-    rows = np.setdiff1d(reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS), reading.hand_overs.reserved)
+    rows = without(reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS), reading.hand_overs.reserved)
     request, time, kind, value = (
         facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value")
     )

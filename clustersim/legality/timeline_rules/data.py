@@ -7,7 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, RECEIVED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.grouping import Groups, without
 from clustersim.legality.timeline_rules.handed_over import whole_cache
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.resharded import resharded
@@ -31,7 +31,7 @@ def stays(reading: Reading) -> Finding:
             )
         )
     if facts is not None:
-        rows = np.setdiff1d(np.arange(len(facts["request"])), _set_aside(reading))
+        rows = without(np.arange(len(facts["request"])), _set_aside(reading))
         at = reading.hand_overs.of(facts["request"].astype(np.int64)[rows])
         replica = facts["replica"].astype(np.int64)[rows]
         if len(reading.hand_overs):  # what is decided on the replica that receives counts as decided where it arrived
@@ -85,7 +85,7 @@ def _moved_by_failures(reading: Reading) -> Int64Array:
     """
     facts, hand_overs = reading.history.facts, reading.hand_overs
     assert facts is not None
-    rows = np.setdiff1d(np.arange(len(facts["request"])), _set_aside(reading))
+    rows = without(np.arange(len(facts["request"])), _set_aside(reading))
     order = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]  # at one instant as recorded
     request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
     moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
@@ -103,7 +103,7 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
     facts, pieces = reading.history.facts, reading.pieces
     if pieces is None or facts is None:
         return NOTHING
-    rows = np.setdiff1d(reading.facts_of(ADMITTED, RECEIVED), reading.hand_overs.reserved)
+    rows = without(reading.facts_of(ADMITTED, RECEIVED), reading.hand_overs.reserved)
     rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
     request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
     mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))

@@ -59,3 +59,9 @@ class Groups:
             return np.full(len(keys), -1, np.int64)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[at] == keys, at, -1)
+
+
+def without(rows: Int64Array, others: Int64Array) -> Int64Array:
+    """Return rows, each once and ascending, without others: as ``numpy.setdiff1d``, which sorts them first."""
+    found: Int64Array = rows[~np.isin(rows, others)] if len(others) else rows
+    return found

@@ -12,6 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Given, History
 from clustersim.legality.timeline_rules.absence import Absence, absences_of
 from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
+from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
@@ -234,7 +235,7 @@ class Reading:
 
     def _told(self, *kinds: int, but: Int64Array | None = None) -> tuple[Int64Array, Int64Array]:
         facts, rows = self.history.facts, self.facts_of(*kinds)
-        rows = rows if but is None else np.setdiff1d(rows, but)
+        rows = rows if but is None else without(rows, but)
         if facts is None:
             return rows, rows
         request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)

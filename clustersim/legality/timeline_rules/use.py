@@ -24,6 +24,7 @@ from clustersim.legality.history import (
     History,
 )
 from clustersim.legality.timeline_rules.absence import at_rest, held_at
+from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
@@ -173,7 +174,7 @@ def returns(
     assert facts is not None
     rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
     apart, of_apart = _apart(facts, pieces, hand_overs)
-    rows = np.setdiff1d(rows, apart)
+    rows = without(rows, apart)
     request = facts["request"][rows].astype(np.int64)
     kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
     # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
