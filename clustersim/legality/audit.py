@@ -29,6 +29,7 @@ from clustersim.legality.timeline_rules import (
 )
 from clustersim.legality.timeline_rules.finding import Finding
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.references import unfounded
 from clustersim.legality.timeline_rules.sheet import Sheet
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
@@ -113,6 +114,12 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         for fault in finding.faults[: max(0, MOST_FAULTS - len(told))]:
             told.append(Violation(rule=rule, level="T", where=fault.where, message=fault.message, fix=fault.fix))
 
+    groundless = unfounded(history)
+    for rule, finding in groundless.items():
+        if rule in looked:
+            take(rule, finding)
+    if groundless:  # what names something that is not there can't be looked at
+        return _verdict(violations, looked, lacks)
     parts = [Reading(part) for part in history.apart()] if history.pools else [reading]
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
@@ -127,6 +134,12 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
             for rule, look in SHEET_CHECKS.items():
                 if rule in looked:
                     take(rule, look(sheet))
+    return _verdict(violations, looked, lacks)
+
+
+def _verdict(
+    violations: Mapping[str, list[Violation]], looked: Mapping[str, int], lacks: Mapping[str, Mapping[str, None]]
+) -> Verdict:
     return Verdict(
         violations=tuple(violation for told in violations.values() for violation in told),
         rules=tuple(

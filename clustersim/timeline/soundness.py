@@ -6,7 +6,7 @@ What computes with a timeline relies on this and does not look again. Whether a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
 from clustersim.timeline.stretch import Stretch
-from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS, Tables
 from clustersim.timeline.timeline import Timeline
 
 MOST_REPLICAS: Final = 1 << 20
@@ -29,6 +29,7 @@ ARRIVED, REJECTED = FACTS.index("arrived"), FACTS.index("rejected")
 _TIMES: Final = (0, MOST)
 _SIGNED: Final = {"row_values", "varying"}
 """Durations, of which RUN-2 says that they are not negative."""
+_PLACES: Final = ("stage", "irregular", "template", "row", "columns", "slot", "starts_at", "varying_at", "at", "steps")
 _INT32: Final = (1 << 31) - 1
 
 
@@ -47,14 +48,16 @@ def refuse_unsound(timeline: Timeline, folder: Path) -> None:
     InputError
         Names file, column, row, what was found and what was expected: the first row of every column.
     """
-    for judge in (_values, _references, _recorded_steps, _carried):
+    for judge in (_values, _references, _in_order, _recorded_steps, _carried):
         problems = [found.problem(folder) for found in judge(timeline)]
         if problems:  # what comes next relies on it
             raise InputError(problems)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class UnsoundValue:
+    """A value that can't be: of which table and column, what was found and what was expected."""
+
     table: str
     column: str
     message: str
@@ -64,23 +67,34 @@ class _Fault:
         return Problem(file=str(folder / name), path=self.column, message=self.message)
 
 
-def _judged(table: str, column: str, values: Any, wrong: Any, expected: Any) -> Iterator[_Fault]:
+def misplaced(timeline: Tables) -> Iterator[UnsoundValue]:
+    """Yield values that name what is not there: rows, templates, positions in lists of values, stages.
+
+    A timeline without them can be computed with, whether it is legal or not.
+    """
+    found = list(_values(timeline, _PLACES))
+    yield from found or _references(timeline)
+
+
+def _judged(table: str, column: str, values: Any, wrong: Any, expected: Any) -> Iterator[UnsoundValue]:
     """Yield the first row of a column that is wrong; ``expected`` is a text, or makes one of the row."""
     places = np.flatnonzero(wrong)
     if len(places):
         row = int(places[0])
         words = expected if isinstance(expected, str) else expected(row)
-        yield _Fault(table, column, f"{values[row]:,} in row {row + 1} can't be; expected {words}")
+        yield UnsoundValue(table, column, f"{values[row]:,} in row {row + 1} can't be; expected {words}")
 
 
-def _values(timeline: Timeline) -> Iterator[_Fault]:
+def _values(timeline: Tables, only: Collection[str] = ()) -> Iterator[UnsoundValue]:
     """Judge every value by itself."""
     for table, columns in TABLES.items():
         for column in columns:
+            if only and column not in only:
+                continue
             low, high = _range(timeline, table, column)
             values = getattr(timeline, table)[column]
             yield from _judged(table, column, values, (values < low) | (values > high), _words(low, high))
-    for name in VECTORS:
+    for name in () if only else VECTORS:
         values, low = getattr(timeline, name), -MOST if name in _SIGNED else 0
         yield from _judged(name, name, values, (values < low) | (values > MOST), _words(low, MOST))
 
@@ -89,11 +103,12 @@ def _words(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low:,} to {high:,}" if high >= low else "no row: there is nothing to name"
 
 
-def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
+def _range(timeline: Tables, table: str, column: str) -> tuple[int, int]:
     """Return the least and the greatest value that a column can hold."""
     stages = max(pool.stages for pool in timeline.layout.pools)
     if column == "stage":
         return 0, stages - (2 if table == "transfers" else 1)
+    num_steps = timeline.num_steps if isinstance(timeline, Timeline) else _INT32
     if column == "irregular":
         return -1, len(timeline.irregular) - 1
     known = {
@@ -113,16 +128,16 @@ def _range(timeline: Timeline, table: str, column: str) -> tuple[int, int]:
         **dict.fromkeys(("from_rank", "to_rank"), (HOST, MOST_RANKS)),
         "layer": (ALL_LAYERS, MOST_LAYERS),
         **dict.fromkeys(("head", "heads"), (ALL_HEADS, 2**15 - 1)),
-        **dict.fromkeys(("first_step", "last_step", "step"), (0, timeline.num_steps - 1)),
+        **dict.fromkeys(("first_step", "last_step", "step"), (0, num_steps - 1)),
     }
     if column in ("steps", "count") and table != "chunks":
-        return 1, timeline.num_steps
+        return 1, num_steps
     if column == "tokens":
         return 1, _INT32
     return known.get(column, (0, MOST))
 
 
-def _references(timeline: Timeline) -> Iterator[_Fault]:
+def _references(timeline: Tables) -> Iterator[UnsoundValue]:
     """Judge what rows say of other rows and of lists of values."""
     passes, rows = timeline.passes, timeline.rows
     widths = np.array([template.num_classes for template in timeline.templates], np.int64)
@@ -151,6 +166,10 @@ def _references(timeline: Timeline) -> Iterator[_Fault]:
         odd = (passes["irregular"] >= 0) & ((steps != 1) | ~_fitting(timeline))
         yield from _judged("passes", "irregular", passes["irregular"], odd, "-1, or times of one pass of its template")
     yield from _transferred(timeline)
+
+
+def _in_order(timeline: Timeline) -> Iterator[UnsoundValue]:
+    """Judge what ends, and what comes one after the other."""
     yield from _ordered("steps", "end_ns", timeline.steps["start_ns"], timeline.steps["end_ns"], "start_ns")
     yield from _ordered("moves", "end_ns", timeline.moves["start_ns"], timeline.moves["end_ns"], "start_ns")
     yield from _moved(timeline)
@@ -159,7 +178,7 @@ def _references(timeline: Timeline) -> Iterator[_Fault]:
     yield from _facts(timeline)
 
 
-def _inside(table: str, column: str, at: Any, taken: Any, values: Any, name: str) -> Iterator[_Fault]:
+def _inside(table: str, column: str, at: Any, taken: Any, values: Any, name: str) -> Iterator[UnsoundValue]:
     """Judge whether as many values as are taken from a position on are there."""
     wrong = (taken > 0) & (at.astype(np.int64) > len(values) - taken)
     yield from _judged(
@@ -167,11 +186,11 @@ def _inside(table: str, column: str, at: Any, taken: Any, values: Any, name: str
     )
 
 
-def _ordered(table: str, column: str, low: Any, high: Any, name: str) -> Iterator[_Fault]:
+def _ordered(table: str, column: str, low: Any, high: Any, name: str) -> Iterator[UnsoundValue]:
     yield from _judged(table, column, high, high < low, lambda row: f"at least the {low[row]:,} of {name}")
 
 
-def _fitting(timeline: Timeline) -> Any:
+def _fitting(timeline: Tables) -> Any:
     """Return whether what each pass says of its irregular times has as many values as its template asks for."""
     found = np.ones(len(timeline.passes["irregular"]), bool)
     for at in np.flatnonzero(timeline.passes["irregular"] >= 0).tolist():
@@ -186,7 +205,7 @@ def _fitting(timeline: Timeline) -> Any:
     return found
 
 
-def _transferred(timeline: Timeline) -> Iterator[_Fault]:
+def _transferred(timeline: Tables) -> Iterator[UnsoundValue]:
     at, layout = timeline.transfers["at"], timeline.layout
     widths = 2 * layout.values("stage_ranks")[layout.of_replica(timeline.transfers["replica"])]
     due = np.cumsum(widths) - widths
@@ -196,14 +215,14 @@ def _transferred(timeline: Timeline) -> Iterator[_Fault]:
     if len(timeline.transfer_times) != widths.sum():
         expected = f"{widths.sum():,}: two times of each rank of {len(at):,} transfers"
         message = f"found {len(timeline.transfer_times):,} rows; expected {expected}"
-        yield _Fault("transfer_times", "transfer_times", message)
+        yield UnsoundValue("transfer_times", "transfer_times", message)
     if 2 * len(timeline.transfer_bytes) != widths.sum():
         expected = f"{widths.sum() // 2:,}: what each rank of {len(at):,} transfers carries"
         message = f"found {len(timeline.transfer_bytes):,} rows; expected {expected}"
-        yield _Fault("transfer_bytes", "transfer_bytes", message)
+        yield UnsoundValue("transfer_bytes", "transfer_bytes", message)
 
 
-def _moved(timeline: Timeline) -> Iterator[_Fault]:
+def _moved(timeline: Timeline) -> Iterator[UnsoundValue]:
     """Judge whether moves of K/V entries lead from one rank to another one, or between one and its host."""
     moves = timeline.moves
     for side in ("from", "to"):
@@ -215,7 +234,7 @@ def _moved(timeline: Timeline) -> Iterator[_Fault]:
     yield from _judged("moves", "to_rank", moves["to_rank"], odd, "a rank, or the host of a rank of the same replica")
 
 
-def _facts(timeline: Timeline) -> Iterator[_Fault]:
+def _facts(timeline: Timeline) -> Iterator[UnsoundValue]:
     """Judge whether what each replica decided is in order of time: the order tells who took turns at one instant."""
     facts = timeline.facts
     decided = np.flatnonzero(~np.isin(facts["kind"], (ARRIVED, REJECTED)))
@@ -227,7 +246,7 @@ def _facts(timeline: Timeline) -> Iterator[_Fault]:
     yield from _judged("facts", "time_ns", facts["time_ns"], back, "what a replica decides in order of time")
 
 
-def _recorded_steps(timeline: Timeline) -> Iterator[_Fault]:
+def _recorded_steps(timeline: Timeline) -> Iterator[UnsoundValue]:
     """Judge whether steps are recorded once."""
     steps = timeline.steps
     first, past = _numbered(timeline, steps["replica"], steps["step"]), steps["step"].astype(np.int64) + steps["count"]
@@ -244,7 +263,7 @@ def _numbered(timeline: Timeline, replica: Any, step: Any) -> Any:
     return replica.astype(np.int64) * (timeline.num_steps + 1) + step
 
 
-def _carried(timeline: Timeline) -> Iterator[_Fault]:
+def _carried(timeline: Timeline) -> Iterator[UnsoundValue]:
     """Judge whether chunks, episodes and passes belong to steps that are recorded."""
     steps, passes = timeline.steps, timeline.passes
     number = _numbered(timeline, steps["replica"], steps["step"])
@@ -258,7 +277,7 @@ def _carried(timeline: Timeline) -> Iterator[_Fault]:
             return np.full(len(wanted), -1)
         return np.where((at >= 0) & (wanted < number[at] + count[at]), at, -1)
 
-    def missing(table: str, column: str, replica: Any) -> Iterator[_Fault]:
+    def missing(table: str, column: str, replica: Any) -> Iterator[UnsoundValue]:
         step = getattr(timeline, table)[column]
         wrong = run_of(replica, step) < 0
         words = "a step of its replica that steps.parquet has"

@@ -119,7 +119,7 @@ def as_recorded(reading: Reading) -> Finding:
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
         return NOTHING
-    findings = [_shapes(tables), _durations(reading), _losses(tables), as_slow_as_told(reading), copies_cost(reading)]
+    findings = [_durations(reading), _losses(tables), as_slow_as_told(reading), copies_cost(reading)]
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
@@ -160,29 +160,6 @@ def _durations(reading: Reading) -> Finding:
             for name, values, least in (("row_values", tables.row_values, 0), ("varying", tables.varying, 1))
         )
     )
-
-
-def _shapes(tables: Tables) -> Finding:
-    """Judge whether each operator of a template needs earlier ones only.
-
-    Then a regular pass is legal whatever its durations are: in a chain each operator starts when all earlier ones
-    have ended, elsewhere when the longest path to it has (which samples are held to, see ``sheet``).
-    """
-    findings = []
-    for number, template in enumerate(tables.templates):
-        latest = np.array([max(after, default=-1) for after in template.after], np.int64)
-        forward = latest >= np.arange(len(latest))
-        where = f"template {number} ({template.kind}, stage {template.stage})"
-        findings.append(
-            judged(
-                len(latest),
-                forward,
-                lambda i, where=where: f"{where}, operator {i}",  # type: ignore[misc]  # mypy can't infer a default
-                lambda i, latest=latest: f"needs operator {latest[i]}, which comes after it",  # type: ignore[misc]
-                WAIT,
-            )
-        )
-    return merged(*findings)
 
 
 def _losses(tables: Tables) -> Finding:

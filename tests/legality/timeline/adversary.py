@@ -37,6 +37,34 @@ from clustersim.timeline.timeline import Timeline
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document
 
+HARMLESS: Final = {
+    "passes.varying_at": "where no class varies, nothing is read there; the canonical form is the same",
+    "passes.starts_at": "the starts that are read there are those that follow from the durations",
+    "passes.row": "an equal row of durations",
+}
+"""Field → why some changes of it change nothing, which their canonical form shows."""
+UNSEEN: Final = {
+    "row_values.value": "a duration",
+    "varying.value": "a duration",
+    "rows.at": "durations",
+    "rows.columns": "durations",
+    "column_sets.value": "durations",
+    "passes.row": "durations",
+    "passes.varying_at": "durations",
+    "transfer_times.value": "a duration",
+    "irregular.value": "a duration",
+    "moves.start_ns": "a duration",
+    "moves.end_ns": "a duration",
+    "moves.bytes": "a part of a shard",
+    "moves.layer": "a part of a shard",
+    "steps.running": "swaps, hand-overs and failures: said to be unseen",
+    "steps.waiting": "swaps, hand-overs and failures: said to be unseen",
+    "facts.used": "between two decisions of one instant",
+    "facts.value": "what is set aside layer by layer",
+    "facts.replica": "where a request arrived that a failure moved",
+    "passes.first_step": "passes of replicas in lockstep, of equal steps",
+}
+"""Field of a table or vector → what stays legal in it although it says something else."""
 SMALL: Final[dict[str, Any]] = {
     "workload": {
         "requests": 5, "prompt_tokens": {"uniform": {"low": 20, "high": 60}},

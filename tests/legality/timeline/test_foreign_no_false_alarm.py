@@ -70,12 +70,13 @@ def exported(result: RunResult, folder: Path) -> list[Path]:
     assert chunks is not None
     assert requests is not None
     modules = {name: module for template in result.timeline.templates for name, _, module in template.symbols}
-    names = [spans.names[at] for at in spans.name.tolist()]
+    inner = spans.stream < len(STREAMS)  # K/V entries move on streams of their own, which tables do not have
+    names = [spans.names[at] for at in spans.name[inner].tolist()]
     steps = as_steps(history)
     tables: dict[str, dict[str, Any]] = {
-        "spans": {name: getattr(spans, name) for name in ("start_ns", "end_ns", "rank", "layer", "step")}
+        "spans": {name: getattr(spans, name)[inner] for name in ("start_ns", "end_ns", "rank", "layer", "step")}
         | {"name": names, "module": [modules.get(name, "") for name in names]}
-        | {"stream": [STREAMS[stream] for stream in spans.stream.tolist()]},
+        | {"stream": [STREAMS[stream] for stream in spans.stream[inner].tolist()]},
         "facts": {name: facts[name] for name in ("time_ns", "request", "replica", "used", "value")}
         | {"kind": [FACTS[kind] for kind in facts["kind"].tolist()], "reason": ["too long"] * len(facts["kind"])},
         "chunks": {name: chunks[name] for name in ("replica", "step", "request", "start", "count", "sampled")},

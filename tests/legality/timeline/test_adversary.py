@@ -1,0 +1,41 @@
+"""Single changes of recorded timelines: each is found, refused, says the same, or is of a field that is known for it.
+
+``CLUSTERSIM_ADVERSARY_CHANGES=500 pytest tests/legality/timeline/test_adversary.py`` tries as many on each run;
+``python -m tests.legality.timeline.adversary`` counts by field.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from clustersim.legality.audit import check_history
+from clustersim.run.audit import history_of_run
+from clustersim.timeline.tables import TABLES, VECTORS
+from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, run_of, verdict_on
+
+CHANGES = int(os.environ.get("CLUSTERSIM_ADVERSARY_CHANGES", "16"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_changed_field_is_found(name: str) -> None:
+    result, draw = run_of(name), random.Random(name)
+    assert check_history(history_of_run(result)).violations == ()
+    every = [change for change in changes_of(result.timeline, 4, draw) if not change.table.startswith("templates")]
+    for change in draw.sample(every, min(CHANGES, len(every))):
+        what = verdict_on(change, result)
+        assert what in ("found", "refused", "same") or (what == "legal" and change.field in UNSEEN), change
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_change_of_a_history_that_no_reader_saw_leads_to_a_defect(name: str) -> None:
+    result, draw = run_of(name), random.Random(name)
+    history, every = history_of_run(result), list(changes_of(result.timeline, 4, draw))
+    for change in draw.sample(every, min(CHANGES, len(every))):
+        whole = changed(result.timeline, change)
+        parts = {table: getattr(whole, table) for table in ("steps", "chunks", "decodes", "facts", "moves")}
+        check_history(replace(history, folded=whole, **parts))
+        assert change.table.partition("[")[0] in (*TABLES, *VECTORS, "irregular", "column_sets", "pools", "templates")
