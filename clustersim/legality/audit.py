@@ -23,6 +23,7 @@ from clustersim.legality.timeline_rules import (
     phases,
     pipeline,
     pool,
+    priced,
     sequence,
     streams,
     tensor,
@@ -125,6 +126,8 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):
                 take(rule, check(one))
+    if "RUN-2" in looked:
+        take("RUN-2", priced.as_priced(reading))
     if "RUN-3" in looked:
         take("RUN-3", streams.moves_in_turn(history))
     if "RUN-2" in looked:

@@ -12,6 +12,7 @@ from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.prices.declared import Declared
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
 
@@ -88,6 +89,8 @@ class Given:
         By stage and TP rank: layer → K/V heads that the rank is to hold; a latent counts as one.
     kv_head_bytes : tuple of float
         By layer: bytes of one head of one token.
+    declared : Declared or None
+        What operators run on, as far as it bears on what they cost.
     """
 
     tp: int = 1
@@ -122,6 +125,7 @@ class Given:
     first_rank: int = 0
     kv_held: tuple[Mapping[int, frozenset[int]], ...] = ()
     kv_head_bytes: tuple[float, ...] = ()
+    declared: Declared | None = None
 
     @property
     def stage_ranks(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.cost.points import read_points
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.stepgraph import place
 from clustersim.legality.declared.outages import Broken, down
@@ -23,6 +24,7 @@ from clustersim.legality.declared.slowness import slow_ranks, weak_groups
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.held import kv_declared
 from clustersim.legality.history import Given, History
+from clustersim.legality.prices.declared import Declared, Measured
 from clustersim.model.architecture import Moe
 from clustersim.plan.reshard import Shard, kv_shards
 from clustersim.run.legality import deployment_of, pool_blocks, scenario_memory
@@ -76,7 +78,23 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
         carriage=carriage,
         slow=slow_ranks(setting, pool),
         weak_groups=weak_groups(setting, pool),
+        declared=_costs(scenario),
         **host,
+    )
+
+
+def _costs(scenario: Scenario) -> Declared:
+    """Return what a scenario of one pool declares of what operators cost."""
+    table = scenario.cost_table
+    points = () if table is None else read_points(table)
+    return Declared(
+        model=scenario.model,
+        plan=scenario.plan,
+        precision=scenario.precision,
+        engine=scenario.engine,
+        topology=scenario.topology,
+        collectives=scenario.collectives,
+        points=tuple(Measured(op=p.op, dtype=p.dtype, shape=p.shape, seconds=p.seconds) for p in points),
     )
 
 

@@ -22,8 +22,8 @@ RUN: Final = (
         id="RUN-2",
         levels=("T",),
         statement=(
-            "An operator starts only after all that it depends on has ended, and runs for its cost; longer "
-            "only under declared contention."
+            "An operator starts only after all that it depends on has ended, and runs for what it costs by the "
+            "declared cost model; longer only under declared contention."
         ),
         why="A timeline that is faster than its operators is wrong.",
         source="RULES.md: RUN, the run itself",

@@ -1,0 +1,170 @@
+"""Seconds of kernels on a device: rooflines with the constants of its file, and measured points before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.kernels import ASSUMED
+from clustersim.legality.prices.declared import BYTES, Declared
+
+Shape = Mapping[str, Any]
+"""Part of the shape → number, or an array over steps."""
+
+_HEADS: Final = ("heads", "kv_heads", "qk_dim", "v_dim", "shared_kv")
+FIXED: Final = {
+    "gemm": ("n", "k"),
+    "grouped_gemm": ("experts", "n", "k"),
+    "attention_prefill": _HEADS,
+    "attention_decode": _HEADS,
+    "memory": (),
+}
+"""Operator → the parts of its shape that measured points are grouped by."""
+AXES: Final[Mapping[str, Callable[[Shape], tuple[Any, Any]]]] = {
+    "gemm": lambda s: (np.ones_like(s["m"]), s["m"]),
+    "grouped_gemm": lambda s: (s["active"], s["rows"] / s["active"]),
+    "attention_prefill": lambda s: (s["queries"], (2.0 * s["pairs"] / s["queries"] - 1.0) / s["queries"]),
+    "attention_decode": lambda s: (s["batch"], s["keys"] / s["batch"]),
+    "memory": lambda s: (np.ones_like(s["bytes"]), s["bytes"]),
+}
+"""Operator → the outer and the inner axis between whose points is interpolated."""
+Curve = tuple[float, FloatArray, FloatArray]
+"""Outer axis; inner axis, ascending; measured over roofline."""
+
+
+class Kernels:
+    """Seconds of the kernels of one kind of device, without the gap before them.
+
+    Parameters
+    ----------
+    declared : Declared
+    """
+
+    def __init__(self, declared: Declared) -> None:
+        self.device, precision = declared.topology.device, declared.precision
+        self.multiplied_in = declared.multiplied_in
+        self.kv_format, self.act_format = precision.kv_cache, precision.activations
+        self.weight, self.operand = BYTES[precision.weights], BYTES[self.multiplied_in]
+        self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
+        self.bandwidth = float(self.device.memory_bytes_per_s)
+        self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
+        points = [one for one in declared.points if one.dtype in (None, self._format(one.op))]
+        for op in dict.fromkeys(one.op for one in points):
+            self.groups[op] = self._curves(op, [(one.shape, one.seconds) for one in points if one.op == op])
+
+    def seconds(self, op: str, shape: Shape) -> FloatArray:
+        """Return what a kernel takes at each step."""
+        base = np.asarray(getattr(self, f"_{op}")(shape), np.float64)
+        if op not in self.groups:
+            return base
+        varying = {name: np.broadcast_to(v, base.shape) for name, v in shape.items() if name not in FIXED[op]}
+        works = np.all([values > 0 for values in varying.values()], axis=0)
+        some = {name: values[works] for name, values in varying.items()}
+        outer, inner = (octaves(axis) for axis in AXES[op](some))
+        found = base.copy()
+        found[works] *= _between(self._nearest(op, tuple(float(shape[name]) for name in FIXED[op])), outer, inner)
+        return found
+
+    def _constants(self, family: str, number_format: str) -> Mapping[str, float]:
+        sections = self.device.kernels
+        named = [name for name in (f"{family}_{number_format}", f"{family}_bf16", family) if name in sections]
+        return {**ASSUMED[family], **(sections[named[0]] if named else {})}
+
+    def _format(self, op: str) -> str:
+        return {"gemm": self.multiplied_in, "grouped_gemm": self.multiplied_in, "memory": self.act_format}.get(
+            op, self.kv_format
+        )
+
+    def _peak(self, number_format: str) -> float:
+        same = ("bf16", "fp16") if number_format in ("bf16", "fp16") else ()
+        return next(float(self.device.flops[one]) for one in (number_format, *same) if one in self.device.flops)
+
+    def _gemm(self, s: Shape) -> Any:
+        c, m, n, k = self._constants("gemm", self.multiplied_in), s["m"], s["n"], s["k"]
+        compute = 2.0 * m * n * (k + c["ramp_k"]) / (self._peak(self.multiplied_in) * c["compute"])
+        moved = (k * n * self.weight + m * k * self.operand + m * n * self.act) / (self.bandwidth * c["memory"])
+        along_k = c["latency_s"] * k / (k + c["latency_k"])
+        narrowed = m * k * c["quantise_bytes"] / self.bandwidth
+        return c["floor_s"] + np.where(m > 0, along_k + narrowed + np.hypot(compute, moved), 0.0)
+
+    def _grouped_gemm(self, s: Shape) -> Any:
+        c, rows, n, k = self._constants("grouped_gemm", self.multiplied_in), s["rows"], s["n"], s["k"]
+        active = np.minimum(np.minimum(s["active"], s["experts"]), rows)
+        padded = rows + active * c["ramp_rows"]
+        compute = 2.0 * padded * n * (k + c["ramp_k"]) / (self._peak(self.multiplied_in) * c["compute"])
+        bytes_moved = active * k * n * self.weight + rows * k * self.operand + rows * n * self.act
+        return c["floor_s"] + np.hypot(compute, bytes_moved / (self.bandwidth * c["memory"]))
+
+    def _attention_prefill(self, s: Shape) -> Any:
+        c = self._constants("attention_prefill", self.kv_format)
+        dims = s["qk_dim"] + s["v_dim"]
+        pairs = s["pairs"] + s["queries"] * c["ramp_keys"]
+        compute = 2.0 * pairs * s["heads"] * (dims + c["softmax_dims"]) / (self._peak("bf16") * c["compute"])
+        moved = s["keys"] * self._entry(s) + s["queries"] * s["heads"] * dims * self.act
+        alone = c["serial_s"] * np.sqrt(s["pairs"]) + c["key_s"] * s["keys"]
+        return c["floor_s"] + np.hypot(compute + moved / (self.bandwidth * c["memory"]), alone)
+
+    def _attention_decode(self, s: Shape) -> Any:
+        c = self._constants("latent_decode" if s["shared_kv"] else "attention_decode", self.kv_format)
+        dims, blocks = s["qk_dim"] + s["v_dim"], s["batch"] * s["kv_heads"]
+        compute = 2.0 * s["keys"] * s["heads"] * dims / (self._peak("bf16") * c["compute"])
+        moved = s["keys"] * self._entry(s) + s["batch"] * s["heads"] * dims * self.act
+        reading = np.hypot(moved / (self.bandwidth * c["memory"]), blocks * c["hidden_head_s"])
+        return c["floor_s"] + blocks * c["head_s"] + np.hypot(compute, reading)
+
+    def _entry(self, s: Shape) -> float:
+        """Return the bytes of one cached key, and its value where that is not the same."""
+        width = s["qk_dim"] if s["shared_kv"] else s["qk_dim"] + s["v_dim"]
+        return float(s["kv_heads"] * width * self.kv)
+
+    def _memory(self, s: Shape) -> Any:
+        c = self._constants("memory", self.kv_format)
+        near = np.minimum(s["bytes"], c["cache_bytes"])
+        far = s["bytes"] - near
+        return c["floor_s"] + (near / c["cached"] + far / c["memory"]) / self.bandwidth
+
+    def _curves(self, op: str, points: list[tuple[Shape, FloatArray]]) -> dict[tuple[float, ...], list[Curve]]:
+        """Return, by fixed parts of the shape, curves of measured over roofline."""
+        ratios: dict[tuple[float, ...], dict[float, dict[float, list[float]]]] = {}
+        for shape, seconds in points:
+            for at, took in enumerate(seconds.tolist()):
+                one = {name: float(values[at]) for name, values in shape.items()}
+                outer, inner = (float(octaves(axis)) for axis in AXES[op](one))
+                ratio = took / float(getattr(self, f"_{op}")(one))
+                of_shape = ratios.setdefault(tuple(one[name] for name in FIXED[op]), {})
+                of_shape.setdefault(outer, {}).setdefault(inner, []).append(ratio)
+        return {
+            fixed: [
+                (outer, np.array(sorted(curve)), np.array([np.mean(curve[at]) for at in sorted(curve)]))
+                for outer, curve in sorted(by_outer.items())
+            ]
+            for fixed, by_outer in ratios.items()
+        }
+
+    def _nearest(self, op: str, fixed: tuple[float, ...]) -> list[Curve]:
+        """Return the curves of a shape, or of the one that is fewest octaves away."""
+        here = octaves(fixed)
+        groups = self.groups[op]
+        return groups[min(groups, key=lambda other: (float(np.abs(octaves(other) - here).sum()), other))]
+
+
+def octaves(values: Any) -> FloatArray:
+    """Return exponent + 2 · mantissa − 2: a logarithm to base 2 that is straight between powers of 2."""
+    mantissa, exponent = np.frexp(np.maximum(np.asarray(values, np.float64), 2.0**-60))
+    return np.asarray(exponent - 2.0 + 2.0 * mantissa)
+
+
+def _between(curves: list[Curve], outer: FloatArray, inner: FloatArray) -> FloatArray:
+    """Interpolate along each curve, and between the two that lie around; at the edges they go on level."""
+    places = np.array([curve[0] for curve in curves])
+    along = np.array([np.interp(inner, xs, ratios) for _, xs, ratios in curves])
+    above = np.clip(np.searchsorted(places, outer), 1, max(1, len(curves) - 1))
+    low, high = above - 1, np.minimum(above, len(curves) - 1)
+    each = np.arange(len(outer))
+    width = places[high] - places[low]
+    share = np.where(width > 0, np.clip((outer - places[low]) / np.where(width > 0, width, 1.0), 0.0, 1.0), 0.0)
+    found: FloatArray = along[low, each] * (1.0 - share) + along[high, each] * share
+    return found

@@ -1,0 +1,210 @@
+"""What the cost classes of a template should last, in nanoseconds, at steps of given features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.prices.contents import Features
+from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.kernels import Kernels
+from clustersim.legality.prices.links import Links, Rates, fastest
+from clustersim.legality.prices.ways import WAYS
+from clustersim.legality.prices.work import HOST, Work, Works
+from clustersim.legality.timeline_rules.pieces import BoolArray
+
+ROUTED = ("expert_", "dispatch", "combine")
+"""Operators that last as long as the experts of a rank are visited."""
+KERNELS = ("gemm", "grouped_gemm", "attention_prefill", "attention_decode", "memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Operators of one cost class that do the same: their work, SP coordinate, and local ranks of each collective."""
+
+    name: str
+    layer: int
+    work: Work
+    s: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+class Prices:
+    """Prices of one pool's operators.
+
+    Parameters
+    ----------
+    declared : Declared
+    first_replica : int
+    """
+
+    def __init__(self, declared: Declared, first_replica: int) -> None:
+        self.declared, self.first_replica = declared, first_replica
+        self.kernels, self.works = Kernels(declared), Works(declared)
+        self.links = Links(declared.topology, declared.collectives)
+        layers, ep = declared.model.layers, declared.plan.ep
+        self.alike = np.array([layers.index(one) for one in layers] + [-1], np.int64)
+        """Layer → the first one whose operators do the same, those of experts that are visited unevenly apart."""
+        self.visited_apart = ep.routing is not None or ep.redundant > 0
+
+    def of_template(self, template: PassTemplate) -> tuple[dict[int, list[Priced]], set[str]]:
+        """Return, by cost class, what the operators of each do; and the names of those that tell nothing."""
+        tp, members = self.declared.plan.tp, template.members
+        if not self._fits(template):
+            return {}, {name for name, _, _ in template.symbols}
+        first = np.array([one[0] for one in members], np.int64) // tp
+        last = np.array([one[-1] for one in members], np.int64) // tp
+        sizes = np.array([len(one) for one in members], np.int64)
+        half = template.node_half if len(template.node_half) else np.zeros(len(members), np.int64)
+        layer = self.alike[template.node_layer]
+        if self.visited_apart:
+            routed = np.array([name.startswith(ROUTED) for name, _, _ in template.symbols], bool)
+            layer = np.where(routed[template.node_symbol], template.node_layer, layer)
+        cls = template.instance_class[template.node_instance]
+        columns = np.stack((cls, template.node_symbol, layer, half, first, last, sizes))
+        _, at, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+        of = of.reshape(-1)
+        names = [symbol[0] for symbol in template.symbols]
+        cached = tuple(
+            layer
+            for layer, symbol in zip(template.node_layer.tolist(), template.node_symbol.tolist(), strict=True)
+            if names[symbol] == "kv_write"
+        )
+        cached = tuple(dict.fromkeys(cached))
+        found: dict[int, list[Priced]] = {}
+        unknown: set[str] = set()
+        groups: list[dict[tuple[int, ...], None]] = [{} for _ in at]
+        for node in np.flatnonzero(np.array([self._joins(op) for _, op, _ in template.symbols])[template.node_symbol]):
+            groups[of[node]][members[node]] = None
+        for number, node in enumerate(at.tolist()):
+            name, op, _ = template.symbols[int(template.node_symbol[node])]
+            at_layer, s = int(template.node_layer[node]), (int(first[node]), int(last[node]))
+            work = self.works.of(name, op, at_layer, s, cached)
+            if work is None or work.op != op or (self._joins(op) and op not in WAYS):
+                unknown.add(name)
+                continue
+            if half[node]:
+                work = work.of_half(int(half[node]))
+            priced = Priced(name=name, layer=at_layer, work=work, s=s[0], groups=tuple(groups[number]))
+            same = found.setdefault(int(cls[node]), [])
+            if all((one.work, one.s, one.groups) != (work, priced.s, priced.groups) for one in same):
+                same.append(priced)
+        return found, unknown
+
+    def _fits(self, template: PassTemplate) -> bool:
+        """Return whether layers, ranks and kinds of collectives are among those that there are."""
+        ranks = self.declared.coordinates * self.declared.plan.tp
+        return (
+            bool(template.members)
+            and template.node_layer.min() >= -1
+            and template.node_layer.max() < len(self.declared.model.layers)
+            and all(some and min(some) >= 0 and max(some) < ranks for some in template.members)
+        )
+
+    @staticmethod
+    def _joins(op: str) -> bool:
+        return op not in KERNELS and op not in HOST
+
+    def in_graph(self, template: PassTemplate, features: Features) -> BoolArray:
+        """Return which steps run as a captured graph: they only decode, and not too much on any replica."""
+        if template.kind != "decode":
+            return np.zeros(len(features), bool)
+        coordinates = range(self.declared.coordinates) if self.declared.together else (0,)
+        most: FloatArray = np.max([features.get("sequences", s) for s in coordinates], axis=0)
+        found: BoolArray = most <= self.declared.engine.graph_max_tokens
+        return found
+
+    def kernel_ns(self, one: Priced, features: Features, gap: FloatArray) -> FloatArray:
+        """Return what a kernel or work of the host lasts; NaN where the record does not tell."""
+        amount = self.amount(one.work, features, one.s)
+        found = self._kernel_ns(one, amount, features, gap)
+        unknown = np.isnan(amount)
+        if one.work.keys:
+            unknown |= np.isnan(features.get(one.work.keys, one.s))
+        return np.where(unknown, np.nan, found)
+
+    def _kernel_ns(self, one: Priced, amount: FloatArray, features: Features, gap: FloatArray) -> FloatArray:
+        work, engine = one.work, self.declared.engine
+        if work.op == "schedule":
+            return _ns(engine.schedule_s + engine.schedule_per_request_s * amount)
+        if work.op == "sample":
+            return _ns(engine.sample_s + engine.sample_per_request_s * amount)
+        if work.included:
+            return np.ones(len(features))
+        shape: dict[str, FloatArray | float] = dict(work.shape)
+        if work.op == "memory":
+            seconds = self.kernels.seconds("memory", {"bytes": amount})
+            if work.fused:
+                return _ns(seconds - self.kernels.seconds("memory", {"bytes": np.zeros(1)}))
+        else:
+            shape |= self._shape(work, amount, features, one.s)
+            shape.pop("share", None)
+            seconds = self.kernels.seconds(work.op, shape)
+        return _ns(seconds + gap)
+
+    def _shape(self, work: Work, amount: FloatArray, features: Features, s: int) -> dict[str, FloatArray | float]:
+        match work.op:
+            case "gemm":
+                return {"m": amount}
+            case "grouped_gemm":
+                share, experts = work.shape["share"], work.shape["experts"]
+                return {"rows": amount, "active": visited(amount / (share * experts), share, experts)}
+            case "attention_prefill":
+                return {
+                    "queries": amount, "pairs": features.get(work.pairs, s), "keys": features.get(work.keys, s)
+                }  # fmt: skip
+        return {"batch": amount, "keys": features.get(work.keys, s)}
+
+    def collective_ns(self, one: Priced, features: Features, replicas: Int64Array, stage: int) -> list[FloatArray]:
+        """Return what a collective lasts on its groups, where these differ in what they last."""
+        payload = self.amount(one.work, features, one.s)
+        found: dict[tuple[Rates, ...], BoolArray] = {}
+        launch = self.declared.engine.collective_launch_s
+        by_replica = {
+            replica: tuple(
+                dict.fromkeys(
+                    self.links.rates(one.work.op, self._devices(replica, stage, group)) for group in one.groups
+                )
+            )
+            for replica in np.unique(replicas).tolist()
+        }
+        for replica, rates in by_replica.items():
+            found.setdefault(rates, np.zeros(len(payload), bool))
+            found[rates] |= replicas == replica
+        width = max(map(len, found))
+        each = [np.full(len(payload), np.nan) for _ in range(width)]
+        for rates, mine in found.items():
+            for number in range(width):
+                each[number][mine] = _ns(fastest(rates[min(number, len(rates) - 1)], payload[mine]) + launch)
+        return each
+
+    def _devices(self, replica: int, stage: int, ranks: Iterable[int]) -> tuple[int, ...]:
+        plan = self.declared.plan
+        own = 0 if self.declared.together else replica - self.first_replica
+        base = (own * plan.pp + stage) * plan.sp.degree * plan.tp
+        return tuple(base + rank if plan.placement is None else plan.placement[base + rank] for rank in ranks)
+
+    @staticmethod
+    def amount(work: Work, features: Features, s: int) -> FloatArray:
+        """Return rows, bytes or payload of an operator."""
+        found, least = (
+            sum((features.get(name, s) * value for name, value in terms.items()), np.zeros(len(features)))
+            for terms in (work.amount, work.least)
+        )
+        return np.maximum(found, least)
+
+
+def visited(tokens: FloatArray, share: float, experts: float) -> FloatArray:
+    """Return how many of a rank's experts some of these tokens visit, each with a probability of ``share``."""
+    whole = np.floor(tokens)
+    found: FloatArray = experts * (1.0 - (1.0 - share) ** whole * (1.0 - (tokens - whole) * share))
+    return found
+
+
+def _ns(seconds: FloatArray) -> FloatArray:
+    found: FloatArray = np.maximum(np.rint(seconds * NS_PER_S), 1.0)
+    return found

@@ -1,0 +1,166 @@
+"""RUN-2: each duration that a timeline refers to is what its operator costs, worked out from what was declared.
+
+Looked at is each row of durations with the contents of each step that refers to it, and each duration that varies from
+step to step, and not each span: in a regular pass those last as long as these say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.history import Given
+from clustersim.legality.prices.contents import Contents, Features
+from clustersim.legality.prices.prices import Priced, Prices
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.timeline.passes import Passes
+from clustersim.timeline.tables import Tables
+
+COST: Final = "let an operator run for what it costs"
+UNTOLD: Final = "what each part of a step lasts whose decodes are spread in a way that was not recorded"
+ROUNDING_NS: Final = 1.0
+ROUNDING: Final = 1e-9
+
+
+def as_priced(reading: Reading) -> Finding:
+    """RUN-2: operators last as long as they cost on what was declared, with what their steps had."""
+    history = reading.history
+    tables, runs, pieces = history.folded, reading.runs, reading.pieces
+    if tables is None:
+        return NOTHING
+    if runs is None or pieces is None or history.chunks is None or history.given.declared is None:
+        return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
+    findings: list[Finding] = []
+    for given in history.pools or (history.given,):
+        assert given.declared is not None
+        contents = Contents(given.declared, runs, pieces, history.chunks)
+        prices = Prices(given.declared, given.first_replica)
+        replica = tables.passes["replica"]
+        mine = (replica >= given.first_replica) & (replica < given.first_replica + given.dp)
+        for number, template in enumerate(tables.templates):
+            rows = np.flatnonzero(mine & (tables.passes["template"] == number))
+            if len(rows):
+                findings.extend(_OfTemplate(tables, template, contents, prices, given).findings(rows))
+    return merged(*findings)
+
+
+class _OfTemplate:
+    """Looks at the passes of one template."""
+
+    def __init__(
+        self, tables: Tables, template: PassTemplate, contents: Contents, prices: Prices, given: Given
+    ) -> None:
+        self.tables, self.template, self.contents, self.prices = tables, template, contents, prices
+        self.given = given
+        self.classes, self.unknown = prices.of_template(template)
+
+    def findings(self, passes: Int64Array) -> Iterator[Finding]:
+        """Yield what is wrong with the durations that some passes refer to."""
+        if self.unknown:
+            yield lacking(f"what {', '.join(sorted(self.unknown))} should last")
+        yield from self._rows(passes)
+        yield from self._varying(passes)
+
+    def _visits(self, passes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return passes and steps: the first of each pass, and all of those in which the number of decodes changes."""
+        table = self.tables.passes
+        step, many = table["first_step"][passes].astype(np.int64), table["steps"][passes].astype(np.int64)
+        replica = table["replica"][passes].astype(np.int64)
+        chosen = self.contents.at(replica, step).changes_within(self.contents.at(replica, step + many - 1))
+        found = [(passes, step)]
+        for block in Passes(self.tables).blocks(passes[chosen]):
+            here = block.runs[block.of]
+            at = table["first_step"][here].astype(np.int64) + block.index
+            found.append((here[block.index > 0], at[block.index > 0]))
+        return np.concatenate([some for some, _ in found]), np.concatenate([steps for _, steps in found])
+
+    def _rows(self, passes: Int64Array) -> Iterator[Finding]:
+        table, rows = self.tables.passes, self.tables.rows
+        visited, step = self._visits(passes)
+        features = self.contents.at(table["replica"][visited].astype(np.int64), step)
+        if not features.recorded.all():
+            visited, step = visited[features.recorded], step[features.recorded]
+            features = self.contents.at(table["replica"][visited].astype(np.int64), step)
+        replica, row = (table[name][visited].astype(np.int64) for name in ("replica", "row"))
+        sets = rows["columns"][row]
+        for columns in np.unique(sets).tolist():
+            varies = set(self.tables.column_sets[columns])
+            priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
+            some = np.flatnonzero(sets == columns)
+            some = some[self._distinct(features, replica, row, some, priced)]
+            found = self.contents.at(replica[some], step[some])
+            at = rows["at"][row[some]].astype(np.int64)
+            for cls, operators in priced.items():
+                values = self.tables.row_values[at + cls]
+                yield self._judged(operators, found, values, replica[some], step[some])
+
+    def _distinct(
+        self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
+        priced: dict[int, list[Priced]],
+    ) -> Int64Array:  # fmt: skip
+        """Return the first visit of each row, and all others that differ from it in what it is priced by."""
+        _, first, of = np.unique(row[some], return_index=True, return_inverse=True)
+        of = of.reshape(-1)
+        names = {(name, one.s) for operators in priced.values() for one in operators for name in one.work.features}
+        differs = replica[some] != replica[some][first][of]
+        differs &= any(one.groups for operators in priced.values() for one in operators)
+        for name, s in names:
+            values = np.nan_to_num(features.get(name, s)[some], nan=-1.0)
+            differs |= values != values[first][of]
+        differs[first] = True
+        return np.flatnonzero(differs)
+
+    def _varying(self, passes: Int64Array) -> Iterator[Finding]:
+        table = self.tables.passes
+        walker = Passes(self.tables)
+        for block in walker.blocks(passes):
+            for _, columns, steps, values in walker.varying(block):
+                here = block.runs[block.of[steps]]
+                replica = table["replica"][here].astype(np.int64)
+                step = table["first_step"][here].astype(np.int64) + block.index[steps]
+                features = self.contents.at(replica, step)
+                if not features.recorded.all():
+                    known = np.flatnonzero(features.recorded)
+                    replica, step, values = replica[known], step[known], values[known]
+                    features = self.contents.at(replica, step)
+                for at, cls in enumerate(columns):
+                    yield self._judged(self.classes.get(cls, []), features, values[:, at], replica, step)
+
+    def _judged(
+        self, operators: list[Priced], features: Features, values: Int64Array, replica: Int64Array, step: Int64Array
+    ) -> Finding:
+        """Compare durations of a class with what its operators cost, each on each of its groups that differ."""
+        engine, stage = self.prices.declared.engine, self.template.stage
+        gap = np.where(self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s)
+        findings = []
+        for one in operators:
+            if one.groups:
+                each = self.prices.collective_ns(one, features, replica, stage)
+            else:
+                each = [self.prices.kernel_ns(one, features, gap)]
+            off = np.min([np.abs(values - cost) - ROUNDING * cost for cost in each], axis=0)
+            cost = each[0]
+            if np.isnan(off).any():
+                findings.append(lacking(UNTOLD))
+            findings.append(
+                judged(
+                    int(np.isfinite(off).sum()),
+                    off > ROUNDING_NS,
+                    lambda i, one=one: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
+                    lambda i, one=one, cost=cost: (  # type: ignore[misc]
+                        f"{one.name} ({one.work.op}) is recorded with {values[i]:,} ns, and costs {cost[i]:,.0f} ns "
+                        "by the declared cost model with what the step has"
+                    ),
+                    COST,
+                )
+            )
+        return merged(*findings)
+
+    def _where(self, one: Priced, replica: int, step: int) -> str:
+        layer = f", layer {one.layer}" if one.layer >= 0 else ""
+        return f"replica {replica}, stage {self.template.stage}, step {step}{layer}"

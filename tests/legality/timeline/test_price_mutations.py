@@ -1,0 +1,402 @@
+"""Pricing and the choice of collective with one mistake, and durations that were changed: RUN-2 derives its own.
+
+What a run pays is worked out again inside ``legality`` from what the scenario declares, so that nothing that prices,
+chooses or remembers prices is trusted. Without the mistake each scenario is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.collective import algorithms
+from clustersim.cost import kernels
+from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.table import TableCost
+from clustersim.graph import expert, price_table, pricing, step_parts
+from clustersim.graph.pricing import Pricer
+from clustersim.graph.step_parts import Prompts
+from clustersim.legality.history import History
+from clustersim.legality.timeline_rules.finding import Fault
+from clustersim.legality.timeline_rules.priced import as_priced
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.replay import comm, lane_prices, lockstep
+from clustersim.run.audit import audit_run, history_of_run
+from clustersim.run.simulate import simulate
+from clustersim.timeline.record import Recorder
+from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, scenario_of
+from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
+
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+
+def scaled(module: Any, name: str, factor: float) -> Mutation:
+    """Multiply what a function returns."""
+
+    def mutate(patch: Patch) -> None:
+        original = getattr(module, name)
+        patch.setattr(module, name, lambda *some, **more: original(*some, **more) * factor)
+
+    return mutate
+
+
+def given(module: Any, name: str, factor: float, *keys: str) -> Mutation:
+    """Multiply what a formula is given under some keys."""
+
+    def mutate(patch: Patch) -> None:
+        original = getattr(module, name)
+        patch.setattr(
+            module, name, lambda *some, **more: original(*some, **more | {key: more[key] * factor for key in keys})
+        )
+
+    return mutate
+
+
+def instead(module: Any, name: str, value: Any) -> Mutation:
+    """Put something else in the place of a function."""
+    return lambda patch: patch.setattr(module, name, value)
+
+
+def payloads(factor: float) -> Mutation:
+    """Let collectives carry another part of their payload."""
+
+    def mutate(patch: Patch) -> None:
+        original = comm.CommTable.seconds
+        patch.setattr(comm.CommTable, "seconds", lambda self, number, payload: original(self, number, payload * factor))
+
+    return mutate
+
+
+def first_of_all(plans: Any, payload: Any) -> Any:
+    """Choose the first algorithm, whatever it takes."""
+    return np.zeros(np.shape(payload), np.int64), plans[0].seconds(payload)
+
+
+def unlimited(plans: Any, payload: Any) -> Any:
+    """Choose the fastest algorithm, whatever its buffers hold."""
+    seconds = np.stack([one.seconds(payload) for one in plans])
+    return seconds.argmin(axis=0), seconds.min(axis=0)
+
+
+def without(*names: str) -> Mutation:
+    """Forget some algorithms."""
+    known = {
+        kind: {name: one for name, one in some.items() if name not in names or len(some) == 1}
+        for kind, some in algorithms.ALGORITHMS.items()
+    }
+    return instead(algorithms, "ALGORITHMS", known)
+
+
+def constant(family: str, name: str, factor: float) -> Mutation:
+    """Multiply a constant of a family of algorithms."""
+
+    def mutate(patch: Patch) -> None:
+        original = algorithms.family
+
+        def changed(device: Any, of: str) -> Any:
+            found = original(device, of)
+            return replace(found, **{name: getattr(found, name) * factor}) if of == family else found
+
+        patch.setattr(algorithms, "family", changed)
+
+    return mutate
+
+
+def swapped_rows(patch: Patch) -> None:
+    """A step that prefills is given the durations of the one before it."""
+    last: dict[int, int] = {}
+    original = Recorder.row
+
+    def row(self: Recorder, template: int, values: Any, columns: tuple[int, ...] = ()) -> int:
+        found = original(self, template, values, columns)
+        before, last[template] = last.get(template, found), found
+        return before
+
+    patch.setattr(Recorder, "row", row)
+
+
+def short_key(patch: Patch) -> None:
+    """Prices are remembered by too few of the counts that they depend on."""
+    original = Prompts.__init__
+
+    def init(self: Prompts, *some: Any) -> None:
+        original(self, *some)
+        self.pick = lambda counts: counts[1:2]
+
+    patch.setattr(Prompts, "__init__", init)
+
+
+def launched_apart(patch: Patch) -> None:
+    """Fused operators are launched, and have a floor."""
+    original = Pricer._compute
+
+    def compute(self: Pricer, group: Any, *more: Any) -> Any:
+        return original(self, replace(group, fused=np.zeros(len(group.classes), bool)), *more)
+
+    patch.setattr(Pricer, "_compute", compute)
+
+
+def linear(factor: float, name: str) -> Mutation:
+    """Give products another shape."""
+
+    def mutate(patch: Patch) -> None:
+        original = price_table.price_groups
+
+        def groups(classes: Any) -> Any:
+            return tuple(
+                replace(one, shape=one.shape | {name: one.shape[name] * factor}) if one.op == "gemm" else one
+                for one in original(classes)
+            )
+
+        for module in (pricing, step_parts):
+            patch.setattr(module, "price_groups", groups)
+
+    return mutate
+
+
+def keys_short_by_one(patch: Patch) -> None:
+    """Decodes do not attend to their own new token."""
+    original = step_parts.decode_ns
+
+    def decode_ns(cost: Any, shape: Any, batch: int, *more: Any) -> Any:
+        found = original(cost, shape, batch, *more)
+        return lambda keys: found(keys - batch)
+
+    patch.setattr(step_parts, "decode_ns", decode_ns)
+
+
+def windowless(patch: Patch) -> None:
+    """Decodes attend to all keys, whatever the window."""
+    patch.setattr(
+        lane_prices, "_within",
+        lambda window, chunks, group: (*lane_prices.prompt_sums(chunks)[2:], 0 if group is None else 10**4),
+    )  # fmt: skip
+
+
+def uncut(patch: Patch) -> None:
+    """Halves are cut behind the first sequence."""
+    patch.setattr("clustersim.serving.halves.cut_of", lambda tokens: 1)
+
+
+def latent_as_heads(patch: Patch) -> None:
+    """Decode attention over latents has the constants of other attention."""
+    original = RooflineCost.attention
+    patch.setattr(RooflineCost, "attention", lambda self, family: original(self, family.replace("latent", "attention")))
+
+
+def wide_kv(patch: Patch) -> None:
+    """The K/V cache is read as wide as activations are."""
+    original = RooflineCost.attention
+
+    def attention(self: RooflineCost, family: str) -> Any:
+        c, peak, bandwidth, (_, operand) = original(self, family)
+        return c, peak, bandwidth, (operand, operand)
+
+    patch.setattr(RooflineCost, "attention", attention)
+
+
+def untabled(patch: Patch) -> None:
+    """Measured points are not looked at."""
+    patch.setattr(TableCost, "seconds", lambda self, op, shape: self.fallback.seconds(op, shape))
+
+
+def no_dummies(patch: Patch) -> None:
+    """Replicas that have nothing to run bring nothing."""
+    original = lockstep.together
+
+    def together(parts: Any) -> Any:
+        found = original(parts)
+        mine = tuple(part.decode_sequences[0] for part in parts)
+        return replace(found, decode_sequences=mine) if any(mine) else found
+
+    patch.setattr(lockstep, "together", together)
+
+
+def whole(changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario; number formats are a section that others don't have."""
+    more = dict(changes)
+    return document(**{name: more.pop(name) for name in changes if name != "precision"}) | more
+
+
+ENGINE = {"serving": {"engine": "vllm-0.19"}}
+WIDE = {"topology": {"name": "dgx-h100", "nodes": 2}, "plan": {"tp": 16, "sp": 1}} | {
+    "model": {
+        "name": "tiny", "source": "a test",
+        "config": {
+            "model_type": "llama", "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 2,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000,
+        },
+    }
+}  # fmt: skip
+BIG = {
+    "serving": {"max_batch_tokens": 4096, "kv_blocks": 9000},
+    "workload": {"prompt_tokens": {"fixed": 2000}, "requests": 4},
+}
+NODE = {"plan": {"tp": 8}, "model": WIDE["model"]}
+ACROSS = {"topology": {"name": "dgx-h100", "nodes": 4}, "plan": {"tp": 4, "placement": [0, 8, 16, 24]}}
+LATENT = {"model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 2}}}
+SLIDING = {"model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}}}
+SPREAD = {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS}
+SKEWED = {"plan": {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.2}}}, "model": EXPERTS}
+LOCKSTEP = {"plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}}, "model": EXPERTS}
+HALVES = {"plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}
+FEW = {"workload": {"requests": 3}}
+
+SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
+    ("products take 3 % less", scaled(kernels, "gemm", 0.97), {}),
+    ("products take 3 % more", scaled(kernels, "gemm", 1.03), {}),
+    ("products are half as wide", linear(0.5, "n"), {}),
+    ("products are half as deep", linear(0.5, "k"), {}),
+    ("grouped products read all experts", instead(pricing, "active_experts", lambda node, rows: node.experts), SPREAD),
+    ("grouped products read an expert per row", instead(pricing, "active_experts", lambda node, rows: rows), SPREAD),
+    ("experts are visited evenly", instead(expert, "rank_loads", lambda *_: None), SKEWED),
+    ("the gap before kernels is dropped", instead(Pricer, "gap_s", lambda self, *, graph: 0.0), ENGINE),
+    ("nothing runs as a graph", instead(Pricer, "in_graph", lambda self, decodes: False), ENGINE),
+    ("a graph of one sequence is too large", instead(Pricer, "in_graph", lambda self, some: sum(some) > 1), ENGINE),
+    ("each request costs the host nothing", instead(Pricer, "_host", lambda self, group, features: [
+        self.engine.schedule_s if group.op == "schedule" else self.engine.sample_s for _ in group.classes]), ENGINE),
+    ("fused operators are launched", launched_apart, ENGINE),
+    ("decodes do not attend to their new token", keys_short_by_one, {}),
+    ("prompts attend to twice as many pairs", given(kernels, "attention_prefill", 2.0, "pairs"),
+     {"plan": RING, **BIG}),
+    ("windows are not looked at", windowless, SLIDING),
+    ("latents are priced as heads", latent_as_heads, LATENT),
+    ("the cache is read too wide", wide_kv, {"precision": {"kv_cache": "fp8"}}),
+    ("steps share durations by their chunks alone", short_key, {}),
+    ("a step gets another one's durations", swapped_rows, {}),
+    ("payloads are halved", payloads(0.5), BIG),
+    ("payloads are 3 % larger", payloads(1.03), BIG),
+    ("the first algorithm is chosen", instead(comm, "choose", first_of_all), BIG),
+    ("the limit of buffers is not looked at", instead(comm, "choose", unlimited), BIG),
+    ("custom all-reduces are forgotten", without("one_shot", "two_shot"), {}),
+    ("two levels are forgotten", without("hierarchical"), WIDE | BIG),
+    ("trees are forgotten", without("tree"), ACROSS),
+    ("a switch starts at once", constant("in_switch", "base_s", 0.5), NODE | BIG),
+    ("a network is as good as its links", constant("ring", "network_efficiency", 1.1), ACROSS | BIG),
+    ("a custom all-reduce starts later", constant("one_shot", "base_s", 1.03), {}),
+    ("halves are cut behind the first sequence", uncut, HALVES),
+    ("replicas that idle bring nothing", no_dummies, LOCKSTEP | FEW),
+]  # fmt: skip
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "tensor": ENGINE,
+    "stages": {"plan": PIPE} | ENGINE,
+    "ring": {"plan": RING},
+    "gathered": {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "all_gather", "partition": "contiguous",
+                                          "decode": "idle"}}},
+    "by heads": {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "all_to_all", "partition": "contiguous",
+                                          "decode": "idle"}}},
+    "experts": SPREAD,
+    "lockstep": LOCKSTEP,
+    "halves": HALVES,
+    "latent": LATENT,
+    "windows": SLIDING,
+}  # fmt: skip
+
+
+@cache
+def recorded(plan: str, replay: str) -> History:
+    """Return what a run under a plan recorded."""
+    return history_of_run(simulate(scenario_of(whole(PLANS[plan] | FEW), replay=replay)))
+
+
+def faults(history: History, **changed: Any) -> tuple[Fault, ...]:
+    """Return what is found in durations that were changed."""
+    assert history.folded is not None
+    return as_priced(Reading(replace(history, folded=replace(history.folded, **changed)))).faults
+
+
+@pytest.mark.parametrize("replay", ["folded", "full"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_class_of_operator_is_compared(plan: str, replay: str) -> None:
+    """Durations of one row, 3 % or 3 ns more or less, are found one by one, in each template that was used."""
+    history = recorded(plan, replay)
+    tables = history.folded
+    assert tables is not None
+    assert not faults(history)
+    for number, template in enumerate(tables.templates):
+        used = np.unique(tables.passes["row"][tables.passes["template"] == number])
+        for row in used[-1:].tolist():
+            varies = tables.column_sets[tables.rows["columns"][row]]
+            classes = np.setdiff1d(np.unique(template.instance_class), varies)
+            names = np.array([template.symbols[template.class_symbol[cls]][0] for cls in classes])
+            at = int(tables.rows["at"][row]) + classes
+            lasts = tables.row_values[at]
+            told = (lasts > 3) & ~((names == "attention_decode") & (plan in UNTOLD))
+            for sign in (-1, 1):
+                values = tables.row_values.copy()
+                values[at[told]] += sign * np.maximum(3, lasts[told] * 3 // 100)
+                found = faults(history, row_values=values)
+                assert len(found) >= told.sum()
+                assert {fault.message.split(" ")[0] for fault in found} >= set(names[told].tolist())
+
+
+UNTOLD = {"halves"}
+"""The record does not tell which sequences are in which half, so that only the sum of their keys is known."""
+
+
+@pytest.mark.parametrize("plan", sorted(set(PLANS) - {"halves"}))
+def test_every_duration_that_varies_is_compared(plan: str) -> None:
+    history = recorded(plan, "folded")
+    assert history.folded is not None
+    for at in range(0, len(history.folded.varying), 29):
+        for factor in (0.97, 1.03):
+            values = history.folded.varying.copy()
+            values[at] = round(values[at] * factor)
+            assert faults(history, varying=values)
+
+
+@pytest.mark.parametrize("plan", ["tensor", "stages", "experts"])
+def test_steps_that_exchange_their_durations_are_found(plan: str) -> None:
+    """Each refers to durations of the same template that are those of another step."""
+    history = recorded(plan, "folded")
+    assert history.folded is not None
+    passes, rows = history.folded.passes, history.folded.passes["row"]
+    for at in range(0, len(rows) - 1, 5):
+        later = np.flatnonzero((passes["template"] == passes["template"][at]) & (rows != rows[at]))
+        later = later[later > at]
+        if len(later):
+            other = rows.copy()
+            other[[at, later[0]]] = rows[[later[0], at]]
+            assert faults(history, passes={**passes, "row": other})
+
+
+def test_all_operators_of_a_class_in_all_steps_at_half_their_time_are_found() -> None:
+    history = recorded("tensor", "folded")
+    tables = history.folded
+    assert tables is not None
+    for number, template in enumerate(tables.templates):
+        at = tables.rows["at"][tables.rows["template"] == number]
+        for cls in range(template.num_classes):
+            values = tables.row_values.copy()
+            values[at + cls] //= 2
+            if (values[at + cls] > 3).any():
+                assert faults(history, row_values=values)
+
+
+def test_a_record_that_declares_nothing_says_what_is_not_compared() -> None:
+    history = recorded("tensor", "folded")
+    found = as_priced(Reading(replace(history, given=replace(history.given, declared=None))))
+    assert found.looked_at == 0
+    assert "what operators cost" in found.lacks[0]
+
+
+def test_unmutated_code_is_legal() -> None:
+    for changes in {repr(changes): changes for _, _, changes in SOURCE}.values():
+        assert audit_run(simulate(scenario_of(whole(changes)))).violations == (), changes
+
+
+@pytest.mark.parametrize(("name", "mutation", "changes"), SOURCE, ids=[one[0] for one in SOURCE])
+def test_audit_catches_mutated_prices(name: str, mutation: Mutation, changes: dict[str, Any]) -> None:
+    del name
+    scenario = scenario_of(whole(changes))
+    with patched(mutation):
+        result = simulate(scenario)
+    assert "RUN-2" in {found.rule for found in audit_run(result).violations}
