@@ -90,9 +90,14 @@ class Contents:
         def of(window: int | None) -> Mapping[str, FloatArray]:
             if window not in known:
                 each = split_prompts(
-                    self.start, self.count, plan.degree, plan.partition == "zigzag", window,
-                    by_source=plan.scheme == "ring", owned=plan.decode == "idle",
-                )  # fmt: skip
+                    self.start,
+                    self.count,
+                    plan.degree,
+                    plan.partition or "contiguous",
+                    window,
+                    by_source=plan.scheme == "ring",
+                    owned=plan.decode == "idle",
+                )
                 known[window] = {
                     name: np.stack(
                         [np.bincount(self.chunk_run, weights=column, minlength=many) for column in values.T], axis=1
