@@ -13,6 +13,7 @@ import click
 
 from clustersim import __version__
 from clustersim.cli.status import exit_status
+from clustersim.cli.streams import usable_streams
 from clustersim.errors import did_you_mean
 
 COMMANDS: Final = {
@@ -57,6 +58,10 @@ class _LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"no command {name!r}{did_you_mean(name, list(COMMANDS))}")
         return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        usable_streams()
+        return super().main(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         with exit_status(ctx):

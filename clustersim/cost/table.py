@@ -21,6 +21,7 @@ logarithm that is straight within an octave): exact arithmetic, so the promise o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -213,12 +214,12 @@ def _curves(rows: list[tuple[float, float, float]]) -> _Group:
         starts=np.searchsorted(curve, np.arange(len(outers) + 1)),
         place=curve * _CURVE + inners,
         inner=inners,
-        ratio=np.array([sum(merged[place]) / len(merged[place]) for place in places]),
+        ratio=np.array([math.fsum(merged[place]) / len(merged[place]) for place in places]),
     )
 
 
 def _distance(here: Sequence[float], there: Sequence[float]) -> float:
-    return sum(abs(a - b) for a, b in zip(here, there, strict=True))
+    return math.fsum(abs(a - b) for a, b in zip(here, there, strict=True))
 
 
 def _share(low: FloatArray, high: FloatArray, value: FloatArray) -> FloatArray:

@@ -25,6 +25,7 @@ as ``tokens~1`` and ``tokens~2``; those without such an ending are of both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from clustersim.graph.blueprint import StepKind
@@ -166,7 +167,7 @@ def _apart(batch: StepBatch, degree: int, windows: tuple[int, ...]) -> Features:
     names = dict.fromkeys(name for part in parts for name in part)
     found = {name: tuple([part.get(name, (0.0,))[0] for part in parts]) for name in names}
     tokens = found["tokens"]
-    return found | {"stage_tokens": (sum(tokens),) * degree, "peak_tokens": (max(tokens),) * degree}
+    return found | {"stage_tokens": (math.fsum(tokens),) * degree, "peak_tokens": (max(tokens),) * degree}
 
 
 def _split(batch: StepBatch, sp: SequencePlan, windows: tuple[int, ...]) -> Features:

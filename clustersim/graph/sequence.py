@@ -15,6 +15,7 @@ other ranks idle, or own whole sequences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def sequence_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision
         changed = changed.map_bodies(_decode_on_first)
     stages = []
     for stage in changed.stages:
-        written = sum(_cache_bytes(unit.body, precision.kv_bytes) for unit in stage)
+        written = math.fsum(_cache_bytes(unit.body, precision.kv_bytes) for unit in stage)
         if written == 0:
             stages.append(stage)
             continue
@@ -81,7 +82,7 @@ def kv_entry_elements(write: Node) -> int:
 
 def _cache_bytes(body: Body, kv_dtype_bytes: float) -> float:
     """Bytes of K/V per token that this body writes on one rank."""
-    return sum(kv_entry_elements(node) * kv_dtype_bytes for node in body.nodes if node.name == "kv_write")
+    return math.fsum(kv_entry_elements(node) * kv_dtype_bytes for node in body.nodes if node.name == "kv_write")
 
 
 def _move(bytes_per_token: float, plan: ParallelPlan) -> Node:

@@ -12,6 +12,7 @@ sequence on the last stage. SP divides none of it: decode steps and short prompt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def rank_bytes(deployment: Deployment, stage: Sequence[Module]) -> RankBytes:
     return RankBytes(
         weights=rank_weight_bytes(deployment, stage),
         buffers=_buffer_bytes(deployment, stage),
-        kv_per_token=deployment.precision.kv_bytes * sum(_kv_elements(deployment, module) for module in stage),
+        kv_per_token=deployment.precision.kv_bytes * math.fsum(_kv_elements(deployment, module) for module in stage),
     )
 
 

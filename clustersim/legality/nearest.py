@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, count
@@ -165,7 +166,7 @@ class _Search:
         return _Candidate(
             fields=max(len(state), candidate.fields),
             preference=self._preference(state),
-            distance=sum(distances.values()),
+            distance=math.fsum(distances.values()),
             serial=next(self.serial),
             state=state,
             asked_by=asked_by,

@@ -12,6 +12,7 @@ A rank gets the heads and layers that it is to hold (rule KV-4), each from one r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from clustersim.model.architecture import Attention, ModelSpec
@@ -44,7 +45,7 @@ class Shard:
     @property
     def token_bytes(self) -> float:
         """Bytes of one token in all of its layers."""
-        return sum(self.layer_bytes)
+        return math.fsum(self.layer_bytes)
 
     def head_range(self, layer: int) -> tuple[int, int]:
         """Return the first K/V head and how many follow it, of a layer or (−1) of all; −1 where layers differ."""

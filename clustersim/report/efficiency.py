@@ -6,6 +6,7 @@ arrival to the end of the last step (the makespan, where every request finishes)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -121,7 +122,7 @@ def busy_fractions(usages: Sequence[Usage], elapsed_ns: int) -> dict[str, float]
     """
     mean = np.concatenate([usage.busy_ns for usage in usages]).mean(axis=0) / elapsed_ns
     exposed_ns = np.concatenate([usage.exposed_ns for usage in usages])
-    communication = sum(mean[STREAMS.index(stream)] for stream in _COMMUNICATION)
+    communication = math.fsum(mean[STREAMS.index(stream)] for stream in _COMMUNICATION)
     return {
         "compute": float(mean[STREAMS.index("compute")]),
         "communication": float(communication),

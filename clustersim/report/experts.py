@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from clustersim.model.architecture import ModelSpec, Moe
@@ -24,7 +25,7 @@ def expert_balance(model: ModelSpec, plan: ParallelPlan) -> dict[str, Any] | Non
         return None
     return {
         "redundant": plan.ep.redundant,
-        "imbalance": {"mean": sum(found) / len(found), "max": max(found)},
+        "imbalance": {"mean": math.fsum(found) / len(found), "max": max(found)},
         "layers": found,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -72,7 +73,7 @@ def _links(result: RunResult, carried: FloatArray, elapsed: int) -> dict[str, An
 def _utilisation(uses: Sequence[PoolUse], elapsed: int) -> dict[str, float | None]:
     """Return what pools made of their devices together."""
     peak, read = _sum(use.peak_flops for use in uses), _sum(use.read_bytes for use in uses)
-    bandwidth = sum(use.memory_bytes_per_s for use in uses)
+    bandwidth = math.fsum(use.memory_bytes_per_s for use in uses)
     usages = [use.usage for use in uses]
     return {
         "mfu": None if peak is None else efficiency.mfu(sum(use.flops for use in uses), peak, elapsed),
@@ -113,7 +114,7 @@ def _idle_w(uses: Sequence[PoolUse], devices: int) -> float:
     watts = [efficiency.idle_power_w(use.device) for use in uses]
     if len(set(watts)) == 1:
         return watts[0]
-    return sum(one * use.devices for one, use in zip(watts, uses, strict=True)) / devices
+    return math.fsum(one * use.devices for one, use in zip(watts, uses, strict=True)) / devices
 
 
 def _bill(uses: Sequence[PoolUse], output_tokens: int, elapsed: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
@@ -44,7 +45,7 @@ def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, 
     )
     for part, word, colour in _PARTS:
         _add_bars(figure, names, [row[part] for row in rows], word, colour)
-    idle = [max(0.0, 1 - sum(row[part] for part, _, _ in _PARTS)) for row in rows]
+    idle = [max(0.0, 1 - math.fsum(row[part] for part, _, _ in _PARTS)) for row in rows]
     _add_bars(figure, names, idle, "idle", GRID)
     busiest = (links or {}).get("busiest")
     if busiest:

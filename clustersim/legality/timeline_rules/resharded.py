@@ -7,6 +7,7 @@ hold, the transfers that reach it bring tokens 0 to the last one: none is missin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,7 +122,7 @@ def _kinds(source: Given, target: Given, row: Int64Array, column: Int64Array, mo
             words = words or ("" if common else "carries no head")
         entries.append({(other, at, which) for at, which in common})
         foreign.append(words)
-        sizes.append(sum(source.kv_head_bytes[at] for at, _ in common))
+        sizes.append(math.fsum(source.kv_head_bytes[at] for at, _ in common))
     return Kinds(of=of.ravel(), entries=entries, foreign=foreign, token_bytes=np.array(sizes, np.float64))
 
 

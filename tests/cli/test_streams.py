@@ -1,0 +1,31 @@
+"""Standard streams that are closed or full change neither the exit status nor what else there is to see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STATUS = {"models llama-3.1-8b": 0, "check nowhere": 2, "check --nothing": 2}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", STATUS)
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_the_status_is_right_where_nobody_can_be_told(command: str, streams: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m clustersim {command} {streams}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (STATUS[command], "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_what_could_not_be_printed_is_status_2() -> None:
+    line = f"{sys.executable} -m clustersim models llama-3.1-8b >/dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "clustersim: No space left on device\n")
