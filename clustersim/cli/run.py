@@ -11,8 +11,10 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.layouts import overview
+from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
+from clustersim.limits import Limits
 from clustersim.report.explain import explanation_lines, explanation_of
 from clustersim.report.metrics import kv_peak
 from clustersim.report.progress import ProgressBar
@@ -22,6 +24,7 @@ from clustersim.report.terminal import print_summary
 from clustersim.report.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.words import remarks
 from clustersim.run.audit import audit_run, violation_line
+from clustersim.run.estimate import requests_within
 from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.expect import failed_expectations
@@ -42,6 +45,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
 @click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
+@memory_and_time
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -57,6 +61,8 @@ def run(
     save_detailed: bool,
     allow_code: bool,
     audit: bool,
+    max_memory: float,
+    max_time: float,
 ) -> None:
     """Simulate SCENARIO (a path, or the name of one that ships)."""
     if save_detailed and vllm_json is None:
@@ -74,8 +80,9 @@ def run(
     if vllm_json is not None:
         check_file(vllm_json)
     check_writable(target)
+    requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with ProgressBar() as progress:
-        result = simulate(loaded, None if as_json or quiet else progress, processes)
+        result = simulate(loaded, None if as_json or quiet else progress, processes, requests)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict)

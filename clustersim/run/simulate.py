@@ -86,7 +86,12 @@ class RunResult:
         return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None, processes: int | None = 1) -> RunResult:
+def simulate(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    processes: int | None = 1,
+    requests: Requests | None = None,
+) -> RunResult:
     """Simulate a scenario.
 
     Parameters
@@ -97,6 +102,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
     processes : int or None
         How many processes may replay replicas that nothing connects; None for as many as there are cores to use and
         work to do. The result does not depend on it.
+    requests : Requests, optional
+        Those of the scenario, where they are at hand.
 
     Raises
     ------
@@ -107,7 +114,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, processes: in
         When the simulation cannot go on.
     """
     scenario.refuse_code()
-    requests = scenario.requests()
+    requests = scenario.requests() if requests is None else requests
     given = replay_input(scenario, requests)
     started = time.perf_counter()
     try:

@@ -1,0 +1,57 @@
+"""What a command may take: memory, time, the size of a file. Estimates are held to it before the work starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from clustersim.errors import InputError, Problem
+from clustersim.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that a command may take; infinite where nothing is said.
+
+    Parameters
+    ----------
+    memory_bytes, seconds, size_bytes : float
+        Memory of the process, real time, and the size of what is written.
+    """
+
+    memory_bytes: float = math.inf
+    seconds: float = math.inf
+    size_bytes: float = math.inf
+
+    def refuse(
+        self, what: str, advice: str, *, memory_bytes: float = 0.0, seconds: float = 0.0, size_bytes: float = 0.0
+    ) -> None:
+        """Refuse work whose estimate is above a limit.
+
+        Parameters
+        ----------
+        what : str
+            What would be done, with its numbers.
+        advice : str
+            What to change instead.
+        memory_bytes, seconds, size_bytes : float
+            The estimate.
+
+        Raises
+        ------
+        InputError
+            With the estimate, what is above its limit, and the option that allows it.
+        """
+        told = (
+            ("--max-memory", memory_bytes, self.memory_bytes, format_bytes, "of memory"),
+            ("--max-time", seconds, self.seconds, format_seconds, "of real time"),
+            ("--max-size", size_bytes, self.size_bytes, format_bytes, "on disk"),
+        )
+        above = [one for one in told if one[1] > one[2]]
+        if not above:
+            return
+        would = " and ".join(f"{form(value)} {word}" for _, value, _, form, word in above)
+        most = " and ".join(form(limit) for _, _, limit, form, _ in above)
+        allow = " ".join(f"{option} '{form(1.5 * value)}'" for option, value, _, form, _ in above)
+        message = f"{what} would take roughly {would}, above the limit of {most}; {advice}, or allow it with {allow}"
+        raise InputError(Problem(message=message))
