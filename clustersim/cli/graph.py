@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from clustersim.cli.limits import largest_size
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch
@@ -16,9 +17,11 @@ from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.graph.export import WRITERS, model_facts, plan_facts
 from clustersim.graph.priced import PricedGraph
 from clustersim.legality.deployment import either
+from clustersim.limits import Limits
 from clustersim.plan.mesh import Mesh
 from clustersim.report.graph_page import graph_page
 from clustersim.report.words import setup_words
+from clustersim.run.estimate import graph_nodes
 from clustersim.run.legality import check_scenario_plan, verdict_lines
 from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
@@ -26,6 +29,8 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import POOLS
 
 SUFFIXES: Final = (".html", *WRITERS)
+NODE_BYTES: Final = {".html": 100, ".json": 390, ".dot": 300, ".graphml": 720}
+"""About what a node takes in a file, measured on the quickstart; of a page what a browser unpacks (assumed)."""
 _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 
 
@@ -47,6 +52,7 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 @click.option("--stage", type=click.IntRange(min=0), help="Only this pipeline stage [all].")
 @click.option("--replica", type=click.IntRange(min=0), help="Whose devices and links [0].")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
+@largest_size
 def graph(
     scenario: str,
     kind: StepKind | None,
@@ -58,6 +64,7 @@ def graph(
     stage: int | None,
     replica: int | None,
     overrides: tuple[str, ...],
+    max_size: float,
 ) -> None:
     """Write the graph of one step of SCENARIO (a path, or the name of one that ships).
 
@@ -75,6 +82,12 @@ def graph(
     verdict = check_scenario_plan(whole)
     if verdict.verdict != "legal":
         raise IllegalPlanError("\n".join(verdict_lines(whole, verdict)))
+    nodes = graph_nodes(loaded, kind, stage)
+    Limits(size_bytes=max_size).refuse(
+        f"{target}: {nodes:,} nodes",
+        "draw one stage (--stage), or a model with fewer layers: they are alike",
+        size_bytes=nodes * NODE_BYTES[target.suffix],
+    )
     tokens, context = tokens or _PROMPT, context or _CONTEXT
     step = step_batch(
         kind, loaded.model, loaded.plan.lockstep.sp,

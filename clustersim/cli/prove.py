@@ -6,13 +6,16 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.graph_check import refuse_graph
+from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted
+from clustersim.limits import Limits
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import TOLERANCE
 from clustersim.proof.proof import LOOKED_AT, Proof
-from clustersim.run.legality import problem
+from clustersim.run.estimate import refuse_large_proof
+from clustersim.run.legality import check_scenario_plan, problem
 from clustersim.run.proof import ScenarioProof, prove_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -26,9 +29,17 @@ from clustersim.scenario.scenario import Scenario
 )
 @options.allow_code
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@memory_and_time
 @click.pass_context
 def prove(
-    ctx: click.Context, scenario: str, overrides: tuple[str, ...], orders: int, allow_code: bool, as_json: bool
+    ctx: click.Context,
+    scenario: str,
+    overrides: tuple[str, ...],
+    orders: int,
+    allow_code: bool,
+    as_json: bool,
+    max_memory: float,
+    max_time: float,
 ) -> None:
     """Prove the plan of SCENARIO (a path, or the name of one that ships) by execution.
 
@@ -40,6 +51,8 @@ def prove(
     """
     refuse_graph(scenario)
     loaded = load(scenario, overrides, allow_code=allow_code)
+    if check_scenario_plan(loaded).verdict == "legal":
+        refuse_large_proof(loaded, orders, Limits(memory_bytes=max_memory, seconds=max_time))
     found = prove_scenario(loaded, orders=orders)
     if as_json:
         print_json(found.verdict.as_json())

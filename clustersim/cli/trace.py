@@ -7,12 +7,14 @@ from typing import Final
 
 import click
 
+from clustersim.cli.limits import largest_size
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
+from clustersim.limits import Limits
 from clustersim.report.lanes import busy_window
 from clustersim.report.run_directory import read_run, shown_rows
-from clustersim.report.trace import write_trace
-from clustersim.timeline.spans import halves_named
+from clustersim.report.trace import span_bytes, write_trace
+from clustersim.timeline.window import Window
 from clustersim.units import UnitError, parse
 
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
@@ -34,10 +36,17 @@ _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="NAME.pftrace or NAME.json, .gz compresses [RUN_DIR/trace.pftrace].",
+    help="NAME.pftrace or NAME.json, .gz compresses [RUN_DIR/trace.pftrace.gz].",
 )
+@largest_size
 def trace(
-    run_dir: Path, begin: str | None, end: str | None, ranks: str | None, steps: int, output: Path | None
+    run_dir: Path,
+    begin: str | None,
+    end: str | None,
+    ranks: str | None,
+    steps: int,
+    output: Path | None,
+    max_size: float,
 ) -> None:
     """Write the timeline of RUN_DIR as a trace: a process per device, a thread per stream."""
     run = read_run(run_dir)
@@ -53,13 +62,18 @@ def trace(
         raise InputError(
             Problem(path="--to", message=f"the window ends at {window[1]} ns, before it starts at {window[0]} ns")
         )
-    spans = halves_named(run.timeline.unfold(*window, ranks=chosen))
-    if not len(spans):
+    pieces = Window(timeline=run.timeline, start_ns=window[0], end_ns=window[1], ranks=chosen)
+    if not pieces.num_spans:
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"
         raise InputError(Problem(path="--from", message=message))
-    target = output if output is not None else run_dir / "trace.pftrace"
-    write_trace(target, spans, devices, (rows, run.step_rows.kv_rows))
-    click.echo(f"{target}: {len(spans):,} spans, {window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s")
+    target = output if output is not None else run_dir / "trace.pftrace.gz"
+    Limits(size_bytes=max_size).refuse(
+        f"{target}: about {pieces.num_spans:,} spans",
+        "choose a shorter window (--from, --to) or fewer ranks (--ranks)",
+        size_bytes=pieces.num_spans * span_bytes(target),
+    )
+    count = write_trace(target, pieces, devices, (rows, run.step_rows.kv_rows))
+    click.echo(f"{target}: {count:,} spans, {window[0] / 1e9:.6g} s to {window[1] / 1e9:.6g} s")
 
 
 def _instant(text: str | None, option: str) -> int | None:

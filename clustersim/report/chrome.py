@@ -15,19 +15,19 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.report.flows import send_pairs
-from clustersim.report.spans import SpansLike, family_of
-from clustersim.report.tracks import Counter, Sink, Tracks
+from clustersim.report.flows import Flows
+from clustersim.report.spans import SpanPieces, SpansLike, family_of
+from clustersim.report.tracks import Counter, Placed, Sink, Track, Tracks
 
 _BATCH: Final = 10_000
 
 
-def write_chrome(file: Sink, spans: SpansLike, tracks: Tracks, counters: Sequence[Counter]) -> None:
+def write_chrome(file: Sink, pieces: SpanPieces, flows: Flows, tracks: Tracks, counters: Sequence[Counter]) -> None:
     """Write spans (``X``), flows of sends (``s``, ``f``), counters (``C``) and names (``M``).
 
     The process of rank ``r`` has pid ``r + 1``; those of replicas follow.
     """
-    events = _events(spans, tracks, counters)
+    events = _events(pieces, flows, tracks, counters)
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     separator = b""
     while batch := list(islice(events, _BATCH)):
@@ -36,27 +36,33 @@ def write_chrome(file: Sink, spans: SpansLike, tracks: Tracks, counters: Sequenc
     file.write(b"\n]}\n")
 
 
-def _events(spans: SpansLike, tracks: Tracks, counters: Sequence[Counter]) -> Iterator[str]:
-    yield from _names(tracks, counters)
-    yield from _slices(spans, tracks)
-    yield from _flows(spans, tracks)
+def _events(pieces: SpanPieces, flows: Flows, tracks: Tracks, counters: Sequence[Counter]) -> Iterator[str]:
     first = tracks.first_replica_pid
+    for replica in sorted({counter.replica for counter in counters}):
+        yield from _process(first + replica, f"replica {replica}")
     for counter in counters:
         name = json.dumps(counter.name, ensure_ascii=False)
         head = f'{{"ph":"C","name":{name},"pid":{first + counter.replica},"ts":'
         for at, value in zip(counter.at_ns.tolist(), counter.value.tolist(), strict=True):
             yield f'{head}{_micros(at)},"args":{{"value":{value}}}}}'
+    for spans in pieces:
+        placed = tracks.place(spans)
+        yield from _names(placed)
+        yield from _slices(spans, placed, tracks)
+        yield from _flows(spans, placed, flows, tracks)
 
 
-def _names(tracks: Tracks, counters: Sequence[Counter]) -> Iterator[str]:
-    first = tracks.first_replica_pid
-    replicas = sorted({counter.replica for counter in counters})
-    for pid, name in [*tracks.processes, *((first + replica, f"replica {replica}") for replica in replicas)]:
-        yield _metadata("process_name", pid, 0, {"name": name})
-        yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
-    for track in tracks.tracks:
+def _names(placed: Placed) -> Iterator[str]:
+    for pid, name in placed.processes:
+        yield from _process(pid, name)
+    for _, track in placed.tracks:
         yield _metadata("thread_name", track.pid, track.tid, {"name": track.name})
         yield _metadata("thread_sort_index", track.pid, track.tid, {"sort_index": track.order})
+
+
+def _process(pid: int, name: str) -> Iterator[str]:
+    yield _metadata("process_name", pid, 0, {"name": name})
+    yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
 
 
 def _metadata(kind: str, pid: int, tid: int, args: dict[str, str | int]) -> str:
@@ -64,34 +70,33 @@ def _metadata(kind: str, pid: int, tid: int, args: dict[str, str | int]) -> str:
     return json.dumps(event, separators=(",", ":"), ensure_ascii=False)
 
 
-def _slices(spans: SpansLike, tracks: Tracks) -> Iterator[str]:
+def _slices(spans: SpansLike, placed: Placed, tracks: Tracks) -> Iterator[str]:
     heads = {
         (name, op): f'{{"ph":"X","name":{json.dumps(spans.names[name], ensure_ascii=False)},'
         f'"cat":"{family_of(spans.ops[op])}","args":{{"op":{json.dumps(spans.ops[op])},"step":'
         for name, op in np.unique(np.stack([spans.name, spans.op], axis=1), axis=0).tolist()
     }
-    places = [f'"pid":{track.pid},"tid":{track.tid}' for track in tracks.tracks]
-    order = tracks.order
+    order = placed.order
     columns = (spans.name, spans.op, spans.step, spans.layer, spans.start_ns, spans.end_ns)
-    rows = zip(*(column[order].tolist() for column in columns), tracks.of_span.tolist(), strict=True)
+    rows = zip(*(column[order].tolist() for column in columns), placed.of_span.tolist(), strict=True)
     for name, op, step, layer, start, end, track in rows:
         in_layer = f',"layer":{layer}' if layer >= 0 else ""
         time = f'"ts":{_micros(start)},"dur":{_micros(end - start)}'
-        yield f"{heads[name, op]}{step}{in_layer}}},{places[track]},{time}}}"
+        yield f"{heads[name, op]}{step}{in_layer}}},{_place(tracks.known[track])},{time}}}"
 
 
-def _flows(spans: SpansLike, tracks: Tracks) -> Iterator[str]:
+def _flows(spans: SpansLike, placed: Placed, flows: Flows, tracks: Tracks) -> Iterator[str]:
     """Yield a start in each send, and a finish in the receive it feeds when both are under way."""
-    track_of = np.empty(len(tracks.order), np.int64)
-    track_of[tracks.order] = tracks.of_span
-    sends, receives = send_pairs(spans)
-    for number, (send, receive) in enumerate(zip(sends.tolist(), receives.tolist(), strict=True), start=1):
-        begin = int(spans.start_ns[send])
-        both = max(begin, int(spans.start_ns[receive]))
-        for span, at, phase in ((send, begin, '"ph":"s"'), (receive, both, '"ph":"f","bp":"e"')):
-            track = tracks.tracks[track_of[span]]
-            place = f'"pid":{track.pid},"tid":{track.tid}'
+    track_of = np.empty(len(placed.order), np.int64)
+    track_of[placed.order] = placed.of_span
+    for side, phase in enumerate(('"ph":"s"', '"ph":"f","bp":"e"')):
+        for span, number, at in zip(*(column.tolist() for column in flows.of(spans, side)), strict=True):
+            place = _place(tracks.known[int(track_of[span])])
             yield f'{{{phase},"name":"send","cat":"flow","id":{number},{place},"ts":{_micros(at)}}}'
+
+
+def _place(track: Track) -> str:
+    return f'"pid":{track.pid},"tid":{track.tid}'
 
 
 def _micros(ns: int) -> str:

@@ -2,11 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS
 from clustersim.report.spans import SpansLike
+
+_SEND, _RECEIVE = STREAMS.index("send"), STREAMS.index("recv")
+ENDS: Final = (_SEND, _RECEIVE)
+
+
+class Flows:
+    """The arrows of a window, looked up for a piece of its spans.
+
+    Parameters
+    ----------
+    transfers : SpansLike
+        All sends and receives of the window.
+    """
+
+    def __init__(self, transfers: SpansLike) -> None:
+        sends, receives = send_pairs(transfers)
+        numbers = range(1, len(sends) + 1)
+        rank, start = transfers.rank.tolist(), transfers.start_ns.tolist()
+        both = zip(numbers, sends.tolist(), receives.tolist(), strict=True)
+        self._of: tuple[dict[tuple[int, int], tuple[int, int]], ...] = ({}, {})
+        for number, send, receive in both:
+            self._of[0][rank[send], start[send]] = number, start[send]
+            self._of[1][rank[receive], start[receive]] = number, max(start[send], start[receive])
+
+    def of(self, spans: SpansLike, side: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return the ends of arrows among the spans of a piece.
+
+        Parameters
+        ----------
+        spans : SpansLike
+        side : int
+            0: the sends, 1: the receives.
+
+        Returns
+        -------
+        (spans, arrows, instants) : int64 arrays
+            Indices of spans, numbers of arrows from 1 on, and when both of their spans are under way, ns; of a send
+            when it starts.
+        """
+        index = np.flatnonzero(spans.stream == ENDS[side])
+        keys = zip(spans.rank[index].tolist(), spans.start_ns[index].tolist(), strict=True)
+        found = np.array([self._of[side].get(key, (0, 0)) for key in keys], np.int64).reshape(-1, 2)
+        known = found[:, 0] > 0
+        return index[known], found[known, 0], found[known, 1]
 
 
 def send_pairs(spans: SpansLike) -> tuple[Int64Array, Int64Array]:
@@ -21,8 +67,8 @@ def send_pairs(spans: SpansLike) -> tuple[Int64Array, Int64Array]:
     (sends, receives) : int64 arrays
         Indices of spans, pair by pair; no span is in two pairs.
     """
-    sends = np.flatnonzero(spans.stream == STREAMS.index("send"))
-    receives = np.flatnonzero(spans.stream == STREAMS.index("recv"))
+    sends = np.flatnonzero(spans.stream == _SEND)
+    receives = np.flatnonzero(spans.stream == _RECEIVE)
     sends = _by_transfer(spans, sends)
     receives = _by_transfer(spans, receives)
     keys = np.concatenate([_transfers(spans, sends, 0), _transfers(spans, receives, -1)])

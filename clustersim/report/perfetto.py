@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.report.flows import send_pairs
+from clustersim.report.flows import Flows
 from clustersim.report.protobuf import Rows, bytes_field, number_field
-from clustersim.report.spans import SpansLike, family_of
-from clustersim.report.tracks import Counter, Sink, Tracks
+from clustersim.report.spans import SpanPieces, SpansLike, family_of
+from clustersim.report.tracks import Counter, Placed, Sink, Tracks
 
 _PACKET: Final = 1  # Trace.packet
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60  # TracePacket
@@ -29,24 +29,27 @@ _CHUNK: Final = 1 << 17
 _DEVICE_UUID, _STREAM_UUID, _REPLICA_UUID, _COUNTER_UUID = 1 << 28, 2 << 28, 3 << 28, 4 << 28
 
 
-def write_perfetto(file: Sink, spans: SpansLike, tracks: Tracks, counters: Sequence[Counter]) -> None:
+def write_perfetto(file: Sink, pieces: SpanPieces, flows: Flows, tracks: Tracks, counters: Sequence[Counter]) -> None:
     """Write spans, flows and counters as a Perfetto trace.
 
     A slice carries its layer (where it has one), step and operator kind; a flow leads from the start of a
     send to the end of the receive that it feeds.
     """
-    file.write(_head(spans))
-    file.write(b"".join(_descriptors(tracks, counters)))
-    sends, receives = send_pairs(spans)
-    flow_out = np.zeros(len(spans.start_ns), np.int64)  # 0: none
-    flow_in = np.zeros(len(spans.start_ns), np.int64)
-    flow_out[sends] = flow_in[receives] = np.arange(1, len(sends) + 1)
-    for at in range(0, len(tracks.order), _CHUNK):
-        chosen = tracks.order[at : at + _CHUNK]
-        track = tracks.of_span[at : at + _CHUNK] + _STREAM_UUID
-        file.write(_slices(spans, chosen, track, flow_out[chosen], flow_in[chosen]))
+    file.write(_head(pieces))
+    file.write(b"".join(_counter_descriptors(counters)))
     for index, counter in enumerate(counters):
         file.write(_counts(counter, _COUNTER_UUID + index))
+    for spans in pieces:
+        placed = tracks.place(spans)
+        file.write(b"".join(_descriptors(placed)))
+        arrows = np.zeros((2, len(spans.start_ns)), np.int64)  # 0: none
+        for side in (0, 1):
+            ends, numbers, _ = flows.of(spans, side)
+            arrows[side, ends] = numbers
+        for at in range(0, len(placed.order), _CHUNK):
+            chosen = placed.order[at : at + _CHUNK]
+            track = placed.of_span[at : at + _CHUNK] + _STREAM_UUID
+            file.write(_slices(spans, chosen, track, arrows[0, chosen], arrows[1, chosen]))
 
 
 def _packet(content: bytes, flags: int | None = None) -> bytes:
@@ -60,7 +63,7 @@ def _interned(number: int, texts: Iterable[str]) -> bytes:
     )
 
 
-def _head(spans: SpansLike) -> bytes:
+def _head(spans: SpanPieces) -> bytes:
     """Open the sequence: texts are written once, and every event names them by their number from 1."""
     categories = [family_of(op) for op in spans.ops]
     interned = (
@@ -69,16 +72,19 @@ def _head(spans: SpansLike) -> bytes:
     return _packet(bytes_field(_INTERNED, interned), _STATE_CLEARED)
 
 
-def _descriptors(tracks: Tracks, counters: Sequence[Counter]) -> Iterable[bytes]:
-    for pid, name in tracks.processes:
+def _descriptors(placed: Placed) -> Iterable[bytes]:
+    for pid, name in placed.processes:
         process = number_field(1, pid) + number_field(3, pid) + bytes_field(6, name)  # 3: place in the order
         content = number_field(1, _DEVICE_UUID + pid) + bytes_field(3, process)
         yield _packet(bytes_field(_DESCRIPTOR, content))
-    for index, track in enumerate(tracks.tracks):
+    for number, track in placed.tracks:
         thread = number_field(1, track.pid) + number_field(2, track.tid)
         thread += number_field(3, track.order) + bytes_field(5, track.name)
-        content = number_field(1, _STREAM_UUID + index) + number_field(5, _DEVICE_UUID + track.pid)
+        content = number_field(1, _STREAM_UUID + number) + number_field(5, _DEVICE_UUID + track.pid)
         yield _packet(bytes_field(_DESCRIPTOR, content + bytes_field(4, thread)))
+
+
+def _counter_descriptors(counters: Sequence[Counter]) -> Iterable[bytes]:
     for replica in sorted({counter.replica for counter in counters}):
         content = number_field(1, _REPLICA_UUID + replica) + bytes_field(2, f"replica {replica}")
         yield _packet(bytes_field(_DESCRIPTOR, content))

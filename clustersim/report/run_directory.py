@@ -35,11 +35,14 @@ from clustersim.timeline.spans import halves_named
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
+from clustersim.timeline.window import Window
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
-_REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace"))
+_REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))
 """What may be lost when a run directory is written anew: the program wrote it."""
 
+MOST_LANE_SPANS: Final = 5_000_000
+"""Operators in the lanes of a page: 30 MB, and every zoom of a browser stayed under 0.25 s (measured)."""
 REQUEST_TYPES: Final = {
     "request": "int64", "replica": "int32",
     **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
@@ -205,10 +208,30 @@ def dashboard_of(
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
     steps, spans = shown_rows(step_rows, 0 if lanes is None else lanes.options["steps"], bins), None
     if lanes is not None and len(steps["start_ns"]):
-        ranks = busy_ranks(steps, len(summary["devices"]), lanes.options["max_ranks"])
-        spans = halves_named(timeline.unfold(*busy_window(steps, lanes.options["steps"]), ranks))
+        window = busy_window(steps, lanes.options["steps"])
+        ranks = _ranks_that_fit(timeline, window, steps, len(summary["devices"]), lanes.options["max_ranks"])
+        spans = halves_named(timeline.unfold(*window, ranks))
     kv_rows = step_rows.kv_rows
     return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps, kv_rows=kv_rows)
+
+
+def _ranks_that_fit(timeline: Timeline, window: tuple[int, int], steps: Columns, world: int, most: int) -> range:
+    """Return the busiest ranks, as many as are asked for, or as a page holds the operators of.
+
+    Raises
+    ------
+    InputError
+        When those of one rank are too many.
+    """
+    while True:
+        ranks = busy_ranks(steps, world, most)
+        found = Window(timeline=timeline, start_ns=window[0], end_ns=window[1], ranks=ranks).num_spans
+        if found <= MOST_LANE_SPANS:
+            return ranks
+        if len(ranks) == 1:
+            message = f"about {found:,} operators on one rank, where a page holds {MOST_LANE_SPANS:,}; show fewer steps"
+            raise InputError(Problem(path="device_lanes.steps", message=message))
+        most = max(1, len(ranks) * MOST_LANE_SPANS // found)
 
 
 def shown_rows(step_rows: StepRows, window: int, bins: Iterable[int] = ()) -> Columns:

@@ -6,7 +6,7 @@ and what waits on the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -82,12 +82,32 @@ class SpansLike(Protocol):
     def ops(self) -> Sequence[str]: ...
 
 
+class SpanPieces(Protocol):
+    """Spans of a window in pieces that follow each other in time: no span starts before one of an earlier piece."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def ops(self) -> Sequence[str]: ...
+    @property
+    def window(self) -> tuple[int, int]:
+        """Where the window begins and ends, ns."""
+
+    @property
+    def transfers(self) -> SpansLike:
+        """All sends and receives of the window."""
+
+    def __iter__(self) -> Iterator[SpansLike]: ...
+
+
 def family_of(op: str) -> str:
     """Return the family of an operator kind such as ``gemm``; a kind that is not known is ``other``."""
     return _FAMILY_OF.get(op, "other")
 
 
-def lanes(start_ns: Int64Array, end_ns: Int64Array, row: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def lanes(
+    start_ns: Int64Array, end_ns: Int64Array, row: npt.NDArray[Any], before: dict[int, list[int]] | None = None
+) -> npt.NDArray[np.int32]:
     """Place spans that overlap on one row on lanes of it, so that no two on a lane overlap.
 
     Parameters
@@ -96,6 +116,8 @@ def lanes(start_ns: Int64Array, end_ns: Int64Array, row: npt.NDArray[Any]) -> np
         The spans; abutting ones do not overlap.
     row : int array
         The row of each span.
+    before : dict of int to list of int, optional
+        Row → end of the last span of each lane among spans that start earlier; brought up to date.
 
     Returns
     -------
@@ -104,13 +126,20 @@ def lanes(start_ns: Int64Array, end_ns: Int64Array, row: npt.NDArray[Any]) -> np
     """
     lane = np.zeros(len(start_ns), np.int32)
     order = np.lexsort((end_ns, start_ns, row))
-    rows = row[order]
+    rows, starts, ends = row[order], start_ns[order], end_ns[order]
     again = rows[1:] == rows[:-1]
-    crowded = np.unique(rows[1:][again & (start_ns[order][1:] < end_ns[order][:-1])])
-    for one in crowded:
-        ends: list[int] = []
-        for index in order[rows == one]:
-            place = next((at for at, end in enumerate(ends) if end <= start_ns[index]), len(ends))
-            ends[place : place + 1] = [int(end_ns[index])]
+    crowded = set(np.unique(rows[1:][again & (starts[1:] < ends[:-1])]).tolist())
+    known = {} if before is None else before
+    distinct, first = np.unique(rows, return_index=True)
+    bounds = [*first.tolist(), len(rows)]
+    for number, one in enumerate(distinct.tolist()):
+        begin, end = bounds[number], bounds[number + 1]
+        taken = known.setdefault(one, [])
+        if one not in crowded and max(taken, default=starts[begin]) <= starts[begin]:
+            taken[:] = [int(ends[end - 1])]
+            continue
+        for index in order[begin:end].tolist():
+            place = next((at for at, until in enumerate(taken) if until <= start_ns[index]), len(taken))
+            taken[place : place + 1] = [int(end_ns[index])]
             lane[index] = place
     return lane

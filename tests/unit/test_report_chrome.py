@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from report_data import pipeline_spans, spans_of
 
-from clustersim.report.trace import write_trace
+from clustersim.report.trace import OnePiece, write_trace
 
 DEVICES = ["n0.g0", "n0.g1", "n1.g0", "n1.g1"]
 SPANS = pipeline_spans(steps=2, stages=2, tp=2, layers=2)
@@ -30,7 +30,7 @@ STEPS = {
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("trace") / "run.json"
-    write_trace(path, SPANS, DEVICES, [STEPS])
+    write_trace(path, OnePiece(SPANS), DEVICES, [STEPS])
     return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 
@@ -87,7 +87,7 @@ def test_counters_hold_the_state_of_a_replica(events: list[dict[str, Any]]) -> N
 def test_names_are_escaped_and_compression_changes_nothing(tmp_path: Path) -> None:
     spans = spans_of([(0, 1500, 0, 0, 'a "b" \\ é', "gemm", -1, 3, 0, 0)])
     for name in ("x.json", "x.json.gz"):
-        write_trace(tmp_path / name, spans, DEVICES)
+        write_trace(tmp_path / name, OnePiece(spans), DEVICES)
     text = (tmp_path / "x.json").read_bytes()
     assert gzip.decompress((tmp_path / "x.json.gz").read_bytes()) == text
     (event,) = of_phase(json.loads(text)["traceEvents"], "X")
@@ -95,5 +95,5 @@ def test_names_are_escaped_and_compression_changes_nothing(tmp_path: Path) -> No
 
 
 def test_an_empty_window_is_valid_json(tmp_path: Path) -> None:
-    write_trace(tmp_path / "x.json", spans_of([]), DEVICES)
+    write_trace(tmp_path / "x.json", OnePiece(spans_of([])), DEVICES)
     assert json.loads((tmp_path / "x.json").read_text())["traceEvents"] == []

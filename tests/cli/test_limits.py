@@ -1,0 +1,113 @@
+"""What a command would take is estimated before the work: above a limit it says so, and what to change."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from clustersim.errors import InputError
+from clustersim.limits import Limits
+from clustersim.run.estimate import estimate, graph_nodes
+from clustersim.run.simulate import simulate
+from clustersim.run.step import step_batch, step_graph
+from clustersim.scenario.load import load
+
+FREE = ("--set", "expect={}", "--quiet")
+DRAWN = "workload={{arrivals: {{process: poisson, rate: 4/s}}, prompt_tokens: 1000, output_tokens: {}, requests: {}}}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words), catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quickstart", "pp-on-one-node", "tp-on-one-node", "distserve-tp2-pp2", "failing-node", "long-context-ring",
+        "mixtral-ep", "own-scheduler", "shared-prefixes",
+    ],
+)  # fmt: skip
+def test_steps_and_operators_are_about_those_of_the_run(name: str):
+    scenario = load(name, (), allow_code=True)
+    requests = scenario.requests()
+    found, run = estimate(scenario, requests, len(requests)), simulate(scenario, requests=requests).timeline
+    assert abs(math.log(found.steps / run.num_steps)) < math.log(3.0)
+    assert abs(math.log(found.spans / run.num_spans)) < math.log(3.0)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "mixtral-ep", "long-context-ring"])
+def test_nodes_of_a_graph_are_about_those_that_are_drawn(name: str):
+    scenario = load(name, ())
+    step = step_batch(
+        "prefill", scenario.model, scenario.plan.lockstep.sp, prompt_tokens=64, sequences=1, context_tokens=1
+    )
+    drawn = len(step_graph(scenario, step, stages=None, replica=0).graph)
+    assert drawn <= graph_nodes(scenario, "prefill", None) <= 1.5 * drawn + 500
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ((DRAWN.format(128, 10**9),), "--max-memory"),
+        ((DRAWN.format(128, 10**9),), "--max-time"),
+        ((DRAWN.format(130_000, 30), "run.replay=full"), "--max-time"),
+    ],
+)
+def test_a_run_that_would_never_end_says_so_at_once(folder: Path, more: tuple[str, ...], limit: str):
+    found = told("run", "quickstart", *FREE, *(word for one in more for word in ("--set", one)))
+    assert found.exit_code == 2
+    assert "would take roughly" in found.stderr
+    assert f"allow it with {limit}" in found.stderr or f" {limit} '" in found.stderr
+    assert "simulate fewer requests or shorter ones" in found.stderr
+    assert ("--replay folded" in found.stderr) == ("run.replay=full" in more)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_limit_that_is_raised_lets_it_run():
+    few = ("run", "quickstart", *FREE, "--set", "workload.trace.requests=10", "--out", "run")
+    assert told(*few, "--max-memory", "1 MB").exit_code == 2
+    assert told(*few, "--max-time", "0.1 ms").exit_code == 2
+    assert told(*few).exit_code == 0
+
+
+def test_a_proof_in_a_million_orders_is_refused():
+    found = told("prove", "quickstart", "--orders", "1000000")
+    assert found.exit_code == 2
+    assert "in 1,000,002 orders" in found.stderr
+    assert "--orders" in found.stderr
+
+
+def test_graphs_and_traces_that_would_be_too_large_are_refused(folder: Path):
+    assert told("run", "quickstart", *FREE, "--set", "workload.trace.requests=5", "--out", "run").exit_code == 0
+    found = told("trace", "run", "--max-size", "1 kB")
+    assert found.exit_code == 2
+    assert "--from, --to" in found.stderr
+    assert not (folder / "run" / "trace.pftrace.gz").exists()
+    found = told("graph", "quickstart", "-o", "step.json", "--max-size", "1 kB")
+    assert found.exit_code == 2
+    assert "8,960 nodes" in found.stderr or " nodes would take roughly" in found.stderr
+    assert not (folder / "step.json").exists()
+
+
+@pytest.mark.parametrize("text", ["2", "-2 GB", "0 s", "much", "nan GB"])
+def test_a_limit_that_is_none_is_refused(text: str):
+    found = told("run", "quickstart", *FREE, "--max-memory", text)
+    assert found.exit_code == 2
+    assert "--max-memory" in found.stderr
+
+
+def test_limits_name_only_what_is_above_them():
+    limits = Limits(seconds=10.0, memory_bytes=2e9)
+    limits.refuse("this", "less", seconds=9.0, memory_bytes=1e9)
+    with pytest.raises(InputError, match=r"^this would take roughly 20 s of real time, above the limit of 10 s; less,"):
+        limits.refuse("this", "less", seconds=20.0, memory_bytes=1e9)
