@@ -12,7 +12,7 @@ from clustersim.clock import Int64Array
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.digest import EPISODE_ORDER
 from clustersim.timeline.spans import STREAMS, Spans
-from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, Table
+from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table
 from clustersim.timeline.timeline import Timeline
 
 WINDOW_SPANS: Final = 100_000
@@ -23,6 +23,7 @@ _OTHER_TABLES: Final = {
     "chunks": tuple(CHUNK_COLUMNS),
     "decodes": EPISODE_ORDER,
     "moves": tuple(MOVE_COLUMNS),
+    "owners": tuple(OWNER_COLUMNS),
 }
 
 

@@ -195,6 +195,9 @@ class Stepper:
         if self.scheduler.facts:
             self.recorder.replica_facts(self.index, self.scheduler.facts)
             self.scheduler.facts = []
+            for time, request, owner in self.scheduler.kept:
+                self.recorder.kept(self.index, request, time, owner)
+            self.scheduler.kept = []
 
     def _left(self, sequences: tuple[Sequence, ...]) -> None:
         for sequence in sequences:

@@ -209,7 +209,7 @@ def recorded(
     What the second of two replicas carries was prefilled, and its first token sampled, on the other one.
     """
     slots: dict[int, int] = {}
-    owners = _owners(timeline, plan, replica)
+    owners = _owners(timeline, replica)
     steps, chunks, decodes = (_of(table, replica) for table in (timeline.steps, timeline.chunks, timeline.decodes))
     for first, count, slot in zip(*(steps[name].tolist() for name in ("step", "count", "slot")), strict=True):
         slots |= dict.fromkeys(range(first, first + count), slot)
@@ -238,14 +238,10 @@ def recorded(
     return script, _starts(timeline, sorted(slots), replica)
 
 
-def _owners(timeline: Timeline, plan: ParallelPlan, replica: int) -> dict[int, int]:
-    """Return the SP ranks that keep sequences which were handed over, as far as the plan leaves it open."""
-    if plan.sp.decode != "dp" or not len(timeline.moves["request"]):
-        return {}
-    side = ("from", "to")[replica]
-    first = _first_ranks(timeline)[replica]
-    owner = (timeline.moves[f"{side}_rank"] - first) % plan.stage_ranks // plan.tp
-    return dict(zip(timeline.moves["request"].tolist(), owner.tolist(), strict=True))
+def _owners(timeline: Timeline, replica: int) -> dict[int, int]:
+    """Return the SP ranks that keep sequences, as far as the plan leaves it open."""
+    kept = _of(timeline.owners, replica)
+    return dict(zip(kept["request"].tolist(), kept["owner"].tolist(), strict=True))
 
 
 def _of(table: Table, replica: int) -> Table:

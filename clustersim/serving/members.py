@@ -31,6 +31,8 @@ class Members:
         In the declared order.
     running : list of Sequence
         In the order of admission.
+    kept : list of (int, int, int)
+        Since these were last taken: instant, request that was admitted, and the SP rank that keeps it, of several.
     facts : list of Fact
         What happened and has not been recorded; who records it takes it away.
     leaving : int
@@ -46,6 +48,7 @@ class Members:
         self.waiting: Queue = config.order.queue()
         self.running: list[Sequence] = []
         self.facts: list[Fact] = []
+        self.kept: list[tuple[int, int, int]] = []
         self.leaving = 0
         self.evicted = False
 
@@ -196,3 +199,5 @@ class Members:
 
     def _note(self, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
         self.facts.append((now, kind, sequence.request, tokens, self.pool.used))
+        if kind == ADMITTED and len(self.pool.free) > 1:
+            self.kept.append((now, sequence.request, sequence.owner))

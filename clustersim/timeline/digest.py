@@ -19,7 +19,8 @@ were recorded:
   admitted again at one instant, never the other way round, since what was just admitted is in flight and steps take
   time; so this order loses nothing about a request, and blocks in use tell in which order requests took turns;
 - ``moves``, where there are any: the columns of ``MOVE_COLUMNS`` but for the heads, in order of these. Which heads
-  move from rank to rank follows from both plans, and is what rule DP-2 looks at.
+  move from rank to rank follows from both plans, and is what rule DP-2 looks at;
+- ``owners``, where there are any: the columns of ``OWNER_COLUMNS``, in order of these.
 
 Spans follow from templates, passes, transfers and moves; tokens from chunks, decodes and steps.
 """
@@ -35,7 +36,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.timeline.passes import BLOCK_STEPS, Passes, blocks, within
 from clustersim.timeline.stretch import node_times
-from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, Table, Tables
+from clustersim.timeline.tables import CHUNK_COLUMNS, FACT_COLUMNS, MOVE_COLUMNS, OWNER_COLUMNS, Table, Tables
 
 MOVES: Final = tuple(name for name in MOVE_COLUMNS if name not in ("head", "heads"))
 EPISODE_ORDER: Final = ("replica", "slot", "first_step", "request", "last_step")
@@ -64,6 +65,8 @@ def digest_parts(tables: Tables) -> Iterator[tuple[str, bytes]]:
     yield "facts", _hash(_rows(tables.facts, tuple(FACT_COLUMNS)))
     if len(tables.moves["request"]):
         yield "moves", _hash(_rows(tables.moves, MOVES))
+    if len(tables.owners["request"]):
+        yield "owners", _hash(_rows(tables.owners, tuple(OWNER_COLUMNS)))
 
 
 def _bytes(values: Any) -> memoryview:

@@ -40,6 +40,7 @@ def absorb(recorder: Recorder, tables: Tables) -> None:
     recorder.decodes.extend_columns(**tables.decodes)
     recorder.facts.extend_columns(**tables.facts)
     recorder.moves.extend_columns(**tables.moves)
+    recorder.owners.extend_columns(**tables.owners)
 
 
 def _row_numbers(recorder: Recorder, tables: Tables) -> Int64Array:

@@ -33,7 +33,7 @@ def of_pool(tables: Tables, number: int) -> Tables:
     layout = tables.layout
     mine = {
         name: rows_of(table, np.flatnonzero(layout.of_replica(table["replica"]) == number))
-        for name in ("passes", "steps", "chunks", "decodes", "facts")
+        for name in ("passes", "steps", "chunks", "decodes", "facts", "owners")
         for table in (getattr(tables, name),)
     }
     (rows, times) = list(tables.sends())[number]
@@ -60,6 +60,7 @@ def of_pool(tables: Tables, number: int) -> Tables:
         decodes=mine["decodes"],
         facts=mine["facts"],
         moves=rows_of(tables.moves, np.empty(0, np.int64)),
+        owners=mine["owners"],
     )
 
 
@@ -108,6 +109,7 @@ def as_a_run(tables: Tables, number: int) -> Tables:
         chunks=renumbered(mine.chunks),
         decodes=renumbered(mine.decodes),
         facts=renumbered(mine.facts),
+        owners=renumbered(mine.owners),
         layout=Layout(pools=(replace(shape, first_replica=0, first_rank=0),)),
         moves=rows_of(moves, np.flatnonzero(inside["from"] | inside["to"])),
     )

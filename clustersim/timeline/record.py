@@ -65,7 +65,8 @@ class Recorder:
         self.templates = list(templates)
         self.slots = slots
         (
-            self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts, self.moves
+            self.passes, self.rows, self.transfers, self.steps, self.chunks, self.decodes, self.facts, self.moves,
+            self.owners,
         ) = (Columns(types) for types in TABLES.values())  # fmt: skip
         self.starts, self.varying, self.row_values, self.transfer_times = Flat(), Flat(), Flat(), Flat()
         self.transfer_bytes = Flat()
@@ -209,6 +210,10 @@ class Recorder:
     def move(self, *row: int) -> None:
         """Record a transfer of K/V entries that has ended; the values are those of ``MOVE_COLUMNS``."""
         self.moves.append(*row)
+
+    def kept(self, replica: int, request: int, time: int, owner: int) -> None:
+        """Record which SP rank of a replica keeps a request that was admitted."""
+        self.owners.append(replica, request, time, owner)
 
     def tables(self, *, sp: int = 1, tp: int = 1, stages: int = 1, layout: Layout | None = None) -> Tables:
         """Return what was recorded; episodes that are open end here.

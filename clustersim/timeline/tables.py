@@ -54,6 +54,7 @@ MOVE_COLUMNS: Final = {
     "layer": "int32", "head": "int16", "heads": "int16", "first": "int32", "tokens": "int32", "bytes": "int64",
     "start_ns": "int64", "end_ns": "int64",
 }  # fmt: skip
+OWNER_COLUMNS: Final = {"replica": "int32", "request": "int32", "time_ns": "int64", "owner": "int16"}
 HOST: Final = -1
 """As the rank of a move: host memory."""
 ALL_LAYERS: Final = -1
@@ -64,7 +65,7 @@ ALL_HEADS: Final = -1
 TABLES: Final = {
     "passes": PASS_COLUMNS, "rows": ROW_COLUMNS, "transfers": TRANSFER_COLUMNS, "steps": STEP_COLUMNS,
     "chunks": CHUNK_COLUMNS, "decodes": DECODE_COLUMNS, "facts": FACT_COLUMNS,
-    "moves": MOVE_COLUMNS,
+    "moves": MOVE_COLUMNS, "owners": OWNER_COLUMNS,
 }  # fmt: skip
 VECTORS: Final = ("starts", "varying", "row_values", "transfer_times", "transfer_bytes")
 
@@ -113,6 +114,9 @@ class Tables:
         tokens) in one layer, or in all layers that both ranks have in common (−1), and of the K/V heads [head, head +
         heads), or all that both have (−1); a latent that all heads share counts as head 0.
         Ranks are global, −1 for host memory.
+    owners : Table
+        Where the SP ranks of a replica keep whole sequences each (``OWNER_COLUMNS``): which one of them keeps a
+        request from when it was admitted on; else empty.
     """
 
     templates: tuple[PassTemplate, ...]
@@ -132,6 +136,7 @@ class Tables:
     decodes: Table
     facts: Table
     moves: Table
+    owners: Table
 
     @property
     def sp_tp(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from clustersim.legality.history import ADMITTED, RECEIVED
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.grouping import Groups, without
 from clustersim.legality.timeline_rules.handed_over import whole_cache
+from clustersim.legality.timeline_rules.owners import kept_where_it_moves
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.resharded import resharded
 from clustersim.legality.timeline_rules.sheet import Sheet
@@ -18,7 +19,8 @@ from clustersim.legality.timeline_rules.tensor import EXPERTS, same_as
 def stays(reading: Reading) -> Finding:
     """DP-2: a request stays on one replica, or on two after a hand-over, until that one fails."""
     pieces, facts = reading.pieces, reading.history.facts
-    findings = [whole_cache(reading.hand_overs, pieces), resharded(reading.hand_overs)]
+    hand_overs = reading.hand_overs
+    findings = [whole_cache(hand_overs, pieces), resharded(hand_overs), kept_where_it_moves(reading.history)]
     fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
     if pieces is not None:
         findings.append(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clustersim.replay.kv_moves import KvMoves, Move
+from clustersim.replay.swaps import Swaps
 from clustersim.run import simulate as run_simulate
 from clustersim.run.audit import audit_run
 from clustersim.run.proof import prove_scenario
@@ -16,6 +17,7 @@ from clustersim.run.simulate import simulate
 from clustersim.timeline.tables import ALL_LAYERS
 from tests.laws.random_scenarios import DEEPSEEK, LLAMA, scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE
+from tests.legality.timeline.test_replay_mutations import document as of_one_pool
 
 Patch = pytest.MonkeyPatch
 SPLIT = {"degree": 2, "scheme": "all_gather", "partition": "zigzag"}
@@ -112,6 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[Patch], None], dict[str, Any]]] = {
     "to the rank beside": (asked(neighbour("target", 1)), STRAIGHT),
     "the heads beside": (shards(heads_beside), GROUPED),
     "from the SP rank beside": (asked(neighbour("source", 1)), IDLE),
+    "from an SP rank that keeps other sequences": (asked(neighbour("source", 2)), SEGMENTS),
     "a layer less": (shards(a_layer_less), LATENT),
     "the layer beside": (asked(lambda m: replace(m, layer=m.layer ^ 1 if m.layer >= 0 else m.layer)), LAYERS),
     "what a chunk adds begins a token late": (
@@ -127,3 +130,25 @@ def test_audit_and_proof_find_a_mistake_in_what_moves(name, monkeypatch):
     scenario = scenario_of(given)
     assert "DP-2" in {found.rule for found in audit_run(simulate(scenario)).violations}
     assert prove_scenario(scenario, orders=0).verdict.violations
+
+
+SWAPPED = of_one_pool(
+    plan={"tp": 2, "sp": SPLIT | {"decode": "dp"}},
+    serving={"kv_blocks": 26, "preemption": "swap", "host_kv": "1 GiB"},
+    workload={"output_tokens": {"uniform": {"low": 20, "high": 40}}},
+)
+
+
+def test_audit_finds_copies_of_an_sp_rank_that_does_not_keep_the_sequence(monkeypatch):
+    legal = simulate(scenario_of(SWAPPED))
+    assert len(legal.timeline.moves["request"])
+    assert audit_run(legal).violations == ()
+    begin = Swaps.begin
+
+    def beside(self: Swaps, swap: Any) -> None:
+        swap.sequence.owner ^= 1
+        begin(self, swap)
+        swap.sequence.owner ^= 1
+
+    monkeypatch.setattr(Swaps, "begin", beside)
+    assert "DP-2" in {found.rule for found in audit_run(simulate(scenario_of(SWAPPED))).violations}
