@@ -67,6 +67,7 @@ def _tuple_of_cuts(value: Any) -> tuple[Cut, ...] | None:
 _PLAN: Final[dict[str, Callable[[Any], Any]]] = {
     "plan.dp": int,
     "plan.pp": int,
+    "plan.devices": int,
     "plan.stages": _tuple_of_cuts,
     "plan.placement": lambda value: None if value == "packed" else tuple(value),
 }

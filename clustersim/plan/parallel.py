@@ -116,6 +116,8 @@ class ParallelPlan:
         Device index of each global rank; ``None`` packs ranks onto devices 0, 1, 2, …
     decode_overlap : str
         ``per_sequence`` lets disjoint micro-batches fill the stages, ``none`` keeps one decode step in flight.
+    devices : int or None
+        How many devices the plan states to use (rule DP-1); ``None``: as many as it has ranks.
     """
 
     dp: int = 1
@@ -127,6 +129,7 @@ class ParallelPlan:
     stages: tuple[Cut, ...] | None = None
     placement: tuple[int, ...] | None = None
     decode_overlap: DecodeOverlap = "per_sequence"
+    devices: int | None = None
 
     @property
     def stage_ranks(self) -> int:

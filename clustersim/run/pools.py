@@ -13,7 +13,7 @@ from clustersim.units import plural
 
 _PACKED: Final = " with plan.placement packed"
 """What a repair of a pool's degrees says needlessly where the pool is packed behind the other one anyway."""
-_PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep|placement)\b")
+_PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep|stages|placement|devices)\b")
 
 
 def in_each_pool(

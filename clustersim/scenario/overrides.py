@@ -3,6 +3,7 @@
 Grammar: ``PATH=VALUE``. A path is keys joined by dots, each followed by any number of list selectors: ``[0]``
 (index), ``[name]`` (the item whose ``name`` that is) or ``[*]`` (every item). A key with a dot in it is
 quoted: ``expect.'ttft_ms.p99'=< 900``. The value is YAML: ``8``, ``ring``, ``{degree: 2}``; nothing is null.
+A lone degree is that degree, whatever else is said beside it: ``plan.ep=2`` is ``plan.ep.degree=2``.
 """
 
 from __future__ import annotations
@@ -115,8 +116,13 @@ def _assign(data: Any, parts: list[str], value: Any, shorthands: Mapping[KeyPath
     done: list[KeyPath] = []
     for place, path in places:
         for key in _keys(place, path, last):
-            place[key] = copy.deepcopy(value)
-            done.append((*path, key))
+            here, inside = (*path, key), place.get(key) if isinstance(place, dict) else None
+            if shorthands.get(here) == "degree" and isinstance(inside, dict) and not isinstance(value, dict | None):
+                inside["degree"] = value  # a lone degree is one, however the rest is written
+                here = (*here, "degree")
+            else:
+                place[key] = copy.deepcopy(value)
+            done.append(here)
     return done
 
 

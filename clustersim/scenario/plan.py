@@ -89,6 +89,7 @@ def build_plan(
         stages=None if cuts is None else tuple(cuts),
         placement=_placement(part.placement, document, topology, path) if isinstance(part.placement, list) else None,
         decode_overlap=part.decode_overlap,
+        devices=part.devices,
     )
     if topology is None or part.placement == "packed" or plan.placement is not None:
         return plan

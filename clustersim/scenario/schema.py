@@ -180,6 +180,7 @@ class PoolPlanPart(Part):
     stages: Annotated[StagesPart, BeforeValidator(_stages, json_schema_input_type=str | StagesPart)] = StagesPart()
     placement: Annotated[Any, BeforeValidator(_placement, json_schema_input_type=str | list[str | int])] = "packed"
     decode_overlap: Literal["per_sequence", "none"] = "per_sequence"
+    devices: Count | None = None
 
 
 class PlanPart(PoolPlanPart):

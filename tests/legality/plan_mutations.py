@@ -130,6 +130,11 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
     "ranks that the plan does not have": ("DP-1", "plan.placement", planned(DENSE, dp=1)),
     "a device twice": ("DP-1", "plan.placement[1]", planned(DENSE, placement=(0, 0, *range(2, 16)))),
     "a device that is not there": ("DP-1", "plan.placement[15]", planned(DENSE, placement=(*range(15), 16))),
+    "32 devices stated, 8 used": (
+        "DP-1", "plan.devices",
+        replace(planned(DENSE, dp=1, devices=32, placement=None), num_devices=32),
+    ),
+    "16 devices used, 15 stated": ("DP-1", "plan.devices", planned(DENSE, devices=15)),
     "dp 0": ("DP-1", "plan.dp", planned(DENSE, dp=0)),
 }  # fmt: skip
 

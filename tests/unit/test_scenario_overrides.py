@@ -7,6 +7,7 @@ import pytest
 from clustersim.errors import InputError
 from clustersim.scenario.document import Mark, parse_yaml
 from clustersim.scenario.overrides import apply_overrides, split_override
+from clustersim.scenario.schema import SHORTHANDS
 
 SHORT = {("plan", "sp"): "degree", ("plan", "stages"): None}
 
@@ -58,6 +59,15 @@ def test_apply_overrides_selects_list_items() -> None:
 def test_apply_overrides_enters_a_short_form() -> None:
     assert changed("plan: {sp: 2}", "plan.sp.scheme=ring") == {"plan": {"sp": {"degree": 2, "scheme": "ring"}}}
     assert changed("plan: {stages: balanced}", "plan.stages.cuts=[4]") == {"plan": {"stages": {"cuts": [4]}}}
+
+
+def test_a_lone_degree_is_that_degree_whatever_is_said_beside_it() -> None:
+    written = parse_yaml("plan: {ep: {degree: 8, scope: global}, tp: 2}", "f.yaml")
+    for path in ("plan.ep", "plan.ep.degree"):
+        found = apply_overrides(written, [f"{path}=2"], SHORTHANDS)
+        assert found.data == {"plan": {"ep": {"degree": 2, "scope": "global"}, "tp": 2}}
+        assert found.mark(("plan", "ep", "degree")) == Mark(file="--set #1")
+    assert apply_overrides(written, ["plan.ep={degree: 2}"], SHORTHANDS).data["plan"]["ep"] == {"degree": 2}
 
 
 def test_later_overrides_win() -> None:

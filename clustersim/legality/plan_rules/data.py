@@ -1,4 +1,4 @@
-"""DP-1: every replica is complete, each of its ranks on a device of its own."""
+"""DP-1: every replica is complete, each of its ranks on a device of its own, and all that a plan states are used."""
 
 from __future__ import annotations
 
@@ -42,8 +42,35 @@ def placed(deployment: Deployment) -> Finding:
                 repairs=lambda: _smaller(deployment),
             )
         )
-    faults += list(_placement_faults(deployment))
+    faults += [*_stated_faults(deployment), *_placement_faults(deployment)]
     return Finding(looked_at=plan.world, faults=tuple(faults))
+
+
+def _stated_faults(deployment: Deployment) -> Iterator[Fault]:
+    """Yield a fault where the degrees make more or fewer ranks than the plan states to use devices."""
+    plan = deployment.plan
+    if plan.devices is None or plan.devices == plan.world:
+        return
+    degrees = f"dp {plan.dp} × pp {plan.pp} × sp {plan.sp.degree} × tp {plan.tp}"
+    yield Fault(
+        where="plan.devices",
+        message=f"the plan states {plural(plan.devices, 'device')} and uses {plan.world}: {degrees}",
+        advice="use as many as the degrees make",
+        repairs=lambda: _as_stated(deployment, plan.devices or 1),
+    )
+
+
+def _as_stated(deployment: Deployment, stated: int) -> Iterator[Repair]:
+    """Yield each degree that alone makes as many ranks as are stated, then the number that there are."""
+    plan = deployment.plan
+    now = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp": plan.sp.degree}
+    for name, degree in now.items():
+        wanted, left = divmod(stated * degree, plan.world)
+        if not left:
+            change = degree_change(deployment, **{name: wanted})
+            yield Repair(text=degree_words(change), change=change, kind=name)
+    change = (("plan.devices", plan.world),)
+    yield Repair(text=f"plan.devices {plan.world}", change=change, kind="devices")
 
 
 def too_large_path(plan: ParallelPlan, num_devices: int) -> str:

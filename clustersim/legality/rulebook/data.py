@@ -10,10 +10,13 @@ DATA: Final = (
     Rule(
         id="DP-1",
         levels=("P",),
-        statement="A replica holds the full model, split inside it by the other primitives.",
+        statement=(
+            "A replica holds the full model, split inside it by the other primitives. A plan that states its number of "
+            "devices uses exactly that."
+        ),
         why="It serves whole sequences by itself.",
         source="attention_mapping.md and ffn_mapping.md: Data Parallelism",
-        example="half a replica",
+        example="half a replica; 32 devices stated, 8 used",
     ),
     Rule(
         id="DP-2",
