@@ -18,6 +18,7 @@ from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
+from clustersim.run.proposals import MOST_OFFERED
 from clustersim.run.simulate import refusals, refuse_unreadable
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
@@ -94,8 +95,10 @@ def check(
             lines += _unable_lines(unable)
             document |= {"simulates": not unable, "not_simulated": _unable_json(unable)}
         document["fix"] = _fix_json(nearest, written)
+    elif as_json and verdict.of_level("P").violations:
+        document["fix"] = _fix_json(_nearest(loaded, verdict), None)
     elif not as_json and _needs_several(verdict):
-        lines.append(_together(scenario, _nearest(loaded, verdict)))
+        lines.append(_together(scenario, _nearest(loaded, verdict, alternatives=1)))
     print_json(document) if as_json else click.echo("\n".join(lines))
     if verdict.verdict != "legal" and written is None:
         ctx.exit(ILLEGAL)
@@ -120,14 +123,14 @@ def _needs_several(verdict: Verdict) -> bool:
     return len(verdict.violations) > 1 or any(found.fix.startswith(ALONE) for found in verdict.violations)
 
 
-def _nearest(scenario: Scenario, verdict: Verdict) -> Fix:
+def _nearest(scenario: Scenario, verdict: Verdict, alternatives: int = MOST_OFFERED) -> Fix:
     """Return the nearest legal scenario, from which both the advice and what --fix writes are taken."""
     if not verdict.violations:
         return Fix(changes=())
     if not verdict.of_level("P").violations:
         reason = "the plan is legal, and no change of it is known to mend what is wrong with its step graphs"
         return Fix(changes=None, reason=reason)
-    return fix_scenario(scenario)
+    return fix_scenario(scenario, alternatives=alternatives)
 
 
 def _written(name: str, overrides: tuple[str, ...], fix: Fix, out: Path | None) -> Path | None:
@@ -146,6 +149,7 @@ def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
         "file": None if target is None else str(target),
         "changes": [change.as_json() for change in fix.changes or ()],
         "reason": fix.reason,
+        "alternatives": [one.as_json() for one in fix.alternatives],
     }
 
 
@@ -176,5 +180,7 @@ def _fix_lines(scenario: Scenario, fix: Fix, target: Path | None) -> Iterator[st
     yield f"fixed: {counted(len(changes), 'change')}, written to {shown(target)}"
     for change in changes:
         yield f"  {change}\n    {change.rule}: {change.statement}\n    without it: {change.message}"
+    for other in fix.alternatives[1:]:
+        yield f"also legal, at distance {other.distance} rather than {fix.alternatives[0].distance}: {other}"
     if any(expectation.key == "legal" and expectation.check({"legal": True}) for expectation in scenario.expect):
         yield "Its expect still says legal: false, which is no rule's matter: change it before you run it."

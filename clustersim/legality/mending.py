@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from clustersim.legality.deployment import Deployment, either
-from clustersim.legality.preference import preference
+from clustersim.legality.distance import change_distance, idle_distance, turn
 from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_words
 from clustersim.legality.rule import Change, Violation
 from clustersim.plan.built import unbuilt
@@ -40,7 +40,7 @@ class Tried:
 def mended(deployment: Deployment, before: Findings, examine: Callable[[Deployment], Findings]) -> Iterator[Violation]:
     """Yield every fault as a violation: the fix names every repair that makes all legal.
 
-    The change is the one that the documents prefer, the nearest of those. Where no repair that its rule knows makes all
+    The change is the nearest. Where no repair that its rule knows makes all
     legal, the fix is what another rule knows for the same place; where there is none either, it says what would mend
     this place, and that it is by this rule alone.
     """
@@ -57,10 +57,12 @@ def mended(deployment: Deployment, before: Findings, examine: Callable[[Deployme
         yield Violation(rule=rule, level="P", where=fault.where, message=fault.message, fix=fix, change=change)
 
 
-def _late(deployment: Deployment, one: Tried) -> tuple[bool, bool, int, int, float]:
-    """Return what orders repairs: those that make most legal, then as the documents prefer, then the nearest."""
-    preferred = sum(preference(deployment, path, value) for path, value in one.repair.change)
-    return not one.legal, one.unfit, one.left, preferred, one.repair.distance
+def _late(deployment: Deployment, one: Tried) -> tuple[bool, bool, int, float, int]:
+    """Return what orders repairs: those that make most legal, then the nearest."""
+    change = one.repair.change
+    used, after = min(deployment.plan.world, deployment.num_devices), changed(deployment, change).plan.world
+    far = change_distance(deployment, change) + idle_distance(used, after)
+    return not one.legal, one.unfit, one.left, round(far, 9), sum(turn(deployment, *pair) for pair in change)
 
 
 def _fix(fault: Fault, own: Sequence[Tried], legal: Sequence[Tried], faults: int) -> str:

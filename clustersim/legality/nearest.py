@@ -1,31 +1,57 @@
-"""The nearest legal deployment: the fewest changes that leave no rule of level P broken.
+"""The nearest legal deployments: all that no rule of level P finds anything wrong with, in order of their distance.
 
-Best first over the repairs that broken rules name: fewest changed fields, then the kinds of change that the documents
-prefer (:mod:`clustersim.legality.preference`), then the nearest values. Every candidate is examined by all rules. A
-change that is not needed beside the others is dropped, so that no part of the answer would do alone.
+Best first over the fields that broken rules read (:mod:`clustersim.legality.conflicts`): one of them must change, to
+any value (:mod:`clustersim.legality.levers`). A field that one branch changes stays as it is in the branches behind it,
+so that every combination is met once. What a branch has changed, and what its broken rules ask for at least, is no more
+than the distance (:mod:`clustersim.legality.distance`) of whatever it leads to: the first legal one is the nearest.
 """
 
 from __future__ import annotations
 
 import heapq
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, count
+from functools import cached_property
+from itertools import count
 from typing import Any, Final
 
-from clustersim.legality.broken import Broken, Offer, broken_by, broken_rules, fewest_more, independent
+from clustersim.legality.check import examine
+from clustersim.legality.conflicts import DP, PATHS, PP, SP, TP, Conflict, Judge, State, faults_of
 from clustersim.legality.deployment import Deployment
-from clustersim.legality.preference import distance, neighbours, preference
+from clustersim.legality.distance import LIMIT, STATED, distance, idle_distance, kind_order, value_at
+from clustersim.legality.levers import LATEST, Option, latest_value, options
 from clustersim.legality.repair import changed
-from clustersim.legality.rule import Change, Violation
+from clustersim.plan.built import unbuilt
+from clustersim.plan.parallel import ParallelPlan
 
-State = Mapping[str, Any]
-"""Path → new value, of all that is changed."""
-
-MOST_EXAMINED: Final = 4000
+MOST_EXAMINED: Final = 20_000
 """Candidates after which a search gives up: some seconds."""
+SHARED: Final = ("precision.weights", "serving.kv_block_tokens")
+"""Fields that two pools have in common."""
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """One of the plans that are searched together; ``pool`` names it where there are two."""
+
+    deployment: Deployment
+    pool: str = ""
+
+    def qualified(self, path: str) -> str:
+        """Return the path of a field as the scenario has it: ``plan.decode.dp``."""
+        head, _, rest = path.partition(".")
+        return path if not self.pool or path in SHARED else f"{head}.{self.pool}.{rest}"
+
+    def local(self, state: State) -> dict[str, Any]:
+        """Return what a state changes of this plan, with the paths of a plan that is alone."""
+        if not self.pool:
+            return dict(state)
+        return {path: state[self.qualified(path)] for path in PATHS if self.qualified(path) in state}
+
+    def after(self, state: State) -> Deployment:
+        """Return the deployment with a state's changes."""
+        return changed(self.deployment, tuple(self.local(state).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,177 +73,235 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
-    """What a search found.
+class Legal:
+    """Changes that leave no rule of level P broken, and how far they lead away."""
 
-    Parameters
-    ----------
-    changes : tuple of Asked or None
-        In the order that the documents prefer. Empty where the deployment is legal as it is, None where nothing near
-        it is.
-    left : tuple of Broken
-        Where nothing is: what is left of the candidate that comes closest.
-    examined : int
-        Candidates that were looked at; where these are :data:`MOST_EXAMINED`, the search gave up.
-    """
-
-    changes: tuple[Asked, ...] | None
-    left: tuple[Broken, ...] = ()
-    examined: int = 0
-
-
-def nearest_legal(
-    deployment: Deployment, verify: Callable[[Deployment], Sequence[Violation]] = lambda _: ()
-) -> Nearest:
-    """Search for the nearest legal deployment.
-
-    Parameters
-    ----------
-    deployment : Deployment
-    verify : callable, optional
-        What else must be found nothing wrong with, such as a check of what the simulator makes of a plan.
-    """
-    found = Nearest(changes=None)
-    for last_resorts in (False, True):
-        search = _Search(deployment, verify, last_resorts=last_resorts)
-        found = search.run()
-        if found.changes is not None:
-            return found
-    return found
-
-
-@dataclass(slots=True, kw_only=True, order=True)
-class _Candidate:
-    """A state in the queue; ``fields`` is at least how many it takes until all is legal."""
-
-    fields: int
-    preference: int
+    state: State
     distance: float
+
+
+@dataclass(order=True, slots=True, kw_only=True)
+class _Entry:
+    """What the queue holds: a state to look at or to branch from, by the least distance that it can lead to.
+
+    Of equal ones the legal are last, so that their turn decides.
+    """
+
+    bound: float
+    last: bool = False
+    turn: int
     serial: int
-    state: State = field(compare=False)
-    asked_by: Mapping[str, str] = field(compare=False)
-    distances: Mapping[str, float] = field(compare=False)
+    state: dict[str, Any] = field(compare=False)
+    far: float = field(compare=False)
+    frozen: frozenset[str] = field(compare=False, default=frozenset())
+    conflicts: tuple[Conflict, ...] | None = field(compare=False, default=None)
+    sibling: tuple[_Entry, str, int] | None = field(compare=False, default=None)
 
 
-class _Search:
-    """One search; it knows what was examined, so that no state is looked at twice."""
+class Search:
+    """One search; :meth:`legal` yields what it finds.
+
+    Parameters
+    ----------
+    scopes : sequence of Scope
+    crowded : callable, optional
+        Says that plans which fit the cluster each by itself do not fit on it together.
+    """
 
     def __init__(
-        self, deployment: Deployment, verify: Callable[[Deployment], Sequence[Violation]], *, last_resorts: bool
+        self, scopes: Sequence[Scope], crowded: Callable[[Sequence[ParallelPlan]], str | None] = lambda _: None
     ) -> None:
-        self.deployment, self.verify, self.last_resorts = deployment, verify, last_resorts
-        self.known: dict[str, tuple[Broken, ...]] = {}
-        self.offered: dict[str, tuple[Offer, ...]] = {}
+        self.scopes, self.crowded = scopes, crowded
+        self.judges = [Judge(scope.deployment) for scope in scopes]
+        self.owners = {scope.qualified(path): (scope, path) for scope in reversed(scopes) for path in PATHS}
+        self.known: dict[str, list[Option]] = {}
         self.serial = count()
+        self.examined = 0
+        self.closest: tuple[int, State] | None = None
+        self.used = min(sum(one.deployment.plan.world for one in scopes), scopes[0].deployment.num_devices)
 
-    def run(self) -> Nearest:
-        """Look at candidates, the best first."""
-        start = _Candidate(
-            fields=0, preference=0, distance=0.0, serial=next(self.serial), state={}, asked_by={}, distances={}
-        )
-        queue, queued = [start], {_key({})}
-        closest = self.broken({})
-        while queue and len(self.known) < MOST_EXAMINED:
-            candidate = heapq.heappop(queue)
-            broken = self.broken(candidate.state)
-            if not broken:
-                return Nearest(changes=self._explained(candidate), examined=len(self.known))
-            closest = min(closest, broken, key=len)
-            offers = self.offers(candidate.state)
-            fields = len(candidate.state) + fewest_more(offers, candidate.state.keys())
-            if fields > candidate.fields:
-                candidate.fields = fields
-                heapq.heappush(queue, candidate)
-                continue
-            for following in self._following(candidate, offers):
-                if _key(following.state) not in queued:
-                    queued.add(_key(following.state))
-                    heapq.heappush(queue, following)
-        return Nearest(changes=None, left=closest, examined=len(self.known))
+    def legal(self) -> Iterator[Legal]:
+        """Yield what is legal, the nearest first, until all was looked at or :data:`MOST_EXAMINED` candidates were."""
+        self.queue: list[_Entry] = []
+        self._look({}, 0.0, 0, frozenset())
+        while self.queue:
+            entry = heapq.heappop(self.queue)
+            if entry.sibling is not None:
+                if self.examined >= MOST_EXAMINED:
+                    return
+                self._next(*entry.sibling)
+                self._look(entry.state, entry.far, entry.turn, entry.frozen)
+            elif entry.conflicts:
+                self._branch(entry)
+            else:
+                yield Legal(state=entry.state, distance=entry.bound)
 
-    def broken(self, state: State) -> tuple[Broken, ...]:
-        """Return what is wrong with a state: what the rules find, and if that is nothing what ``verify`` finds."""
-        key = _key(state)
-        if key not in self.known:
-            deployment = changed(self.deployment, tuple(state.items()))
-            self.known[key] = broken_rules(deployment) or tuple(map(broken_by, self.verify(deployment)))
-        return self.known[key]
+    @property
+    def gave_up(self) -> bool:
+        """Whether there may be more than what was found."""
+        return self.examined >= MOST_EXAMINED
 
-    def offers(self, state: State) -> tuple[Offer, ...]:
-        """Return what may mend what is wrong with a state; a state is asked again when it comes up again."""
-        key = _key(state)
-        if key not in self.offered:
-            self.offered[key] = tuple(one.offers(last_resorts=self.last_resorts) for one in self.broken(state))
-        return self.offered[key]
-
-    def _following(self, candidate: _Candidate, offers: Sequence[Offer]) -> Iterator[_Candidate]:
-        """Yield the candidates that the repairs make: the first change of each alone, and all of it."""
-        for one in independent(offers):
-            for place, repair in enumerate(one.repairs):
-                for change in (repair.change[:1], repair.change)[: len(repair.change)]:
-                    yield self._changed(candidate, one.rule, change, repair.distance + place)
-
-    def _changed(self, candidate: _Candidate, rule: str, change: Change, far: float) -> _Candidate:
-        state, asked_by, distances = dict(candidate.state), dict(candidate.asked_by), dict(candidate.distances)
-        for path, value in change:
-            state[path], asked_by[path], distances[path] = value, rule, distance(self.deployment, path, value, far)
-            if changed(self.deployment, ((path, value),)) == self.deployment:  # back to what it was
-                del state[path], asked_by[path], distances[path]
-        return _Candidate(
-            fields=max(len(state), candidate.fields),
-            preference=self._preference(state),
-            distance=math.fsum(distances.values()),
-            serial=next(self.serial),
-            state=state,
-            asked_by=asked_by,
-            distances=distances,
-        )
-
-    def _preference(self, state: State) -> int:
-        return sum(preference(self.deployment, path, value) for path, value in state.items())
-
-    def _explained(self, candidate: _Candidate) -> tuple[Asked, ...]:
-        """Return the changes that are needed, each with the rule that is broken without it."""
-        state = self._needed(candidate.state)
-        if len(state) > 1:
-            state = self._single() or state
-        before = {one.rule for one in self.broken({})}
+    def conflicts(self, state: State) -> list[Conflict]:
+        """Return what is wrong with a state, with the paths of the scenario."""
         found = []
-        for path, value in sorted(state.items(), key=lambda item: (preference(self.deployment, *item), item[0])):
-            without = self.broken({other: new for other, new in state.items() if other != path})
-            asked = candidate.asked_by.get(path)
-            first = min(
-                without,
-                key=lambda one: (one.rule != asked, not path.startswith(one.where), one.rule not in before),
-            )
-            found.append(Asked(path=path, value=value, rule=first.rule, message=first.message))
-        return tuple(found)
+        for scope, judge in zip(self.scopes, self.judges, strict=True):
+            for one in judge.conflicts(scope.local(state)):
+                levers = tuple(scope.qualified(path) for path in one.levers)
+                found.append(Conflict(rule=one.rule, levers=levers, least=one.least))
+        alone = not any(one.rule == "DP-1" for one in found)
+        if alone and self.crowded([scope.after(state).plan for scope in self.scopes]):
+            paths = [one.qualified(path) for one in self.scopes for path in (DP, PP, SP, TP, "plan.placement")]
+            found.append(Conflict(rule="DP-1", levers=tuple(paths)))
+        return found
 
-    def _single(self) -> State | None:
-        """Return the best change of one field that is legal, if any is: also where no rule proposes it.
+    def _look(self, state: dict[str, Any], far: float, turn: int, frozen: frozenset[str]) -> None:
+        """Queue a state as legal, or as something to branch from."""
+        self.examined += 1
+        conflicts = tuple(self.conflicts(state))
+        if self.closest is None or len(conflicts) < self.closest[0]:
+            self.closest = len(conflicts), state
+        if not conflicts:
+            worlds = [scope.after(state).plan.world for scope in self.scopes]
+            self._push(far + idle_distance(self.used, sum(worlds)), turn, state, far, frozen, ())
+            return
+        least = self._least(state, frozen, conflicts)
+        if least is not None:
+            self._push(far + least, turn, state, far, frozen, conflicts)
 
-        A smaller degree can make a placement fit that no rule thought of, say.
-        """
-        states = [{path: value} for path, value in neighbours(self.deployment) if not self.broken({path: value})]
-        if not states:
-            return None
-        return min(
-            states,
-            key=lambda state: (
-                self._preference(state),
-                *(distance(self.deployment, path, value, 0.0) for path, value in state.items()),
+    def _push(
+        self,
+        bound: float,
+        turn: int,
+        state: dict[str, Any],
+        far: float,
+        frozen: frozenset[str],
+        conflicts: tuple[Conflict, ...],
+    ) -> None:
+        entry = _Entry(
+            bound=round(bound, 9), last=not conflicts, turn=turn, serial=next(self.serial), state=state, far=far,
+            frozen=frozen, conflicts=conflicts,
+        )  # fmt: skip
+        heapq.heappush(self.queue, entry)
+
+    def _least(self, state: State, frozen: frozenset[str], conflicts: Sequence[Conflict]) -> float | None:
+        """Return how far it is at least to mend all: rules that read no common field add up. None: it can't be."""
+        asked = []
+        for one in conflicts:
+            levers = [path for path in one.levers if path not in state and path not in frozen and self._options(path)]
+            if not levers:
+                return None
+            asked.append((max(one.least, min(self._options(path)[0][0] for path in levers)), levers))
+        taken: set[str] = set()
+        least = 0.0
+        for far, levers in sorted(asked, key=lambda one: -one[0]):
+            if taken.isdisjoint(levers):
+                least += far
+                taken.update(levers)
+        return least
+
+    def _branch(self, entry: _Entry) -> None:
+        """Queue the first value of every field that may mend one of the broken rules."""
+
+        def free(conflict: Conflict) -> list[str]:
+            return [path for path in conflict.levers if path not in entry.state and path not in entry.frozen]
+
+        conflict = min(entry.conflicts or (), key=lambda one: (one.rule == "KV-6", len(free(one))))
+        levers = sorted(
+            (path for path in free(conflict) if self._options(path)),
+            key=lambda path: (self.owners[path][1] in LATEST, self._options(path)[0][:2]),
+        )
+        for number, path in enumerate(levers):
+            base = _Entry(
+                bound=entry.bound, turn=entry.turn, serial=0, state=entry.state, far=entry.far,
+                frozen=entry.frozen.union(levers[:number]),
+            )  # fmt: skip
+            self._next(base, path, -1)
+
+    def _next(self, base: _Entry, path: str, place: int) -> None:
+        """Queue the next value of a field, beside what ``base`` changes."""
+        place += 1
+        found = self._values(path, base.state) if self.owners[path][1] in LATEST else self._options(path)
+        if place >= len(found):
+            return
+        far, turn, value = found[place]
+        entry = _Entry(
+            bound=round(max(base.bound, base.far + far), 9),
+            turn=base.turn + turn,
+            serial=next(self.serial),
+            state=base.state | {path: value},
+            far=base.far + far,
+            frozen=base.frozen,
+            sibling=(base, path, place),
+        )
+        heapq.heappush(self.queue, entry)
+
+    def _options(self, path: str) -> list[Option]:
+        if path not in self.known:
+            scope, local = self.owners[path]
+            if local in LATEST:  # at least so far; what value it is follows later
+                stated = value_at(scope.deployment, local)
+                far = STATED if local == "plan.devices" else LIMIT
+                self.known[path] = [] if stated is None else [(far, 0, stated)]
+            else:
+                self.known[path] = options(scope.deployment, local)
+        return self.known[path]
+
+    def _values(self, path: str, state: State) -> list[Option]:
+        """Return the value of a field that follows from all others."""
+        scope, local = self.owners[path]
+        value = latest_value(scope.after(state), local)
+        return [] if value is None else [(distance(scope.deployment, local, value), 0, value)]
+
+    @cached_property
+    def broken(self) -> set[str]:
+        """The rules that are broken where nothing is changed."""
+        return {one.rule for one in self.conflicts({})}
+
+    def explained(self, state: State) -> tuple[Asked, ...]:
+        """Return the changes of a legal state in the order that they are told, each with the rule that asks for it."""
+
+        def order(path: str) -> tuple[str, int, str]:
+            scope, local = self.owners[path]
+            pool = "" if local in SHARED else scope.pool
+            place = 3 if local in SHARED else kind_order(scope.deployment, local, state[path])
+            return ("z" if local in SHARED else {"decode": "b"}.get(pool, "a")), place, path
+
+        return tuple(self._asked(state, path) for path in sorted(state, key=order))
+
+    def _asked(self, state: State, path: str) -> Asked:
+        without = {other: value for other, value in state.items() if other != path}
+        owner, local = self.owners[path]
+        found: list[tuple[str, str, str]] = []
+        for scope in sorted(self.scopes, key=lambda one: one is not owner):
+            after = scope.after(without)
+            found += [
+                (rule, fault.where, fault.message)
+                for rule, finding in examine(after).items()
+                for fault in finding.faults
+            ]
+            problem = unbuilt(after.plan, after.model)
+            if problem is not None:
+                rule = "SP-1" if problem.path.startswith("plan.sp.") else "EP-1"
+                found.append((rule, problem.path, problem.message))
+        crowd = self.crowded([scope.after(without).plan for scope in self.scopes])
+        found.append(("DP-1", "", crowd or "the whole scenario is not legal without it"))
+        rule, _, message = min(
+            found,
+            key=lambda one: (
+                not one[1] or not local.startswith(one[1]),
+                not one[1],
+                one[0][:2].lower() != local.split(".")[1],
+                one[0] not in self.broken,
             ),
         )
+        return Asked(path=path, value=state[path], rule=rule, message=message)
 
-    def _needed(self, state: State) -> State:
-        """Return the smallest part of a legal state that is legal by itself."""
-        for size in range(1, len(state)):
-            parts = (dict(part) for part in combinations(state.items(), size))
-            legal = [part for part in parts if not self.broken(part)]
-            if legal:
-                return min(legal, key=self._preference)
-        return state
+    def left(self) -> list[str]:
+        """Return what is wrong with the candidate that comes closest."""
+        state = self.closest[1] if self.closest is not None else {}
+        return [text for scope in self.scopes for text in faults_of(scope.deployment, scope.local(state))]
 
 
-def _key(state: State) -> str:
-    return json.dumps(state, sort_keys=True)
+def nearest_legal(deployment: Deployment, verify: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Legal | None:
+    """Return the nearest legal deployment of one plan; ``verify`` may find something else wrong with a state."""
+    return next((one for one in Search([Scope(deployment=deployment)]).legal() if verify(one.state)), None)

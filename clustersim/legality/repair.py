@@ -76,8 +76,8 @@ _PARTS: Final = ("plan.sp.", "plan.ep.")
 
 def changed(deployment: Deployment, change: Change) -> Deployment:
     """Return the deployment with every (path, value) of a change applied, as ``--set`` would."""
+    plan = deployment.plan
     for path, value in change:
-        plan = deployment.plan
         head, _, name = path.rpartition(".")
         if path in _PLAN:
             plan = replace(plan, **{name: _PLAN[path](value)})
@@ -95,8 +95,7 @@ def changed(deployment: Deployment, change: Change) -> Deployment:
             deployment = replace(deployment, precision=replace(deployment.precision, **{name: value}))
         else:
             raise ValueError(f"no rule proposes to change {path}")
-        deployment = replace(deployment, plan=plan)
-    return deployment
+    return deployment if plan is deployment.plan else replace(deployment, plan=plan)
 
 
 _DEGREES: Final = {

@@ -61,10 +61,14 @@ def probe_lengths(plan: ParallelPlan) -> tuple[int, ...]:
 
 def expert_map(num_experts: int, plan: ParallelPlan) -> tuple[int, ...]:
     """Return the EP rank of each expert as the plan places it."""
-    placement, ep = plan.ep.placement, plan.ep.degree
+    return _expert_map(num_experts, plan.ep.placement, plan.ep.degree)
+
+
+@lru_cache(maxsize=256)
+def _expert_map(num_experts: int, placement: str | tuple[int, ...], ep: int) -> tuple[int, ...]:
     if placement == "strided":
         return tuple(expert % ep for expert in range(num_experts))
     if placement == "contiguous":
         each = max(1, num_experts // ep)
         return tuple(min(expert // each, ep - 1) for expert in range(num_experts))
-    return tuple(placement)
+    return tuple(map(int, placement))

@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
-from clustersim.legality.deployment import Deployment, counted
-from clustersim.legality.nearest import MOST_EXAMINED, Asked, nearest_legal
-from clustersim.legality.rule import Violation
+from clustersim.legality.deployment import counted
+from clustersim.legality.nearest import MOST_EXAMINED, Asked
 from clustersim.legality.rulebook import RULES
-from clustersim.run.legality import check_scenario, deployed, deployment_of
-from clustersim.run.pool_fixes import nearest_pools
+from clustersim.run.legality import check_scenario
+from clustersim.run.proposals import Proposal, Proposals
 from clustersim.scenario.document import Document, KeyPath, parse_json, parse_yaml, read_text, shown
 from clustersim.scenario.edit import edited
 from clustersim.scenario.flow import flow
@@ -81,6 +81,37 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One of the legal scenarios nearby.
+
+    Parameters
+    ----------
+    changes : tuple of FieldChange
+    distance : float
+        See :mod:`clustersim.legality.distance`.
+    why : str
+        What of the plan is kept, and what is not.
+    simulates : bool
+        Whether ``run`` would simulate it.
+    """
+
+    changes: tuple[FieldChange, ...]
+    distance: float
+    why: str
+    simulates: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the alternative as ``check --json`` has it."""
+        changes = [{name: getattr(one, name) for name in ("path", "old", "new", "rule")} for one in self.changes]
+        return {
+            "changes": changes, "distance": self.distance, "why": self.why, "legal": True, "simulates": self.simulates,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
     """The nearest legal scenario, or why there is none.
 
@@ -90,39 +121,44 @@ class Fix:
         None where nothing near is legal; empty where nothing had to change.
     reason : str or None
         Why nothing is.
+    alternatives : tuple of Alternative
+        What is legal nearby, the nearest (which the changes are) first.
     """
 
     changes: tuple[FieldChange, ...] | None
     reason: str | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
 
-def fix_scenario(scenario: Scenario) -> Fix:
-    """Search for the nearest legal scenario.
+def fix_scenario(scenario: Scenario, *, alternatives: int = 1) -> Fix:
+    """Search for the nearest legal scenarios.
 
-    Every candidate is checked by :func:`clustersim.run.legality.check_scenario` before it is offered.
+    Parameters
+    ----------
+    scenario : Scenario
+    alternatives : int
+        How many to look for at most. Each is checked by :func:`clustersim.run.legality.check_scenario` before it is
+        offered.
     """
-
-    if scenario.pools:
-        return _fix_pools(scenario)
-
-    def verify(deployment: Deployment) -> Sequence[Violation]:
-        return check_scenario(deployed(scenario, deployment)).violations
-
-    found = nearest_legal(deployment_of(scenario), verify)
-    if found.changes is not None:
-        return Fix(changes=tuple(_field_change(scenario, asked) for asked in found.changes))
-    left = "; ".join(f"{one.message} ({one.advice}) [{one.rule}]" for one in found.left)
-    gave_up = f" among the {counted(MOST_EXAMINED, 'candidate')} looked at" if found.examined >= MOST_EXAMINED else ""
-    return Fix(changes=None, reason=f"no change of plan or limits makes it legal{gave_up}: {left}")
+    if not check_scenario(scenario).violations:
+        return Fix(changes=())
+    proposals = Proposals(scenario)
+    found = tuple(_alternative(scenario, one) for one in islice(proposals.each(), alternatives))
+    if found:
+        return Fix(changes=found[0].changes, alternatives=found)
+    gave_up = f" among the {counted(MOST_EXAMINED, 'candidate')} looked at" if proposals.search.gave_up else ""
+    what = "of the plans or limits of the pools makes both" if scenario.pools else "of plan or limits makes it"
+    left = "; ".join(proposals.search.left() or (one.message for one in check_scenario(scenario).violations))
+    return Fix(changes=None, reason=f"no change {what} legal{gave_up}: {left}")
 
 
-def _fix_pools(scenario: Scenario) -> Fix:
-    """Search for the nearest legal scenario of two pools."""
-    found = nearest_pools(scenario)
-    if found is None:
-        left = "; ".join(f"{one.message} ({one.fix}) [{one.rule}]" for one in check_scenario(scenario).violations)
-        return Fix(changes=None, reason=f"no change of the plans or limits of the pools makes both legal: {left}")
-    return Fix(changes=tuple(_field_change(scenario, asked) for asked in found))
+def _alternative(scenario: Scenario, proposal: Proposal) -> Alternative:
+    return Alternative(
+        changes=tuple(_field_change(scenario, asked) for asked in proposal.changes),
+        distance=proposal.distance,
+        why=proposal.why,
+        simulates=proposal.simulates,
+    )
 
 
 def _field_change(scenario: Scenario, asked: Asked) -> FieldChange:

@@ -28,7 +28,7 @@ workload:
   trace: {path: data/own.csv, format: csv}
 """
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0.0,10,2\n"
-TYPES = {"text": str, "number": int, "list": list, "true or false": bool, "object": dict,
+TYPES = {"text": str, "number": (int, float), "list": list, "true or false": bool, "object": dict,
          "text or null": (str, type(None)), "number or null": (int, type(None))}  # fmt: skip
 
 
@@ -54,9 +54,11 @@ def test_the_fixed_scenario_lies_beside_the_first_one_and_keeps_its_text() -> No
     assert check_scenario(load("study/s.legal.yaml")).verdict == "legal"
     lines = result.stdout.splitlines()
     assert lines[0] == "illegal: 1 rule broken at 1 place in the plan of s"
-    assert lines[-4:-2] == ["fixed: 1 change, written to study/s.legal.yaml", "  plan.tp: 6 → 4"]
-    assert lines[-2].startswith("    TP-1: Only decomposable dimensions are split, and they divide")
-    assert lines[-1] == "    without it: 6 does not divide 64 attention heads (llama-3.1-70b)"
+    at = lines.index("fixed: 1 change, written to study/s.legal.yaml")
+    assert lines[at + 1] == "  plan.tp: 6 → 4"
+    assert lines[at + 2].startswith("    TP-1: Only decomposable dimensions are split, and they divide")
+    assert lines[at + 3] == "    without it: 6 does not divide 64 attention heads (llama-3.1-70b)"
+    assert lines[at + 4] == "also legal, at distance 1.915 rather than 1.731: plan.tp: 6 → 8"
 
 
 def test_nothing_that_is_there_is_overwritten_unless_out_names_it() -> None:
@@ -220,7 +222,17 @@ def test_json_says_what_was_changed_and_why() -> None:
             }
         ],
         "reason": None,
+        "alternatives": found["fix"]["alternatives"],
     }
+    best, second, *_ = found["fix"]["alternatives"]
+    assert best == {
+        "changes": [{"path": "plan.tp.degree", "old": 6, "new": 4, "rule": "TP-1"}],
+        "distance": 1.731,  # a degree 1, log2(6/4) octaves, and a quarter of these for devices left idle
+        "why": "changes plan.tp; uses 4 of 16 devices",
+        "legal": True,
+        "simulates": True,
+    }
+    assert [(one["path"], one["new"]) for one in second["changes"]] == [("plan.tp.degree", 8)]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +251,7 @@ def test_json_has_the_keys_and_types_that_are_promised(arguments: tuple[str, ...
     found = json.loads(invoke("check", *arguments, "--json").stdout)
     assert shape(found, "") == {path: kind for path, kind in PROMISED.items() if present(path, found)}
     assert [rule["id"] for rule in found["rules"] if rule["level"] == "P"] == list(PLAN_CHECKS)
-    assert ("fix" in found) == ("--fix" in arguments)
+    assert ("fix" in found) == ("--fix" in arguments or found["verdict"] == "illegal")
     assert (found["verdict"] == "illegal") == bool(found["violations"])
 
 
@@ -250,6 +262,11 @@ PROMISED = {
     "violations[].line": "number or null", "violations[].column": "number or null",
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
+    "fix.alternatives": "list", "fix.alternatives[].changes": "list", "fix.alternatives[].distance": "number",
+    "fix.alternatives[].why": "text", "fix.alternatives[].legal": "true or false",
+    "fix.alternatives[].simulates": "true or false", "fix.alternatives[].changes[].path": "text",
+    "fix.alternatives[].changes[].old": "any", "fix.alternatives[].changes[].new": "any",
+    "fix.alternatives[].changes[].rule": "text",
     "fix.changes[].path": "text", "fix.changes[].old": "any", "fix.changes[].new": "any",
     "simulates": "true or false", "not_simulated": "list",
     "not_simulated[].path": "text", "not_simulated[].message": "text", "not_simulated[].file": "text or null",
@@ -323,14 +340,20 @@ def test_each_of_two_pools_is_fixed_on_the_devices_that_the_other_one_leaves(
     assert check_scenario(load("legal.yaml")).verdict == "legal"
 
 
-def test_pools_that_no_change_makes_legal_are_rejected_with_what_is_wrong() -> None:
+def test_pools_that_share_a_device_are_placed_anew() -> None:
     shared = "plan={prefill: {tp: 2, placement: [0, 1]}, decode: {placement: [1]}}"
-    result = invoke("check", "distserve-tp2-tp1", "--set", shared, "--fix")
+    result = invoke("check", "distserve-tp2-tp1", "--set", shared, "--json")
     assert result.exit_code == 1
-    assert (
-        "no fix: no change of the plans or limits of the pools makes both legal: device n0.g1 has a rank of both"
-        in (result.stdout)
-    )
+    fix = json.loads(result.stdout)["fix"]
+    assert fix["file"] is None
+    assert [(one["path"], one["new"]) for one in fix["changes"]] == [("plan.prefill.placement", "packed")]
+
+
+def test_pools_that_no_change_makes_legal_are_rejected_with_what_is_wrong() -> None:
+    large = ("--set", "topology={name: rtx-4090-node, nodes: 1}", "--set", "model=deepseek-v3")
+    result = invoke("check", "distserve-tp2-tp1", *large, "--fix")
+    assert result.exit_code == 1
+    assert "no fix: no change of the plans or limits of the pools makes both legal: a rank of stage 0" in result.stdout
 
 
 def test_advice_for_a_pool_says_nothing_of_a_placement_that_nobody_asked_for() -> None:

@@ -1,8 +1,7 @@
-"""The search for the nearest legal plan: fewest fields, the order of the documents, a reason for every change."""
+"""The search for the nearest legal plan: what is meant is kept, and there is a reason for every change."""
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -13,6 +12,8 @@ from hypothesis import strategies as st
 
 from clustersim.errors import InputError
 from clustersim.legality import nearest
+from clustersim.legality.distance import change_distance, idle_distance
+from clustersim.legality.repair import changed
 from clustersim.run.fix import fix_scenario
 from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.scenario.document import parse_yaml
@@ -81,7 +82,7 @@ def law(examples: int) -> settings:
     return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-@law(40)
+@law(25)
 @given(mutated())
 def test_the_fixed_scenario_is_legal_and_no_part_of_its_changes_is(document):
     broken = scenario_of(document)
@@ -97,7 +98,7 @@ def test_the_fixed_scenario_is_legal_and_no_part_of_its_changes_is(document):
             assert faults_of(document, {path: changes[path] for path in part}), f"{part} are enough"
 
 
-@law(40)
+@law(25)
 @given(mutated())
 def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document):
     fix = fix_scenario(scenario_of(document))
@@ -107,15 +108,18 @@ def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document)
         assert any(change.message in fault for fault in faults_of(document, others, change.rule))
 
 
-@law(60)
+@law(40)
 @given(mutated())
-def test_where_one_rule_is_broken_at_one_place_its_advice_is_what_is_done(document):
+def test_where_one_rule_is_broken_at_one_place_no_advice_is_nearer_than_what_is_done(document):
     scenario = scenario_of(document)
     violations = check_scenario(scenario).violations
     if len(violations) != 1:
         return
-    done = {change.path: change.new for change in fix_scenario(scenario).changes}
-    assert done == dict(violations[0].change)
+    (best,) = fix_scenario(scenario).alternatives
+    deployment, told = deployment_of(scenario), violations[0].change
+    used, left = min(deployment.plan.world, deployment.num_devices), changed(deployment, told).plan.world
+    assert best.distance <= change_distance(deployment, told) + idle_distance(used, left) + 1e-3
+    assert check_scenario(scenario_of(document, dict(told))).verdict == "legal"
 
 
 def test_the_change_that_a_rule_names_is_the_one_that_the_documents_prefer():
@@ -126,32 +130,6 @@ def test_the_change_that_a_rule_names_is_the_one_that_the_documents_prefer():
     (found,) = [found for found in check_scenario(scenario).violations if found.rule.startswith("SP-")]
     assert found.change == (("plan.sp.degree", 2),)
     assert "ring" in found.fix
-
-
-def single_changes(document: Document) -> list[dict[str, Any]]:
-    """Return every change of one field that comes to mind, found without the rules."""
-    numbers = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-    return [
-        *({f"plan.{name}": value} for name in ("tp.degree", "pp", "dp", "sp.degree", "ep.degree") for value in numbers),
-        *({"plan.sp.scheme": name} for name in ("ring", "all_gather", "all_to_all")),
-        *({"plan.sp.partition": name} for name in ("zigzag", "contiguous")),
-        {"plan.sp.decode": "idle"},
-        {"plan.stages": "balanced"},
-        {"plan.placement": "packed"},
-        {"plan.ep.placement": "contiguous"},
-        *({"serving.kv_blocks": 16**power} for power in range(8)),
-        *({"serving.max_batch_tokens": 16**power} for power in range(6)),
-    ]
-
-
-@law(15)
-@given(mutated())
-def test_where_one_change_is_enough_one_change_is_made(document):
-    fix = fix_scenario(scenario_of(document))
-    if len(fix.changes) < 2:
-        return
-    for change in filter(partial(is_built, document), single_changes(document)):
-        assert check_scenario(scenario_of(document, change)).verdict == "illegal", change
 
 
 def changes_of(*overrides: str, name: str = "quickstart") -> list[tuple[str, Any, Any, str]]:
@@ -244,9 +222,7 @@ def test_a_search_that_gives_up_says_so(monkeypatch):
     assert "3 candidates" in fix.reason
 
 
-def test_what_only_the_simulator_finds_is_mended_too():
-    scenario = load("quickstart", ["plan.tp=6"])
-    found = nearest.nearest_legal(
-        deployment_of(scenario), lambda made: check_scenario(scenario).violations if made.plan.tp == 4 else ()
-    )
-    assert [(asked.path, asked.value) for asked in found.changes] == [("plan.tp.degree", 2)]
+def test_what_another_check_refuses_is_passed_over():
+    deployment = deployment_of(load("quickstart", ["plan.tp=6", "plan.pp=1"]))
+    found = nearest.nearest_legal(deployment, lambda state: state != {"plan.tp.degree": 4})
+    assert found.state == {"plan.tp.degree": 8}

@@ -104,9 +104,8 @@ def test_what_is_not_built_is_neither_illegal_nor_offered() -> None:
     (violation,) = check(silent).violations
     assert (violation.fix, violation.change) == ("use all_gather", (("plan.sp.scheme", "all_gather"),))
     found = nearest_legal(planned(COMPRESSED, sp=replace(RING, decode=None)))
-    assert [(one.path, one.value) for one in found.changes or ()] == [
-        ("plan.sp.decode", "idle"), ("plan.sp.scheme", "all_gather"),
-    ]  # fmt: skip
+    assert found is not None
+    assert found.state == {"plan.sp.decode": "idle", "plan.sp.scheme": "all_gather"}
 
 
 def test_message_and_fix_read_as_the_style_guide_shows() -> None:

@@ -97,7 +97,7 @@ def _smaller(deployment: Deployment) -> Iterator[Repair]:
     fitting = [degrees for degrees in several if prod(degrees.values()) <= devices]
     most = max(prod(degrees.values()) for degrees in (*single, *fitting))
     for degrees in single:
-        if prod(degrees.values()) == most:
+        if prod(degrees.values()) == most or degrees["dp"] != plan.dp:
             yield _resized(deployment, now, degrees, kind="single", last_resort=False)
     largest_first = sorted(
         [*single, *fitting], key=lambda degrees: (-prod(degrees.values()), *_preference(now, degrees))
