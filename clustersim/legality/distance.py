@@ -8,7 +8,7 @@ twice or half as much is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log2
+from math import fsum, log2
 from typing import Any, Final
 
 from clustersim.legality.deployment import Deployment
@@ -114,7 +114,7 @@ def idle_distance(used: int, after: int) -> float:
 
 def change_distance(deployment: Deployment, change: Change) -> float:
     """Return how far the fields of a change are together, devices that it leaves idle aside."""
-    return sum(distance(deployment, path, value) for path, value in change)
+    return fsum(distance(deployment, path, value) for path, value in change)
 
 
 def turn(deployment: Deployment, path: str, value: Any) -> int:

@@ -28,7 +28,6 @@ MOST_EXAMINED: Final = 20_000
 """Candidates after which a search gives up: some seconds."""
 SHARED: Final = ("precision.weights", "serving.kv_block_tokens")
 """Fields that two pools have in common."""
-_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
