@@ -66,6 +66,8 @@ class Given:
         Replica and instant at which it fails for which what it served is declared to be lost.
     eager : bool
         Whether a replica that has work is known to begin a step as soon as it can; a user's scheduler need not.
+    role : str
+        ``all``; or ``prefill`` or ``decode``, of a pool that does only that.
     router : str or None
         Which of the replicas that live a request goes to, by the name of the policy; None: a user's own.
     carriage : Carriage or None
@@ -114,6 +116,7 @@ class Given:
     down: tuple[tuple[int, int, int], ...] = ()
     loses: tuple[tuple[int, int], ...] = ()
     eager: bool = False
+    role: str = "all"
     router: str | None = None
     carriage: Carriage | None = field(default=None, repr=False)
     slow: tuple[tuple[int, int, int, float], ...] = ()

@@ -101,7 +101,7 @@ def lost_as_declared(reading: Reading) -> Finding:
         ),
         "compute anew what a fault is not declared to lose",
     )
-    return finding if history.pools else merged(finding, _all_lost(reading))
+    return merged(finding, _all_lost(reading))
 
 
 def _of(pool: Given, replica: int) -> bool:
@@ -133,6 +133,10 @@ def _all_lost(reading: Reading) -> Finding:
             continue
         there = facts["replica"] == failed
         ran = facts["request"][there & (facts["kind"] == PREEMPTED) & (facts["time_ns"] == since)]
+        if reading.history.pools and not _of(given, failed):  # others only had blocks set aside there
+            came = there & np.isin(facts["kind"], (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
+            last = _last_of_each(facts, np.flatnonzero(came))
+            ran = np.intersect1d(ran, facts["request"][last[facts["kind"][last] == RECEIVED]])
         before = _last_of_each(facts, np.flatnonzero(facts["time_ns"] < since))
         waits = before[(facts["kind"][before] == ARRIVED) & there[before]]
         waits = waits[~_is_down(given, failed, facts["time_ns"][waits], since)]
@@ -172,7 +176,11 @@ def _is_down(given: Given, replica: int, times: Int64Array, but: int = -1) -> Bo
 
 
 def works(reading: Reading) -> Finding:
-    """RUN-3: a replica that has work and is not declared to be down runs a step."""
+    """RUN-3: a replica that has work and is not declared to be down runs a step.
+
+    Work of a prefill pool is what waits there while no other prompt has blocks, which it keeps until it is handed over
+    (so it is where sequences are swapped, of which copies are under way); of a decode pool, what was received.
+    """
     facts, runs, given = reading.history.facts, reading.runs, reading.given
     if facts is None or runs is None or not given.eager:
         return NOTHING
@@ -182,6 +190,12 @@ def works(reading: Reading) -> Finding:
     )
     until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
     has_work = ~np.isin(kind, ENDS) & (until > since)
+    admitted = np.zeros(len(rows), bool)
+    if given.role == "prefill" or given.host_blocks is not None:
+        waits = np.isin(kind, (ARRIVED, PREEMPTED))
+        admitted, has_work = has_work & ~waits, has_work & waits
+    elif given.role == "decode":
+        has_work &= kind == RECEIVED
     if given.dp > 1:  # what a failure moves waits somewhere, and no fact says where
         for failed, begins, ends in given.down:
             hit = (replica == failed) & (((kind == PREEMPTED) & (since == begins)) | (kind == ARRIVED))
@@ -189,19 +203,22 @@ def works(reading: Reading) -> Finding:
     findings = []
     for number in range(given.first_replica, given.first_replica + given.dp):
         mine = has_work & (replica == number)
-        findings.append(_unbroken(reading, number, np.sort(since[mine]), np.sort(until[mine])))
+        stays, steps = np.flatnonzero(admitted & (replica == number)), np.flatnonzero(runs.replica == number)
+        starts = np.concatenate((runs.start[steps], since[stays]))
+        latest = np.concatenate((runs.recorded_end[steps], until[stays]))
+        order = np.argsort(starts, kind="stable")
+        busy = starts[order], np.maximum.accumulate(latest[order])
+        findings.append(_unbroken(reading, number, busy, np.sort(since[mine]), np.sort(until[mine])))
     return merged(*findings)
 
 
-def _unbroken(reading: Reading, replica: int, comes: Int64Array, goes: Int64Array) -> Finding:
-    """Judge whether there is a step wherever something is on a replica; ``comes`` and ``goes`` ascend."""
-    runs, given = reading.runs, reading.given
-    assert runs is not None
-    mine = np.flatnonzero(runs.replica == replica)
-    order = mine[np.argsort(runs.start[mine], kind="stable")]
-    ends = np.maximum.accumulate(runs.recorded_end[order])
-    begin = np.concatenate((np.full(1, -1), ends))
-    end = np.append(runs.start[order], LATEST_NS if given.horizon_ns is None else -1)
+def _unbroken(
+    reading: Reading, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array, goes: Int64Array
+) -> Finding:
+    """Judge whether a replica is busy wherever it has work, which comes and goes at instants; all ascend."""
+    given = reading.given
+    begin = np.concatenate((np.full(1, -1), busy[1]))
+    end = np.append(busy[0], LATEST_NS if given.horizon_ns is None else -1)
     facts = reading.history.facts
     assert facts is not None
     left = facts["time_ns"][(facts["replica"] == replica) & np.isin(facts["kind"], LEAVES)]
@@ -215,7 +232,7 @@ def _unbroken(reading: Reading, replica: int, comes: Int64Array, goes: Int64Arra
     there = np.searchsorted(comes, begin, side="right") > np.searchsorted(goes, begin, side="right")
     more = np.searchsorted(comes, end, side="left") > np.searchsorted(comes, begin, side="right")
     return judged(
-        len(mine),
+        len(busy[0]),
         there | more,
         lambda i: f"replica {replica}",
         lambda i: (

@@ -25,7 +25,7 @@ from clustersim.replay.strain import Strain, Strains, WeakLinks
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.router import RoundRobin
-from tests.laws.random_scenarios import scenario_of
+from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document
 
@@ -125,6 +125,22 @@ HOSTS = document(
 )
 HANDED = POOLS | {"faults": [{"link": ["n0.g2", "n0.pcie1"], "at": "0 s", "factor": 0.1}]}
 DECODE_DOWN = POOLS | {"faults": [{"device": 2, "at": "8 ms", "until": "9 ms"}]}
+PREFILL_LOST = POOLS | {"faults": [{"device": 0, "at": "8 ms", "until": "9 ms", "lose": "lose"}]}
+DECODE_LOST = POOLS | {"faults": [{"device": 2, "at": "8 ms", "until": "9 ms", "lose": "lose"}]}
+PAIR = POOLS | {"plan": {"prefill": {"dp": 1}, "decode": {"dp": 1}}}
+PREFILL_DOWN = PAIR | {"faults": [{"device": 0, "at": "8 ms", "until": "9 ms"}]}
+WAY_CUT = POOLS | {"faults": [{"link": ["n0.g2", "n0.pcie1"], "at": "8 ms", "until": "9 ms"}]}
+POOL_SLOW = POOLS | {"faults": [{"device": 2, "at": "0 s", "slowdown": 3.0}]}
+TOGETHER = document(
+    plan={"dp": 2, "ep": {"degree": 2, "scope": "global"}},
+    model={"name": "tiny", "source": "a test", "config": MIXTRAL | {"num_hidden_layers": 2}},
+    faults=[device()],
+)
+SWAPPED = document(
+    serving={"kv_blocks": 24, "preemption": "swap", "host_kv": "1 GiB"},
+    workload={"output_tokens": {"uniform": {"low": 20, "high": 40}}},
+    faults=[device()],
+)
 CLEAN, CLEAN_TWO = document(), document(plan=TWO)
 
 UNDECLARED = Outage(replica=0, at_ns=2 * MS, until_ns=3 * MS, loses=False)
@@ -161,6 +177,22 @@ MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
     ("the replay is told of no link that fails", faults(lambda found: ()), CUT, "RUN-3"),
     ("a decode replica does not fail", outages(lambda found: ()), DECODE_DOWN, "RUN-3"),
     ("a decode replica fails too late", outages(each(later(at_ns=MS // 4))), DECODE_DOWN, "RUN-3"),
+    ("it loses what decodes elsewhere keep", outages(each(lambda o: replace(o, loses=True))), DECODE_DOWN, "RUN-4"),
+    ("it keeps prompts that are to be lost", outages(each(lambda o: replace(o, loses=False))), PREFILL_LOST, "RUN-4"),
+    ("it keeps decodes that are to be lost", outages(each(lambda o: replace(o, loses=False))), DECODE_LOST, "RUN-4"),
+    ("a prefill replica is back too late", outages(each(later(until_ns=2 * MS))), PREFILL_DOWN, "RUN-3"),
+    ("no way of a hand-over is needed", outages(lambda found: ()), WAY_CUT, "RUN-3"),
+    (
+        "one fails in a pool, undeclared",
+        outages(lambda found: (replace(UNDECLARED, at_ns=8 * MS, until_ns=9 * MS),)),
+        PAIR,
+        "RUN-3",
+    ),
+    ("of all that share experts one fails", outages(lambda found: found[:1]), TOGETHER, "RUN-3"),
+    ("all that share experts are back late", outages(each(later(until_ns=MS))), TOGETHER, "RUN-3"),
+    ("with swaps it is back too late", outages(each(later(until_ns=MS))), SWAPPED, "RUN-3"),
+    ("with swaps it fails too early", outages(each(later(at_ns=-MS // 2))), SWAPPED, "RUN-3"),
+    ("another decode replica is slow", faults(each(lambda one: replace(one, devices=(3,)))), POOL_SLOW, "RUN-2"),
     ("failing takes no effect", lambda patch: patch.setattr(Fleet, "restart", lambda *_: ((), ())), DOWN, "RUN-3"),
     ("nobody waits for a replica", lambda p: p.setattr(Front, "comes_back", lambda *_, **__: False), ALONE, "RUN-4"),
     ("requests go to the dead", lambda p: p.setattr(Front, "living", property(lambda s: s.entry)), DOWN, "RUN-3"),
@@ -199,6 +231,7 @@ def test_other_faults_than_were_declared_are_noticed(mistake: Mistake, given: di
 
 
 LEGAL = (DOWN, ALONE, LOST, CUT, SLOW, A_LITTLE, WEAK, STAGES, STAGE_CUT, HOSTS, HANDED, DECODE_DOWN, CLEAN, CLEAN_TWO)
+LEGAL += (PREFILL_LOST, DECODE_LOST, PAIR, PREFILL_DOWN, WAY_CUT, POOL_SLOW, TOGETHER, SWAPPED)
 
 
 @pytest.mark.parametrize("replay", ["folded", "full"])
