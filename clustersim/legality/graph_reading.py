@@ -93,7 +93,8 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
         cached = tuple(sum(part == "attention" for _, part in stage) for stage in stages_of(model, plan))
     return GraphView(
         symbols=found.graph.symbols, **columns, steps=(step,), plan=plan, model=model, precision=found.precision,
-        cached_layers=cached, evenly_routed=False, unsaid=found.unsaid, shown=found.stages,
+        cached_layers=cached, evenly_routed=False,
+        in_features=any(node.amount for node in found.graph.symbols), unsaid=found.unsaid, shown=found.stages,
     )  # fmt: skip
 
 

@@ -94,6 +94,9 @@ class GraphView:
         Attentions of each stage of the whole deployment.
     evenly_routed : bool
         Whether amounts of experts are those of an even routing, rather than of tokens that were routed.
+    in_features : bool
+        Whether amounts are forms of a batch's features, so that segments and what operators move are as in ``batch``;
+        in graphs of other programs both are their own affair.
     shown : tuple of int or None
         The stages that a graph of a part of the plan shows; None: all of them.
     unsaid : tuple of frozenset of str
@@ -121,6 +124,7 @@ class GraphView:
     stage_names: tuple[int, ...] = ()
     cached_layers: tuple[int, ...] = ()
     evenly_routed: bool = True
+    in_features: bool = True
     shown: tuple[int, ...] | None = None
     unsaid: tuple[frozenset[str], ...] = ()
 

@@ -215,7 +215,7 @@ def _new_tokens(view: GraphView, has_write: BoolArray, has_read: BoolArray) -> G
          for step, layer, s in zip(view.step[cores], view.layer[cores], view.s_of(view.rank[cores]), strict=True)],
         np.float64,
     )  # fmt: skip
-    wrong = np.flatnonzero(~np.isnan(expected) & (np.abs(view.attended[cores] - expected) > 0.5))
+    wrong = np.flatnonzero(~np.isnan(expected) & (np.abs(view.attended[cores] - expected) > 1e-6))
 
     def counting(at: int) -> str:
         return f"attention takes {view.attended[cores][at]:g} keys, where its sequences have {expected[at]:g} to see"

@@ -9,6 +9,7 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, layer_name, merged, operator
 from clustersim.legality.graph_rules.tokens import carried
+from clustersim.legality.graph_rules.traits import handles_every_token, routes_as_the_model, rows_of_experts
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
@@ -48,7 +49,9 @@ def routes_all(view: GraphView) -> GraphFinding:
 
     fix = "let every token visit its top-k experts once each, and no other"
     counted = judged(view, len(nodes), wrong, message, fix, nodes)
-    return merged(present, counted, _carries_all(view, plan, top_k, fix), _sends_apart(view, plan, fix))
+    chosen = routes_as_the_model(view, model, "top_k", fix)
+    acts = handles_every_token(view, plan, view.named("expert_act"), rows_of_experts(view), fix)
+    return merged(present, counted, chosen, acts, _carries_all(view, plan, top_k, fix), _sends_apart(view, plan, fix))
 
 
 def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
@@ -132,7 +135,8 @@ def one_map(view: GraphView) -> GraphFinding:
         return f"the rank holds {found[at]} experts, where the map of all ranks gives it {expected[at]}"
 
     held = judged(view, len(nodes), wrong, message, "let all ranks have one map from experts to ranks", nodes)
-    held = merged(held, complete(view, "EP-6"))
+    total_told = routes_as_the_model(view, model, "num_experts", "let all ranks have one map from experts to ranks")
+    held = merged(held, total_told, complete(view, "EP-6"))
     if plan.ep.degree == 1:
         return held
     share = plan.expert_tp

@@ -252,7 +252,7 @@ def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) 
     _, cell, count = np.unique(_numbers(view, node, view.member_rank[member]), return_inverse=True, return_counts=True)
     met = count[cell.ravel()]
     # What went to the ranks of heads comes back to those of tokens; a graph from outside may not say all of it.
-    both_ways = plan.sp.scheme == "all_to_all" and view.evenly_routed
+    both_ways = plan.sp.scheme == "all_to_all" and view.in_features
     twice = np.flatnonzero((met > most) | (both_ways & (met < most)))
     return judged(
         view, 0, twice, lambda at: f"SP ranks meet {met[at]} times in the attention of a layer, where "

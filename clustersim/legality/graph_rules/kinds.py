@@ -8,7 +8,8 @@ import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, TRANSFER_OPS
 from clustersim.legality.graph_rules.dataflow import LOGICAL
-from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.traits import shaped
 from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
 from clustersim.legality.reference import (
     HEAD,
@@ -23,7 +24,8 @@ from clustersim.model.architecture import ModelSpec, Moe
 
 def of_their_kind(view: GraphView, model: ModelSpec) -> GraphFinding:
     """Compare the kinds of operators and of the edges inside steps with what the model's operators are."""
-    return merged(_operators(view, model), _modules(view, model), _edges(view))
+    shapes = shaped(view, view.plan, model, kinds_of(model)) if view.plan is not None else NOTHING
+    return merged(_operators(view, model), _modules(view, model), shapes, _edges(view))
 
 
 def _operators(view: GraphView, model: ModelSpec) -> GraphFinding:

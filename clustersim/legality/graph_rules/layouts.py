@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_view import BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Layer, ModelSpec
@@ -56,6 +56,23 @@ def layouts(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> tuple[Int6
     ]
     wanted, made = np.array(found, np.int64).reshape(-1, 2)[which.ravel()].T
     return wanted, made
+
+
+def filled(made: Int64Array, source: Int64Array, target: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """Return what operators make once those that inherit a layout have it, and which add a partial sum to something else."""
+    passes = np.isin(made, (INHERITS, ADDS_UP))
+    found = np.where(passes, UNKNOWN, made)
+    inner = passes[target]
+    for _ in range(16):
+        grown = found.copy()
+        np.maximum.at(grown, target[inner], found[source[inner]])
+        if np.array_equal(grown, found):
+            break
+        found = grown
+    least = np.full(len(made), PARTIAL + 1, np.int64)
+    told = inner & (found[source] != UNKNOWN)
+    np.minimum.at(least, target[told], found[source[told]])
+    return found, (made == ADDS_UP) & (found == PARTIAL) & (least < PARTIAL)
 
 
 def _shaping(node: Node) -> frozenset[str]:

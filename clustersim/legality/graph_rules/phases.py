@@ -108,7 +108,7 @@ def one_token_each(view: GraphView) -> GraphFinding:
         return listed
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_decode") & ~np.isnan(view.amount))
     expected = carried(view, plan).decode[view.step[cores], view.s_of(view.rank[cores])]
-    wrong = np.flatnonzero(np.abs(view.amount[cores] - expected) > 0.5)
+    wrong = np.flatnonzero(np.abs(view.amount[cores] - expected) > 1e-6)
 
     def message_of(at: int) -> str:
         return f"attention takes {view.amount[cores][at]:g} new tokens of {expected[at]} sequences"

@@ -8,7 +8,8 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
-from clustersim.legality.graph_rules.tokens import carried, chunk_segments
+from clustersim.legality.graph_rules.tokens import carried, chunk_segments, read_keys
+from clustersim.legality.graph_rules.traits import handles_every_token
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 from clustersim.plan.parallel import ParallelPlan
 
@@ -46,7 +47,7 @@ def partitions(view: GraphView) -> GraphFinding:
         return NOTHING
     tokens = carried(view, plan).tokens
     expected = tokens[view.step[node], view.s_of(view.rank[node])].astype(np.float64)
-    if not view.evenly_routed:  # of a graph from outside, which ranks have the longer segments is its own affair
+    if not view.in_features:  # of a graph from outside, which ranks have the longer segments is its own affair
         cell = view.step[node] * max(1, view.num_ranks) + view.stage[node] * plan.tp + view.rank[node] % plan.tp
         _, which = np.unique(cell, return_inverse=True)
         total, wanted = (np.bincount(which, weights=part)[which] for part in (view.amount[node], expected))
@@ -91,8 +92,39 @@ def same_partition(view: GraphView) -> GraphFinding:
     dealt = judged(
         view, 0, reshards, lambda at: f"{operator(view, at)} deals tokens out anew", fix, np.arange(len(view))
     )
-    asked = _asked(view, plan, rows.reshape(len(view.steps), width), fix)
-    return merged(judged(view, len(node), wrong, message, fix, node), dealt, asked, _sampled_where_computed(view, fix))
+    by_rank = rows.reshape(len(view.steps), width)
+    asked = _asked(view, plan, by_rank, fix)
+    own = carried(view, plan).tokens[view.step, view.s_of(view.rank)] if view.in_features else by_rank[view.step, view.rank]
+    own = np.where(view.named("final_norm"), _sampled_on(view, plan), own).astype(np.float64)
+    moved = handles_every_token(view, plan, prefills(view) & ~view.named("expert_act"), own, fix)
+    moved = merged(moved, _expanded(view, plan, fix))
+    same = judged(view, len(node), wrong, message, fix, node)
+    return merged(same, dealt, asked, moved, _sampled_where_computed(view, plan, fix))
+
+
+def _expanded(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+    """The keys and values that a rank's prompt attends to are expanded from latents, and no others."""
+    if not view.in_features:
+        return NOTHING
+    node = np.flatnonzero(view.named("kv_b_proj") & ~np.isnan(view.amount))
+    expected = read_keys(view, plan)[view.step[node], view.s_of(view.rank[node])]
+    wrong = np.flatnonzero(np.abs(view.amount[node] - expected) > 1e-6)
+
+    def message(at: int) -> str:
+        return f"the rank expands {view.amount[node][at]:g} latents, where its tokens attend to {expected[at]}"
+
+    return judged(view, 0, wrong, message, fix, node)
+
+
+def _sampled_on(view: GraphView, plan: ParallelPlan) -> FloatArray:
+    """Return per node the tokens of its rank that are sampled: those that it decodes, and the last one of a chunk."""
+    expected = carried(view, plan).decode.astype(np.float64)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            for s, runs in enumerate(chunk_segments(chunk, plan)):
+                expected[at, s] += any(chunk.count - 1 in range(*run) for run in runs)
+    found: FloatArray = expected[view.step, view.s_of(view.rank)]
+    return found
 
 
 def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> GraphFinding:
@@ -113,19 +145,12 @@ def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> G
     return judged(view, 0, wrong, message, fix, node)
 
 
-def _sampled_where_computed(view: GraphView, fix: str) -> GraphFinding:
+def _sampled_where_computed(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
     """The LM head works on a rank's own tokens: those that it decodes, and the last one of a chunk if it has that."""
-    plan = view.plan
-    assert plan is not None
     node = np.flatnonzero(view.named("lm_head") & prefills(view) & ~np.isnan(view.amount))
-    expected = carried(view, plan).decode.astype(np.float64)
-    if not view.evenly_routed:  # a graph from outside may compute logits of more tokens, and on other ranks
-        return _enough_logits(view, plan, node, expected.sum(axis=1))
-    for at, step in enumerate(view.steps):
-        for chunk in step.chunks:
-            for s, runs in enumerate(chunk_segments(chunk, plan)):
-                expected[at, s] += any(chunk.count - 1 in range(*run) for run in runs)
-    rows = expected[view.step[node], view.s_of(view.rank[node])]
+    if not view.in_features:  # a graph from outside may compute logits of more tokens, and on other ranks
+        return _enough_logits(view, plan, node, carried(view, plan).decode.sum(axis=1).astype(np.float64))
+    rows = _sampled_on(view, plan)[node]
     wrong = np.flatnonzero(np.abs(view.amount[node] - rows) > 1e-6)
 
     def message(at: int) -> str:
@@ -142,7 +167,7 @@ def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decode
     alone = np.bincount(cell)[cell] < plan.sp.degree  # not every rank says how many it makes
     wrong = np.flatnonzero((made < sampled - 1e-6) & ~alone)
     return judged(
-        view, 0, wrong, lambda at: f"all ranks make logits of {made[at]:g} tokens, and {sampled[at]:g} are sampled",
+        view, len(node), wrong, lambda at: f"all ranks make logits of {made[at]:g} tokens, and {sampled[at]:g} are sampled",
         "make logits of every token that is sampled", node,
     )  # fmt: skip
 

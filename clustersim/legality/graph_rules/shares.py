@@ -10,10 +10,12 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.layouts import qkv_width
-from clustersim.legality.graph_rules.tokens import Carried, carried
+from clustersim.legality.graph_rules.tokens import Carried, carried, read_keys
+from clustersim.legality.graph_rules.traits import handles_every_token, rows_of_experts
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
+from clustersim.legality.traits import CORES, output_width
 from clustersim.model.architecture import Attention, Layer, ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 
@@ -26,7 +28,7 @@ TOKEN_WISE: Final = (
 OF_NEW_TOKENS: Final = ("q_absorb", "v_absorb")
 """Products with one row per sequence that decodes; the attention between them is rule PH-2."""
 
-CORES: Final = ("attention_prefill", "attention_decode")
+FIX_TOKENS: Final = "let TP split features, and no tokens"
 PRODUCTS: Final = ("gemm", "grouped_gemm")
 COMPUTES: Final = (*PRODUCTS, *CORES)
 BY_HEADS: Final = ("qkv_proj", "rope", "qk_norm_rope")
@@ -70,21 +72,23 @@ def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphF
     numbers = carried(view, plan)
     s = view.s_of(view.rank)
     sampled = _sampled(view, plan, numbers)[view.step, s]
-    apart = plan.sp.degree == 1 or plan.sp.whole
+    apart = view.of_steps(lambda step: plan.sp.degree == 1 or plan.sp.whole or not step.chunks)
+    tokens = numbers.tokens[view.step, s]
+    logits = _logits(view, plan, numbers)[view.step, s]
+    rows = np.where(view.named("final_norm"), logits, tokens).astype(np.float64)
     found = [
         _rows(view, view.named(*OF_NEW_TOKENS), numbers.decode[view.step, s]),
-        _rows(view, view.named("sample"), sampled),
+        _rows(view, view.named("sample", "schedule"), sampled),
+        _rows(view, view.named(*TOKEN_WISE) & apart, tokens),
+        _rows(view, view.named("attention_prefill") & apart, numbers.prefill[view.step, s]),
+        _rows(view, view.named("lm_head") & apart, logits),
+        _rows(view, view.named("kv_b_proj") & apart, read_keys(view, plan)[view.step, s]),
+        handles_every_token(view, plan, apart & ~view.named("expert_act"), rows, FIX_TOKENS),
     ]
-    if apart:
-        found += [
-            _rows(view, view.named(*TOKEN_WISE), numbers.tokens[view.step, s]),
-            _rows(view, view.named("attention_prefill"), numbers.prefill[view.step, s]),
-            _rows(view, view.named("lm_head"), sampled),
-        ]
     if view.precision is not None:
         share = plan.tp if plan.split.embedding == "hidden" else 1
         each = 2 * model.hidden * view.precision.activation_bytes / share
-        found.append(_rows(view, view.named("embedding") & apart, numbers.tokens[view.step, s], each))
+        found.append(_rows(view, view.named("embedding") & apart, tokens, each))
     return merged(*found)
 
 
@@ -98,6 +102,11 @@ def _sampled(view: GraphView, plan: ParallelPlan, numbers: Carried) -> Int64Arra
     return found if plan.sp.whole else np.repeat(found.sum(axis=1, keepdims=True), plan.sp.degree, axis=1)
 
 
+def _logits(view: GraphView, plan: ParallelPlan, numbers: Carried) -> Int64Array:
+    """Return (steps, sp): the tokens of which each rank makes logits, in steps whose tokens are not split."""
+    return _sampled(view, plan, numbers) if plan.sp.degree == 1 or plan.sp.whole else numbers.decode
+
+
 def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1.0) -> GraphFinding:
     """Compare the amounts of some nodes with the tokens that their ranks have."""
     nodes = np.flatnonzero(which & ~np.isnan(view.amount))
@@ -107,7 +116,7 @@ def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1
     def message(at: int) -> str:
         return f"it works on {rows[at]:g} tokens, and the batch has {expected[at]}"
 
-    return judged(view, len(nodes), off, message, "let TP split features, and no tokens", nodes)
+    return judged(view, len(nodes), off, message, FIX_TOKENS, nodes)
 
 
 def _wrong_share(
@@ -134,7 +143,8 @@ def _wrong_product(
     parts = plan.expert_tp if node.op == "grouped_gemm" else plan.tp
     width = qkv_width(node.name, layer, plan.tp)
     done = node.n * node.k * parts
-    if (width is not None and (node.n, node.k) == (width, k)) or done == n * k * node.copies:
+    whole_heads = width is not None and (node.n, node.k) == (width, k) and (node.copies == 1 or "copies" in unsaid)
+    if whole_heads or (width is None and done == n * k * node.copies):
         return None
     if "copies" in unsaid and (node.n, node.k) == whole:
         return None  # every rank repeats the whole, and it is not said how many do
@@ -184,28 +194,30 @@ def _kv_heads_of_run(a: Attention, plan: ParallelPlan) -> int:
     return max(len({q // group for q in range(at * each, (at + 1) * each)}) for at in range(ranks))
 
 
+def by_rows(view: GraphView) -> BoolArray:
+    """Return which operators have a row for other tokens than all of their rank: their amount says how many."""
+    return view.mask(lambda node: node.op in COMPUTES and node.name not in TOKEN_WISE)
+
+
 def passes_on_all(view: GraphView) -> GraphFinding:
     """TP-2: a collective of TP carries the whole output of the product, or the embedding, before it."""
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None:
         return NOTHING
-    by_rows = view.named("lm_head", "expert_down")  # of these not every token makes a row
-    maker = by_rows | view.named(*TOKEN_WISE, "embedding", "aggregate", "shared_add", "combine")
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
-    maker &= view.says("layer")
-    edges = np.flatnonzero((view.kind == DATA) & view.within_step & maker[view.source] & joins[view.target])
+    edges = np.flatnonzero((view.kind == DATA) & view.within_step & joins[view.target] & view.says("layer")[view.source])
     source, target = view.source[edges], view.target[edges]
     width = len(model.layers) + 1
-    pairs, which = np.unique(view.symbol[source] * width + view.layer[source] + 1, return_inverse=True)
+    pairs, which = np.unique(view.name[source] * width + view.layer[source] + 1, return_inverse=True)
     outputs = [
-        shapes_of(model.layers[pair % width - 1] if pair % width else None, model).get(
-            view.symbols[pair // width].name, (model.hidden, 0)
-        )[0]
+        output_width(view.names[pair // width], model.layers[pair % width - 1] if pair % width else None, model)
         for pair in pairs.tolist()
     ]
-    elements = np.array(outputs, np.float64)[which.ravel()] if len(pairs) else np.zeros(0)
+    elements = np.array([np.nan if wide is None else wide for wide in outputs], np.float64)[which.ravel()]
     tokens = carried(view, plan).tokens[view.step[source], view.s_of(view.rank[source])]
-    rows = np.where(by_rows[source], view.amount[source], tokens)
+    rows = np.where(by_rows(view)[source], view.amount[source], tokens)
+    rows = np.where(view.named("expert_act")[source], rows_of_experts(view)[source], rows)
+    rows[view.named("final_norm")[source]] = np.nan
     expected = rows * elements * precision.activation_bytes
     found = view.amount[target]
     known = ~np.isnan(found) & ~np.isnan(expected)
@@ -219,7 +231,7 @@ def passes_on_all(view: GraphView) -> GraphFinding:
 
     fix = "put the whole output together"
     said = view.column("width")[target]
-    other = np.flatnonzero(view.says("width")[target] & (said != elements))
+    other = np.flatnonzero(view.says("width")[target] & (said != elements) & ~np.isnan(elements))
     widths = judged(
         view, 0, other, lambda at: f"what it puts together is said to be {said[at]} wide, where "
         f"{operator(view, int(source[at]))} makes {elements[at]:g}", fix, target,

@@ -27,6 +27,7 @@ from clustersim.legality.graph_rules.layouts import (
     SPLIT,
     UNKNOWN,
     WORDS,
+    filled,
     layouts,
 )
 from clustersim.legality.graph_rules.program import waiting
@@ -59,7 +60,7 @@ def recombines(view: GraphView) -> GraphFinding:
     wanted, made = layouts(view, plan, model)
     edges = np.flatnonzero((view.kind == DATA) & view.within_step)
     source, target = view.source[edges], view.target[edges]
-    made, mixed = _filled(made, source, target)
+    made, mixed = filled(made, source, target)
     want, have = wanted[target], made[source]
     known = (have != UNKNOWN) & (want != UNKNOWN)
     bad = known & (
@@ -80,23 +81,6 @@ def recombines(view: GraphView) -> GraphFinding:
 
     fix = "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole"
     return merged(judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target), passes_on_all(view))
-
-
-def _filled(made: Int64Array, source: Int64Array, target: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return what operators make that inherit a layout, and which add a partial sum to something else."""
-    passes = np.isin(made, (INHERITS, ADDS_UP))
-    found = np.where(passes, UNKNOWN, made)
-    inner = passes[target]
-    for _ in range(16):
-        grown = found.copy()
-        np.maximum.at(grown, target[inner], found[source[inner]])
-        if np.array_equal(grown, found):
-            break
-        found = grown
-    least = np.full(len(made), PARTIAL + 1, np.int64)
-    told = inner & (found[source] != UNKNOWN)
-    np.minimum.at(least, target[told], found[source[told]])
-    return found, (made == ADDS_UP) & (found == PARTIAL) & (least < PARTIAL)
 
 
 def inherits(view: GraphView) -> GraphFinding:

@@ -62,3 +62,17 @@ def carried(view: GraphView, plan: ParallelPlan) -> Carried:
             for token in step.decodes:
                 decode[at, token.owner] += 1
     return Carried(prefill=prefill, decode=decode, context=context)
+
+
+def read_keys(view: GraphView, plan: ParallelPlan) -> Int64Array:
+    """Return (steps, sp): the keys that attention of prompts needs on each rank, from the first token to its last one.
+
+    Of MLA, which has no sliding window: its latents are expanded to these.
+    """
+    found = np.zeros((len(view.steps), plan.sp.degree), np.int64)
+    for at, step in enumerate(view.steps):
+        for chunk in step.chunks:
+            for s, runs in enumerate(chunk_segments(chunk, plan)):
+                last = [range(*run)[-1] for run in runs if range(*run)]
+                found[at, s] += chunk.start + max(last) + 1 if last else 0
+    return found
