@@ -1,4 +1,4 @@
-"""What operators beside the products are on one rank: what they move per token, how wide they are, how many repeat them.
+"""What operators beside the products are on one rank: what they move per token, their width, how many repeat them.
 
 Told from plan and architecture, not from the code that builds graphs. Element-wise work reads each input and writes its
 output once: a norm 2·h elements per token, the sum of two values 3·h, a gated activation 3 times what it makes.

@@ -12,7 +12,9 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
-from clustersim.legality.graph_view import GraphView, base_name
+from clustersim.legality.graph_rules.dataflow import LOGICAL
+from clustersim.legality.graph_rules.kinds import kinds_of
+from clustersim.legality.graph_view import BoolArray, GraphView, base_name
 from clustersim.legality.reference import HEAD, inputs_of
 
 BY_LAYER: Final = frozenset({
@@ -38,11 +40,18 @@ def not_checkable(view: GraphView) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     if (_lacks(view, "layer") & _in_layers(view)).any():
         found |= BY_LAYER
-    if (_lacks(view, "axis") & view.mask(lambda node: node.op in COLLECTIVE_OPS)).any():
+    if (_lacks(view, "axis") & _collectives(view)).any():
         found |= BY_AXIS
     if (_lacks(view, "stage") & view.mask(lambda node: node.op in TRANSFER_OPS)).any():
         found |= BY_STAGE
     return found
+
+
+def _collectives(view: GraphView) -> BoolArray:
+    """Return which nodes are collectives; one with the name of an operator of one rank is no such thing (TP-8)."""
+    kinds = kinds_of(view.model) if view.model is not None else {}
+    single = [name for name in kinds if name not in LOGICAL]
+    return view.mask(lambda node: node.op in COLLECTIVE_OPS and base_name(node) not in single)
 
 
 def _lacks(view: GraphView, field: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -23,20 +23,21 @@ def contains(ordered: Int64Array, wanted: Int64Array) -> BoolArray:
     return found
 
 
-def contracted(view: GraphView) -> tuple[Int64Array, Int64Array, Int64Array]:
+def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return (source, target, rank) of the dataflow between operators of one rank, stage and step.
 
     A collective (or a chain of them) is bridged: what entered it on a rank goes on to what it feeds on that rank.
     What enters a TP collective from another layer or step is left out (rule TP-7 speaks of that), and so is the K/V of
     other ranks that SP ranks gather or pass on (rules SP-2 and SP-5). Phase boundaries and the move of K/V before them
-    are no part of the dataflow of tokens.
+    are no part of the dataflow of tokens. With ``transfers``, sends and receives stay.
     """
     edge, rank = view.rows
     source, target = view.source[edge], view.target[edge]
     kind, layer = view.kind[edge], view.layer
     joins = view.mask(lambda node: node.axis in ("tp", "expert_tp"))
     apart = view.mask(lambda node: node.op == "boundary" or node.name == "kv_move")
-    dropped = view.mask(lambda node: node.op in COLLECTIVE_OPS + TRANSFER_OPS and node.name not in LOGICAL)
+    ops = COLLECTIVE_OPS if transfers else COLLECTIVE_OPS + TRANSFER_OPS
+    dropped = view.mask(lambda node: node.op in ops and node.name not in LOGICAL)
     exposes = view.mask(lambda node: node.axis == "sp" and node.op != "all_to_all")
     same_layer = layer[source] == layer[target]
     kept = (

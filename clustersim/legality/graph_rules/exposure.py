@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
+from clustersim.legality.graph_rules.sources import entering, of_own_layer, taken_in_layer
 from clustersim.legality.graph_rules.tokens import carried, chunk_segments
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import entry_elements
@@ -87,6 +88,7 @@ def _contributions(view: GraphView, brings: BoolArray) -> BoolArray:
     assert plan is not None
     edge, rank = view.rows
     into = brings[view.target[edge]] & view.takes_part(view.target[edge], rank)
+    into &= entering(view, sp_collectives(view), view.model)[edge] | ~view.says("layer")[view.source[edge]]
     into &= ~view.named("kv_read")[view.source[edge]] & (view.kind[edge] != ORDER)
     found = np.zeros((len(view), plan.sp.degree), bool)
     found[view.target[edge[into]], view.s_of(rank[into])] = True
@@ -125,7 +127,10 @@ def materialised(view: GraphView) -> GraphFinding:
 
     fix = f"let the {plan.sp.scheme or 'exposure'} reach all {plan.sp.degree} SP ranks in every layer"
     found = judged(view, len(cells.core), bad, message, fix, cells.core)
-    return found if found.faults else merged(found, _cache_exposed(view, fix))
+    if found.faults:
+        return found
+    exposes = sp_collectives(view) & prefills(view) & at_attention(view)
+    return merged(found, _cache_exposed(view, fix), of_own_layer(view, exposes))
 
 
 def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
@@ -163,7 +168,7 @@ def in_order(view: GraphView) -> GraphFinding:
         view, int(meets.sum()), np.flatnonzero(elsewhere), lambda at: f"{operator(view, at)} joins SP ranks outside "
         "attention", fix, np.arange(len(view)),
     )  # fmt: skip
-    return merged(stray, _waits(view, plan, fix))
+    return merged(stray, _waits(view, plan, fix), taken_in_layer(view, meets & at_attention(view), fix))
 
 
 def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -30,9 +31,10 @@ def of_their_kind(view: GraphView, model: ModelSpec) -> GraphFinding:
 
 def _operators(view: GraphView, model: ModelSpec) -> GraphFinding:
     wanted = kinds_of(model)
+    spread = view.plan is None or view.plan.ep.degree > 1
     found = [(wanted.get(_plain(symbol.name)), symbol.op) for symbol in view.symbols]
     right = [
-        kind is None or op == kind or (symbol.name in LOGICAL and op in COLLECTIVE_OPS)
+        kind is None or op == kind or (symbol.name in LOGICAL and op in COLLECTIVE_OPS and spread)
         for symbol, (kind, op) in zip(view.symbols, found, strict=True)
     ]
     wrong = np.flatnonzero(~np.array(right, bool)[view.symbol])
@@ -54,15 +56,37 @@ def kinds_of(model: ModelSpec) -> dict[str, str]:
     return {**plain, **KINDS_OF_OPERATOR}
 
 
-MODULES: Final = ("attention", "ffn", "moe")
+OUTSIDE: Final[Mapping[str, str]] = {
+    "schedule": "host", "embedding": "embedding", "final_norm": "lm_head", "lm_head": "lm_head", "sample": "host",
+    "boundary": "boundary", "send": "pipeline", "recv": "pipeline", "kv_read": "attention", "kv_move": "attention",
+}  # fmt: skip
+"""Module of each operator that is in no layer, and of what every attention has."""
+
+MODULES: Final = frozenset((*OUTSIDE.values(), "ffn", "moe"))
+"""Other programs have modules of their own names."""
 
 
 def modules_of(model: ModelSpec) -> dict[str, str]:
-    """Return name → module of every operator inside a layer."""
-    found: dict[str, str] = {}
+    """Return name → module of every operator."""
+    found: dict[str, str] = {**OUTSIDE}
     for layer in dict.fromkeys(model.layers):
         found |= dict.fromkeys(attention_inputs(layer, prefills=True, decodes=True), "attention")
         found |= dict.fromkeys(ffn_inputs(layer), "moe" if isinstance(layer.ffn, Moe) else "ffn")
+    return found
+
+
+def _apart(view: GraphView) -> BoolArray:
+    """Return which collectives say a module that none of the operators has that they join."""
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.name not in (*LOGICAL, "kv_move"))
+    words = {word: at for at, word in enumerate(dict.fromkeys(symbol.module for symbol in view.symbols))}
+    module = np.array([words[symbol.module] for symbol in view.symbols], np.int64)[view.symbol]
+    told = np.array([symbol.module in MODULES for symbol in view.symbols], bool)[view.symbol]
+    near, some = np.zeros(len(view), bool), np.zeros(len(view), bool)
+    for end, other in ((view.source, view.target), (view.target, view.source)):
+        inside = view.within_step & told[other]
+        near[end[inside & (module[end] == module[other])]] = True
+        some[end[inside]] = True
+    found: BoolArray = joins & told & some & ~near
     return found
 
 
@@ -71,10 +95,12 @@ def _modules(view: GraphView, model: ModelSpec) -> GraphFinding:
     wanted = modules_of(model)
     told = [(symbol.module, wanted.get(_plain(symbol.name))) for symbol in view.symbols]
     odd = [said != own and own is not None and said in MODULES for said, own in told]
-    wrong = np.flatnonzero(np.array(odd, bool)[view.symbol] & view.says("module"))
+    wrong = np.flatnonzero((np.array(odd, bool)[view.symbol] | _apart(view)) & view.says("module"))
 
     def message(node: int) -> str:
         said, own = told[int(view.symbol[node])]
+        if own is None:
+            return f"{operator(view, node)} is said to be of module {said}, and joins nothing of that"
         return f"{operator(view, node)} is said to be of module {said}, and the model's is of {own}"
 
     return judged(view, 0, wrong, message, "leave each operator in its module", np.arange(len(view)))

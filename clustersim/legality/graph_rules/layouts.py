@@ -59,7 +59,7 @@ def layouts(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> tuple[Int6
 
 
 def filled(made: Int64Array, source: Int64Array, target: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return what operators make once those that inherit a layout have it, and which add a partial sum to something else."""
+    """Return what operators make, layouts inherited, and which add a partial sum to something else."""
     passes = np.isin(made, (INHERITS, ADDS_UP))
     found = np.where(passes, UNKNOWN, made)
     inner = passes[target]

@@ -10,6 +10,7 @@ from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFi
 from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
+from clustersim.legality.graph_rules.sources import whole_groups
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import entry_elements
@@ -45,6 +46,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
     told = merged(told, repeated(view, moves), _brings(view, moves, fix), _one_owner(view))
+    told = merged(told, whole_groups(view, plan, moves, fix))
     if not told.faults:
         told = merged(told, _every_layer(view, writes, edge[into], seen[into], fix))
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))

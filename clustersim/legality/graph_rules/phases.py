@@ -8,13 +8,15 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
 from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_view import ORDER, GraphView
+from clustersim.legality.reference import EXPERT_CHAIN
 
 KIND_FIX: Final = "pass the phase on by edges of kind boundary, and the sampled token by one of kind data"
 
@@ -130,7 +132,33 @@ def one_step_at_a_time(view: GraphView) -> GraphFinding:
         found.append(_early(view, node, start, early))
     decodes = view.of_steps(lambda step: not step.chunks)
     kinds = crosses_as(view, "sample", "schedule", "data", KIND_FIX, among=decodes)
-    return merged(kinds, *found) if found else NOTHING
+    return merged(kinds, _beside(view), *found) if found else _beside(view)
+
+
+def _beside(view: GraphView) -> GraphFinding:
+    """From one step to a later one of its lane go the boundary, the sampled token and the cache, and nothing else.
+
+    Ways from a prompt to decode are rule PH-1; what collectives and experts take from other steps, TP-7, EP-4 and EP-5.
+    """
+    source, target = view.source, view.target
+    lane = np.array([(step.replica << 32) + step.lane for step in view.steps], np.int64)[view.step]
+    across = ~view.within_step & (view.kind != ORDER) & (lane[source] == lane[target])
+    ends, starts = view.named("boundary"), view.named("schedule")
+    passes = (ends | view.named("sample"))[source] & starts[target]
+    reads = view.named("kv_read")[target] & (ends | view.named("kv_write"))[source]
+    alike = (view.layer[source] == view.layer[target]) & (view.rank[source] == view.rank[target])
+    reads &= alike | ~view.named("kv_write")[source]
+    chunks = np.array([bool(step.chunks) for step in view.steps], bool)[view.step]
+    decodes = view.of_steps(lambda step: step.kind != "prefill")
+    told = chunks[source] & decodes[target]
+    told |= view.mask(lambda node: node.op in COLLECTIVE_OPS)[source] | view.named(*EXPERT_CHAIN)[source]
+    told |= view.mask(lambda node: node.op in COLLECTIVE_OPS)[target] | view.named(*EXPERT_CHAIN, "moe_norm")[target]
+    back = view.step[source] > view.step[target]
+    wrong = np.flatnonzero(across & ((~passes & ~reads & ~told) | back))
+    return judged(
+        view, 0, wrong, lambda edge: f"it takes what {place(view, int(source[edge]))} makes, of another step",
+        "let a step take from the one before it the sampled tokens and what is cached", target,
+    )  # fmt: skip
 
 
 def _early(view: GraphView, node: Int64Array, start: Int64Array, early: Int64Array) -> GraphFinding:

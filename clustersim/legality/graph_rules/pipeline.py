@@ -12,6 +12,7 @@ from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.reach import stuck
+from clustersim.legality.graph_rules.stage_ends import hands_over
 from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
 from clustersim.legality.reference import EXITS
@@ -33,8 +34,11 @@ def hands_on(view: GraphView) -> GraphFinding:
         view, len(entry), early, lambda _: "it starts before the output of the stage before it has arrived",
         "let the first operators of a stage wait for its receive", entry,
     )  # fmt: skip
-    arrived = merged(arrived, _sends_output(view), _bypasses(view, plan), complete(view, "PP-2"))
     model, precision = view.model, view.precision
+    arrived = merged(arrived, _bypasses(view, plan), complete(view, "PP-2"))
+    if not arrived.faults and not layer_by_layer(view).faults:
+        ends = _sends_output(view) if model is None else hands_over(view, plan, model)
+        arrived = merged(arrived, ends)
     if model is None or precision is None:
         return arrived
     nodes = np.flatnonzero(view.mask(lambda node: node.op in TRANSFER_OPS) & ~np.isnan(view.amount))

@@ -94,7 +94,8 @@ def same_partition(view: GraphView) -> GraphFinding:
     )
     by_rank = rows.reshape(len(view.steps), width)
     asked = _asked(view, plan, by_rank, fix)
-    own = carried(view, plan).tokens[view.step, view.s_of(view.rank)] if view.in_features else by_rank[view.step, view.rank]
+    tokens = carried(view, plan).tokens[view.step, view.s_of(view.rank)]
+    own = tokens if view.in_features else by_rank[view.step, view.rank]
     own = np.where(view.named("final_norm"), _sampled_on(view, plan), own).astype(np.float64)
     moved = handles_every_token(view, plan, prefills(view) & ~view.named("expert_act"), own, fix)
     moved = merged(moved, _expanded(view, plan, fix))
@@ -167,7 +168,8 @@ def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decode
     alone = np.bincount(cell)[cell] < plan.sp.degree  # not every rank says how many it makes
     wrong = np.flatnonzero((made < sampled - 1e-6) & ~alone)
     return judged(
-        view, len(node), wrong, lambda at: f"all ranks make logits of {made[at]:g} tokens, and {sampled[at]:g} are sampled",
+        view, len(node), wrong,
+        lambda at: f"all ranks make logits of {made[at]:g} tokens, and {sampled[at]:g} are sampled",
         "make logits of every token that is sampled", node,
     )  # fmt: skip
 

@@ -205,7 +205,8 @@ def passes_on_all(view: GraphView) -> GraphFinding:
     if plan is None or model is None or precision is None:
         return NOTHING
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
-    edges = np.flatnonzero((view.kind == DATA) & view.within_step & joins[view.target] & view.says("layer")[view.source])
+    into = (view.kind == DATA) & view.within_step & joins[view.target] & view.says("layer")[view.source]
+    edges = np.flatnonzero(into)
     source, target = view.source[edges], view.target[edges]
     width = len(model.layers) + 1
     pairs, which = np.unique(view.name[source] * width + view.layer[source] + 1, return_inverse=True)

@@ -13,8 +13,9 @@ from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.dataflow import contains, contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
-from clustersim.legality.graph_view import ORDER, GraphView, base_name
+from clustersim.legality.graph_view import ORDER, BoolArray, GraphView, base_name
 from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
+from clustersim.plan.parallel import ParallelPlan
 
 MOE_ENTRY: Final = ("moe_norm",)
 CACHE: Final = ("kv_write", "kv_read")
@@ -96,7 +97,20 @@ def _crossing(view: GraphView) -> GraphFinding:
         & (view.rank[source] != view.rank[target])
         & (view.rank[source] // plan.stage_ranks == view.rank[target] // plan.stage_ranks)
     )
+    bad |= view.within_step & _strangers(view, plan)
     return _first(view, np.flatnonzero(bad), "comes from another rank without a collective", "on one rank")
+
+
+def _strangers(view: GraphView, plan: ParallelPlan) -> BoolArray:
+    """Return which edges join a collective of a whole group to what has no rank in it."""
+    sizes = {"tp": plan.tp, "expert_tp": plan.expert_tp, "sp": plan.sp.degree, "stage": plan.stage_ranks}
+    size = np.array([sizes.get(symbol.axis or "", 0) for symbol in view.symbols], np.int64)[view.symbol]
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS) & (view.size == size)
+    source, target = view.source, view.target
+    shared = view.takes_part(source, view.rank[target]) | view.takes_part(target, view.rank[source])
+    same_stage = view.rank[source] // plan.stage_ranks == view.rank[target] // plan.stage_ranks
+    found: BoolArray = (joins[source] | joins[target]) & ~shared & same_stage & (view.size[source] > 0)
+    return found & (view.size[target] > 0)
 
 
 def elsewhere(name: str) -> str:

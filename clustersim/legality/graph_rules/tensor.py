@@ -35,6 +35,7 @@ from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.shares import passes_on_all
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
+from clustersim.plan.parallel import ParallelPlan
 
 HEAD_LOCAL: Final = (
     "qkv_proj", "q_b_proj", "q_absorb", "kv_b_proj", "rope", "qk_norm_rope", "kv_write", "attention_prefill",
@@ -166,7 +167,21 @@ def takes_turns(view: GraphView) -> GraphFinding:
         view, int(joining.sum()), wrong, missing, "let every rank of the TP group, and no other, take part once",
         np.arange(len(view)),
     )  # fmt: skip
-    return merged(whole, _same_order(view, member), _turns_agree(view, joining), repeated(view, joining))
+    order = merged(_same_order(view, member), _turns_agree(view, joining))
+    return merged(whole, _of_experts(view, plan), order, repeated(view, joining))
+
+
+def _of_experts(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+    """Axis ``expert_tp`` is that of ranks that share an expert of the plan; what else they join is of axis ``tp``."""
+    apart = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis == "expert_tp")
+    experts = view.mask(lambda node: node.name.startswith("expert_"))
+    fed = np.zeros(len(view), bool)
+    fed[view.target[experts[view.source]]] = True
+    wrong = np.flatnonzero(apart & (~fed | (plan.ep.degree == 1)))
+    return judged(
+        view, 0, wrong, lambda node: f"{operator(view, node)} is said to join ranks that share an expert, and joins "
+        "nothing of experts that are spread", "name the axis whose ranks it joins", np.arange(len(view)),
+    )  # fmt: skip
 
 
 def _turns_agree(view: GraphView, joining: BoolArray) -> GraphFinding:

@@ -59,7 +59,7 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
             return f"its {field} is {getattr(node, field)}, where {name} has none"
     a = layer.attention if layer is not None else None
     if a is not None and "shared_kv" not in unsaid and node.shared_kv != is_absorbed(name, a):
-        return "it is said to read keys and values as one" if node.shared_kv else "it reads a latent, and does not say so"
+        return f"it is said to read keys and values {'as one' if node.shared_kv else 'apart'}"
     if (name in shapes_of(layer, model)) or (name == "kv_write" and a is not None and a.kind == "mla"):
         return None
     wide = output_width(name, layer, model)
@@ -164,4 +164,3 @@ def routes_as_the_model(view: GraphView, model: ModelSpec, field: str, fix: str)
         view, 0, np.flatnonzero(found != expected),
         lambda at: f"its {field} is {found[at]}, where the model has {expected[at]}", fix, nodes,
     )  # fmt: skip
-

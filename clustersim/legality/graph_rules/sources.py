@@ -1,0 +1,144 @@
+"""Parts of SP-2 and SP-5: where the K/V that SP ranks expose comes from, who takes part, and who takes it.
+
+What is exposed is of the layer, step and stage of the collective that exposes it: keys and values of a rank's own new
+tokens and of those it has cached, or, later in a ring, what the shift before it brought.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.kinds import kinds_of
+from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.reference import attention_inputs
+from clustersim.model.architecture import ModelSpec
+from clustersim.plan.parallel import ParallelPlan
+
+CACHE: Final = ("kv_read", "kv_write")
+TAKERS: Final = ("attention_prefill", "kv_b_proj")
+FIX: Final = "expose in each layer the keys and values of its own tokens, from every SP rank to every SP rank"
+
+
+def makers(model: ModelSpec) -> dict[str, None]:
+    """Return the operators that make the keys and values of new tokens."""
+    layers = dict.fromkeys(model.layers)
+    return dict.fromkeys(attention_inputs(layer, prefills=True, decodes=True)["kv_write"][0] for layer in layers)
+
+
+def entering(view: GraphView, exposes: BoolArray, model: ModelSpec | None) -> BoolArray:
+    """Return which edges bring a collective what it may expose: of its layer and step, from a rank that takes part.
+
+    Operators that the model does not have, such as separate projections, may make keys and values as well.
+    """
+    source, target = view.source, view.target
+    alike = view.within_step & (view.layer[source] == view.layer[target]) & (view.stage[source] == view.stage[target])
+    alike &= view.takes_part(target, view.rank[source]) & exposes[target]
+    if model is None:
+        return np.asarray(alike, bool)
+    known = np.array([name in kinds_of(model) for name in view.names], bool)[view.name]
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    made = view.named(*makers(model)) | (~known & ~joins)
+    ring = view.mask(lambda node: node.op == "ring_shift")
+    later = _later(view, exposes)
+    behind = _behind(view, exposes)
+    first = (made | view.named(*CACHE))[source] & ~later[target] & ~behind[target]
+    passed = exposes[source] & ring[source] & ring[target]
+    back = behind[target] & view.named("attention_prefill")[source]
+    found: BoolArray = alike & (first | passed | back)
+    return found
+
+
+def _later(view: GraphView, exposes: BoolArray) -> BoolArray:
+    """Return which collectives take what another one brought: later shifts of a ring."""
+    found = np.zeros(len(view), bool)
+    found[view.target[exposes[view.source] & exposes[view.target] & (view.kind != ORDER)]] = True
+    found &= view.mask(lambda node: node.op == "ring_shift")
+    return found
+
+
+def _behind(view: GraphView, exposes: BoolArray) -> BoolArray:
+    """Return which collectives take what attention made: they bring it back to the ranks of its tokens."""
+    found = np.zeros(len(view), bool)
+    found[view.target[exposes[view.target] & view.named("attention_prefill")[view.source]]] = True
+    found &= view.mask(lambda node: node.op == "all_to_all")
+    return found
+
+
+def of_own_layer(view: GraphView, exposes: BoolArray) -> GraphFinding:
+    """SP-2: a collective over SP ranks takes nothing but the K/V of its layer, and joins all SP ranks of a TP rank."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None:
+        return GraphFinding(looked_at=0)
+    told = exposes & view.says("layer")
+    edges = np.flatnonzero(told[view.target] & (view.kind != ORDER) & view.says("layer")[view.source])
+    wrong = edges[~entering(view, exposes, model)[edges]]
+
+    def message(edge: int) -> str:
+        return f"it exposes what {place(view, int(view.source[edge]))} makes: no K/V of its layer, step and ranks"
+
+    strange = judged(view, 0, wrong, message, FIX, view.target)
+    return merged(strange, whole_groups(view, plan, exposes, FIX), _of_scheme(view, plan, model, exposes))
+
+
+def whole_groups(view: GraphView, plan: ParallelPlan, joins: BoolArray, fix: str) -> GraphFinding:
+    """Each of these collectives has every SP rank of one stage and TP rank, and no other rank."""
+    member = joins[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    group = rank // plan.stage_ranks * plan.tp + rank % plan.tp
+    least = np.full(len(view), np.iinfo(np.int64).max, np.int64)
+    most = np.full(len(view), -1, np.int64)
+    np.minimum.at(least, node, group)
+    np.maximum.at(most, node, group)
+    wrong = np.flatnonzero(joins & ((view.size != plan.sp.degree) | (least != most)))
+
+    def message(node: int) -> str:
+        found = int(view.size[node])
+        if least[node] != most[node]:
+            return f"{operator(view, node)} joins ranks of other heads or stages"
+        return f"{found} ranks take part, where the plan has {plan.sp.degree} SP ranks"
+
+    return judged(view, 0, wrong, message, fix, np.arange(len(view)))
+
+
+def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: BoolArray) -> GraphFinding:
+    """Collectives are of the kind that the scheme has; latents are gathered under any."""
+    op = {"ring": "ring_shift"}.get(plan.sp.scheme or "", plan.sp.scheme)
+    latent = np.array([*(layer.attention.kind == "mla" for layer in model.layers), False])[view.layer]
+    right = view.mask(lambda node: node.op == op) | (latent & view.mask(lambda node: node.op == "all_gather"))
+    wrong = np.flatnonzero(exposes & ~right & (plan.sp.scheme is not None))
+    return judged(
+        view, 0, wrong, lambda node: f"{operator(view, node)} is {view.symbols[int(view.symbol[node])].op}, where the "
+        f"scheme {plan.sp.scheme} has {op}", FIX, np.arange(len(view)),
+    )  # fmt: skip
+
+
+def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFinding:
+    """SP-5: what a collective over SP ranks brings goes to attention of its layer, step and ranks, and nowhere else."""
+    if view.model is None:
+        return GraphFinding(looked_at=0)
+    source, target = view.source, view.target
+    known = np.array([name in kinds_of(view.model) for name in view.names], bool)[view.name]
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    behind = _behind(view, exposes)
+    alike = view.within_step & (view.layer[source] == view.layer[target]) & _share(view, source, target)
+    takes = view.named(*TAKERS) | exposes | (~known & ~joins)
+    after = view.named("o_proj") | (joins & ~exposes) | (~known & ~joins)
+    right = alike & np.where(behind[source], after[target], takes[target])
+    edges = exposes[source] & (view.kind != ORDER) & ~view.named("attention_decode")[target]  # that is rule SP-3
+    edges &= view.says("layer")[source] & view.says("layer")[target]
+    wrong = np.flatnonzero(edges & ~right)
+
+    def message(edge: int) -> str:
+        return f"it takes what {place(view, int(source[edge]))} brought, which is for attention of that layer"
+
+    return judged(view, 0, wrong, message, fix, target)
+
+
+def _share(view: GraphView, source: Int64Array, target: Int64Array) -> BoolArray:
+    """Return which pairs have a rank in common, of operators at least one of which is a collective."""
+    return view.takes_part(source, view.rank[target]) | view.takes_part(target, view.rank[source])
