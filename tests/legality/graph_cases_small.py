@@ -14,13 +14,14 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
 from clustersim.legality.graph_view import GraphView
 from clustersim.model.architecture import ModelSpec
-from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
+from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.run.graph_legality import StepContents, graph_view
 
 PRECISION = Precision(weights="fp8", activations="bf16", kv_cache="fp8")
 RING = SequencePlan(degree=4, scheme="ring", partition="zigzag", decode="idle")
 GATHER = SequencePlan(degree=3, scheme="all_gather", partition="contiguous", decode="dp")
 HALVES = (Cut(layer=5),)
+COLUMNS = TensorSplit(ffn_down="columns", attention_out="columns")
 
 CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     "dense": (model(layers=10), ParallelPlan(dp=2, pp=2, tp=2, stages=HALVES)),
@@ -35,8 +36,10 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=2)),
     ),
+    "cut": (model(layers=6), ParallelPlan(pp=2, tp=2, stages=(Cut(layer=3, before="ffn"),))),
+    "columns": (model(layers=5), ParallelPlan(tp=2, split=COLUMNS)),
 }
-"""``shared``: each expert shared by 2 of a stage's 4 ranks; the others are as they say."""
+"""``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; the others are as they say."""
 
 
 @cache

@@ -811,3 +811,157 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     view, stray = added(view, 0, Node(name="stray", op="memory", module="ffn"), [8])
     return drawn(view, [(0, stray, "order")])
+
+
+# --- what a send takes, where exposure comes from, amounts, kinds -----------------------------------------------------
+
+
+def retaken(view: GraphView, source: str, target: str, other: str, **where: int) -> GraphView:
+    """Let an operator take what ``other`` of its rank and layer makes, in place of ``source``."""
+    ends = pick(view, target, **where)
+    edge = int(np.flatnonzero(edges(view, pick(view, source, **where), ends))[0])
+    layer, rank = int(view.layer[view.source[edge]]), int(view.rank[ends[0]])
+    found = one(view, other, step=int(view.step[view.source[edge]]), layer=layer, rank=rank)
+    return drawn(cut(view, [edge]), [(found, int(view.target[edge]), EDGE_KINDS[int(view.kind[edge])])])
+
+
+@breaks("PP-2", "dense", "a stage sends what precedes its last residual addition")
+def _(view: GraphView) -> GraphView:
+    return retaken(view, "ffn_add", "send", "ffn_down_all_reduce", step=0, rank=1)
+
+
+@breaks("PP-2", "dense", "a stage sends the value before its last FFN")
+def _(view: GraphView) -> GraphView:
+    return retaken(view, "ffn_add", "send", "attention_add", step=2, rank=0)
+
+
+@breaks("PP-2", "cut", "a stage cut before the FFN sends attention without the residual stream")
+def _(view: GraphView) -> GraphView:
+    return retaken(view, "attention_add", "send", "o_proj_all_reduce", step=0, rank=1)
+
+
+@breaks("PP-2", "dense", "a stage sends what its FFN makes beside its last value")
+def _(view: GraphView) -> GraphView:
+    send = one(view, "send", step=0, rank=0)
+    return drawn(view, [(one(view, "ffn_down_all_reduce", step=0, layer=1, rank=0), send, "data")])
+
+
+@breaks("PP-2", "cut", "a product takes what arrived past the norm")
+def _(view: GraphView) -> GraphView:
+    recv = one(view, "recv", step=0, rank=2)
+    return drawn(view, [(recv, one(view, "ffn_up", step=0, rank=2), "data")])
+
+
+@breaks("SP-2", "gather", "a gather takes the keys of another layer")
+def _(view: GraphView) -> GraphView:
+    return misread_at(view, "rope", "kv_all_gather", step=0, layer=1, rank=2)
+
+
+@breaks("SP-2", "ring", "a ring passes on keys of another layer")
+def _(view: GraphView) -> GraphView:
+    return misread_at(view, "rope", "kv_ring_1", step=0, layer=1, rank=2)
+
+
+@breaks("SP-2", "ring", "a later shift takes the cache of its own rank")
+def _(view: GraphView) -> GraphView:
+    read, shift = (one(view, name, step=0, layer=0, rank=2) for name in ("kv_read", "kv_ring_2"))
+    return drawn(view, [(read, shift, "kv")])
+
+
+@breaks("SP-2", "gather", "a gather takes what the norm makes")
+def _(view: GraphView) -> GraphView:
+    norm, gather = (one(view, name, step=0, layer=0, rank=2) for name in ("attention_norm", "kv_all_gather"))
+    return drawn(view, [(norm, gather, "data")])
+
+
+def misread_at(view: GraphView, source: str, target: str, **where: int) -> GraphView:
+    """Let an operator take, of the same rank, what ``source`` made in the layer before."""
+    ends = pick(view, target, **where)
+    edge = int(np.flatnonzero(edges(view, pick(view, source, **where), ends))[0])
+    column = view.source.copy()
+    column[edge] = one(view, source, **{**where, "layer": where["layer"] - 1})
+    return replace(view, source=column)
+
+
+@breaks("TP-8", "gather", "a rank's output goes into the sum of another SP rank")
+def _(view: GraphView) -> GraphView:
+    first, other = (
+        one(view, name, step=0, layer=0, rank=rank) for name, rank in (("o_proj", 0), ("o_proj_all_reduce", 2))
+    )
+    return drawn(view, [(first, other, "data")])
+
+
+def norms_less(rule: str, case: str, name: str, step: int) -> None:
+    """Let an operator leave out a half of what its rank has."""
+
+    @breaks(rule, case, f"{name} handles half of the tokens of {'a mixed' if step == 1 else 'its'} step")
+    def _(view: GraphView) -> GraphView:
+        return valued(view, pick(view, name, step=step, rank=1), "amount", lambda v: v / 2)
+
+
+for _name in ("attention_norm", "rope", "attention_add", "ffn_norm", "ffn_act", "ffn_add", "final_norm", "schedule"):
+    norms_less("TP-9", "wide", _name, 1)
+for _name in ("moe_norm", "aggregate", "moe_add"):
+    norms_less("TP-9", "experts", _name, 1)
+for _name in ("kv_b_proj", "kv_a_norm_rope"):
+    norms_less("SP-6", "latent", _name, 1)
+for _name in ("ffn_norm", "rope"):
+    norms_less("SP-6", "gather", _name, 0)
+norms_less("TP-9", "gather", "ffn_up", 3)
+
+
+@breaks("EP-2", "experts", "activations of experts leave out a half of their rows")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "expert_act", step=1, layer=0, rank=1), "amount", lambda v: v / 2)
+
+
+for _gather in ("ffn_act_all_gather", "attention_decode_all_gather"):
+
+    @breaks("TP-2", "columns", f"half of what a column split needs is put together: {_gather}")
+    def _(view: GraphView, name: str = _gather) -> GraphView:
+        return valued(view, [one(view, name, step=2, layer=0)], "amount", lambda v: v / 2)
+
+
+@breaks("PH-2", "wide", "attention takes five per cent more sequences than decode")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_decode", step=3, rank=1), "amount", lambda v: v * 1.05)
+
+
+@breaks("PH-5", "wide", "attention takes a part of a key more than there are")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "attention_decode", step=3, layer=0, rank=1), "attended", lambda v: v + 0.25)
+
+
+@breaks("EP-2", "experts", "experts are said to be chosen three at a time")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "expert_up", step=2, layer=0), top_k=3)
+
+
+@breaks("EP-6", "spread", "a layer is said to have other experts than the model")
+def _(view: GraphView) -> GraphView:
+    return changed(view, pick(view, "expert_down", step=2, layer=0), num_experts=16)
+
+
+def said(rule: str, case: str, what: str, name: str, **fields: object) -> None:
+    """Let an operator say something else of itself."""
+
+    @breaks(rule, case, what)
+    def _(view: GraphView) -> GraphView:
+        return changed(view, pick(view, name, step=2, layer=0, rank=1), **fields)
+
+
+said("TP-8", "wide", "a write of the cache is an all-reduce", "kv_write", op="all_reduce")
+said("TP-8", "wide", "an activation is an all-reduce", "ffn_act", op="all_reduce")
+said("TP-8", "wide", "an activation is half as wide as the model's", "ffn_act", width=48)
+said("TP-8", "wide", "a norm is said to be done by one rank, where all do the same", "ffn_norm", copies=1)
+said("TP-8", "wide", "a norm has heads", "ffn_norm", heads=2)
+said("TP-8", "wide", "attention reads keys and values as one", "attention_decode", shared_kv=True)
+said("TP-8", "wide", "a sum behind the FFN is said to be of attention", "ffn_down_all_reduce", module="attention")
+said("TP-5", "wide", "a sum behind attention is said to join ranks of experts", "o_proj_all_reduce", axis="expert_tp")
+said("TP-8", "experts", "tokens of experts on one rank are exchanged", "dispatch", op="all_to_all")
+
+
+@breaks("PH-3", "wide", "a step takes what the step before it made in its layers")
+def _(view: GraphView) -> GraphView:
+    made, norm = (one(view, name, step=step, layer=0, rank=1) for name, step in (("ffn_add", 2), ("attention_norm", 3)))
+    return drawn(view, [(made, norm, "data")])

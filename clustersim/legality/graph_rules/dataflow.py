@@ -23,6 +23,15 @@ def contains(ordered: Int64Array, wanted: Int64Array) -> BoolArray:
     return found
 
 
+def on_one_rank(view: GraphView) -> BoolArray:
+    """Return which edges have a rank that takes part at both ends."""
+    edge, rank = view.rows
+    both = view.takes_part(view.source[edge], rank) & view.takes_part(view.target[edge], rank)
+    found = np.zeros(len(view.source), bool)
+    found[edge[both]] = True
+    return found
+
+
 def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return (source, target, rank) of the dataflow between operators of one rank, stage and step.
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.graph_rules.dataflow import on_one_rank
 from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
@@ -37,10 +37,10 @@ def entering(view: GraphView, exposes: BoolArray, model: ModelSpec | None) -> Bo
     """
     source, target = view.source, view.target
     alike = view.within_step & (view.layer[source] == view.layer[target]) & (view.stage[source] == view.stage[target])
-    alike &= view.takes_part(target, view.rank[source]) & exposes[target]
+    alike &= on_one_rank(view) & exposes[target]
     if model is None:
         return np.asarray(alike, bool)
-    known = np.array([name in kinds_of(model) for name in view.names], bool)[view.name]
+    known = view.named(*kinds_of(model))
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
     made = view.named(*makers(model)) | (~known & ~joins)
     ring = view.mask(lambda node: node.op == "ring_shift")
@@ -122,10 +122,10 @@ def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFindin
     if view.model is None:
         return GraphFinding(looked_at=0)
     source, target = view.source, view.target
-    known = np.array([name in kinds_of(view.model) for name in view.names], bool)[view.name]
+    known = view.named(*kinds_of(view.model))
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
     behind = _behind(view, exposes)
-    alike = view.within_step & (view.layer[source] == view.layer[target]) & _share(view, source, target)
+    alike = view.within_step & (view.layer[source] == view.layer[target]) & on_one_rank(view)
     takes = view.named(*TAKERS) | exposes | (~known & ~joins)
     after = view.named("o_proj") | (joins & ~exposes) | (~known & ~joins)
     right = alike & np.where(behind[source], after[target], takes[target])
@@ -137,8 +137,3 @@ def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFindin
         return f"it takes what {place(view, int(source[edge]))} brought, which is for attention of that layer"
 
     return judged(view, 0, wrong, message, fix, target)
-
-
-def _share(view: GraphView, source: Int64Array, target: Int64Array) -> BoolArray:
-    """Return which pairs have a rank in common, of operators at least one of which is a collective."""
-    return view.takes_part(source, view.rank[target]) | view.takes_part(target, view.rank[source])

@@ -56,7 +56,7 @@ def hands_over(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFi
     if not transfers.any():
         return NOTHING
     stages = stages_of(model, plan)
-    known = np.array([name in kinds_of(model) for name in view.names], bool)[view.name]
+    known = view.named(*kinds_of(model))
     source, target, rank = contracted(view, transfers=True)
     sends, recvs = view.named("send"), view.named("recv")
     makes = _are(view, [(last_value(model, modules),) for modules in stages])

@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import all_ranks, complete
-from clustersim.legality.graph_rules.dataflow import contains, contracted
+from clustersim.legality.graph_rules.dataflow import contains, contracted, on_one_rank
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView, base_name
@@ -107,9 +107,8 @@ def _strangers(view: GraphView, plan: ParallelPlan) -> BoolArray:
     size = np.array([sizes.get(symbol.axis or "", 0) for symbol in view.symbols], np.int64)[view.symbol]
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS) & (view.size == size)
     source, target = view.source, view.target
-    shared = view.takes_part(source, view.rank[target]) | view.takes_part(target, view.rank[source])
     same_stage = view.rank[source] // plan.stage_ranks == view.rank[target] // plan.stage_ranks
-    found: BoolArray = (joins[source] | joins[target]) & ~shared & same_stage & (view.size[source] > 0)
+    found: BoolArray = (joins[source] | joins[target]) & ~on_one_rank(view) & same_stage & (view.size[source] > 0)
     return found & (view.size[target] > 0)
 
 
