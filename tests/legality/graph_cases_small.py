@@ -39,7 +39,7 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     "cut": (model(layers=6), ParallelPlan(pp=2, tp=2, stages=(Cut(layer=3, before="ffn"),))),
     "columns": (model(layers=5), ParallelPlan(tp=2, split=COLUMNS)),
 }
-"""``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; the others are as they say."""
+"""``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; others as they say."""
 
 
 @cache

@@ -21,7 +21,7 @@ from omissions import doubled, dropped
 from plans import EXPERTS, GQA, LATENT, model
 
 from clustersim.graph.batch import Chunk
-from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, OPS, STREAMS, Node
+from clustersim.graph.blueprint import EDGE_KINDS, OPS, STREAMS, Node
 from clustersim.graph.steps import DecodeToken
 from clustersim.legality.graph_reading import windows
 from clustersim.legality.graph_view import GraphView
@@ -33,7 +33,9 @@ from tests.laws.graph_cases import Case
 MOE: Final = replace(EXPERTS, num_shared_experts=1, shared_intermediate=24)
 WINDOW: Final = replace(GQA, sliding_window=4)
 MIXED: Final = model(layers=1).layers + model(WINDOW, MOE, layers=1).layers
-ROWS: Final = TensorSplit(ffn_up="rows", ffn_down="columns", attention_out="columns", lm_head="hidden", embedding="hidden")
+ROWS: Final = TensorSplit(
+    ffn_up="rows", ffn_down="columns", attention_out="columns", lm_head="hidden", embedding="hidden"
+)
 
 GRAPHS: Final[dict[str, tuple[ModelSpec, ParallelPlan]]] = {
     "dense": (model(layers=2), ParallelPlan(tp=2)),
@@ -201,11 +203,7 @@ def _of_members(view: GraphView, random: Random) -> Iterator[Made]:
     for label, node in _classes(view, random):
         at = random.choice(np.flatnonzero(view.member_node == node).tolist())
         kept = np.arange(len(view.member_node)) != at
-        columns = ("member_node", "member_rank", "member_position")
-        yield (
-            ("rank", "dropped", *label),
-            lambda kept=kept: replace(view, **{name: getattr(view, name)[kept] for name in columns}),
-        )
+        yield ("rank", "dropped", *label), lambda kept=kept: _kept(view, kept)
         absent = np.setdiff1d(np.arange(view.num_ranks), view.member_rank[view.member_node == node])
         if len(absent):
             other = random.choice(absent.tolist())
@@ -237,6 +235,11 @@ def _of_members(view: GraphView, random: Random) -> Iterator[Made]:
                         ),
                     ),
                 )
+
+
+def _kept(view: GraphView, members: Any) -> GraphView:
+    columns = ("member_node", "member_rank", "member_position")
+    return replace(view, **{name: getattr(view, name)[members] for name in columns})
 
 
 def _like(view: GraphView, node: int, random: Random) -> dict[str, int]:
@@ -427,9 +430,8 @@ def _of_keys(name: str, kind: str, random: Random) -> Iterator[Edit]:
                         ),
                     )  # type: ignore[misc]
         yield ("node", "dropped", operator), lambda d, at=at: _without(d, at)
-        yield ("node", "moved", operator), lambda d, at=at, to=random.randrange(len(found["nodes"])): d["nodes"].insert(
-            to, d["nodes"].pop(at)
-        )
+        to = random.randrange(len(found["nodes"]))
+        yield ("node", "moved", operator), lambda d, at=at, to=to: d["nodes"].insert(to, d["nodes"].pop(at))
 
 
 def _without(document: Document, at: int) -> None:
@@ -530,6 +532,3 @@ def _set(document: Document, place: tuple[Any, ...], value: Any) -> None:
     for key in place[:-1]:
         found = found[key]
     found[place[-1]] = value
-
-
-__all__ = ["COLLECTIVE_OPS", "GRAPHS", "WRITTEN", "Change", "document", "of_file", "of_view", "view_of"]
