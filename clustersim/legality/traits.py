@@ -25,6 +25,7 @@ _REPEATED: Final = (*NORMS, *ADDS, "q_a_norm", "kv_a_norm_rope", "schedule", "sa
 SHAPE: Final = ("n", "k")
 HEADS: Final = ("heads", "kv_heads", "qk_dim", "v_dim")
 EXPERTS: Final = ("experts", "num_experts", "top_k")
+_NO_OUTPUT: Final = ("schedule", "sample", "boundary", "kv_read")
 
 
 def elements_moved(name: str, layer: Layer | None, model: ModelSpec, plan: ParallelPlan) -> float | None:
@@ -113,4 +114,6 @@ def foreign_fields(name: str, op: str, layer: Layer | None) -> tuple[str, ...]:
     by_heads |= name == "kv_write" and layer is not None and layer.attention.kind != "mla"
     lacks: tuple[str, ...] = () if op in ("gemm", "grouped_gemm") else SHAPE
     lacks += () if by_heads else HEADS
+    lacks += ("width",) if name in _NO_OUTPUT else ()
+    lacks += () if name in CORES else ("variant", "shared_kv")
     return lacks + (() if op == "grouped_gemm" else EXPERTS)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.graph.blueprint import Node
+from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged
 from clustersim.legality.graph_rules.layouts import SPLIT, UNKNOWN, filled, layouts
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView, base_name
@@ -38,7 +38,7 @@ def shaped(view: GraphView, plan: ParallelPlan, model: ModelSpec, known: dict[st
     pairs, which = np.unique(view.symbol * width + view.layer + 1, return_inverse=True)
     told = [
         _odd(view.symbols[pair // width], _layer(model, pair % width), model, plan, view.unsaid_of(pair // width))
-        if base_name(view.symbols[pair // width]) in known
+        if base_name(view.symbols[pair // width]) in known or view.symbols[pair // width].op in COLLECTIVE_OPS
         else None
         for pair in pairs.tolist()
     ]
@@ -57,6 +57,8 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     for field in foreign_fields(name, node.op, layer):
         if field not in unsaid and getattr(node, field):
             return f"its {field} is {getattr(node, field)}, where {name} has none"
+    if node.op in COLLECTIVE_OPS and node.copies != 1 and "copies" not in unsaid:
+        return f"{node.copies} ranks are said to do the same, where a collective takes place once"
     a = layer.attention if layer is not None else None
     if a is not None and "shared_kv" not in unsaid and node.shared_kv != is_absorbed(name, a):
         return f"it is said to read keys and values {'as one' if node.shared_kv else 'apart'}"
