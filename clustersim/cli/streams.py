@@ -6,10 +6,7 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any
 
 
 class _Forgiving(io.RawIOBase):
@@ -24,7 +21,7 @@ class _Forgiving(io.RawIOBase):
     def isatty(self) -> bool:
         return os.isatty(2)
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         left = memoryview(data).cast("B")
         size = len(left)
         with suppress(OSError):
