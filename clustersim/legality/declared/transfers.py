@@ -8,7 +8,7 @@ takes less, and takes longer only where something else may be on a link of its r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -39,8 +39,9 @@ class Ways:
     ----------
     fixed_s, ramp_s, half_s, byte_s : float arrays of shape (pairs,)
         What no byte takes, with the engine's launch where it has one; the ramp; and what a byte takes.
-    shared : int64 array of shape (pairs,)
-        What else may be on a link of the route at the same time: ``NOTHING_ELSE``, ``MOVES`` of K/V, or ``ANYTHING``.
+    meets : callable
+        Position → what else may be on a link of the route at the same time: ``NOTHING_ELSE``, ``MOVES`` of K/V, or
+        ``ANYTHING``.
     weak : tuple of (int, int, float array)
         Between two instants, what a byte takes over links as they are then.
     """
@@ -49,7 +50,7 @@ class Ways:
     ramp_s: FloatArray
     half_s: FloatArray
     byte_s: FloatArray
-    shared: Int64Array
+    meets: Callable[[int], int]
     weak: tuple[Window, ...] = ()
 
     def ns(self, pair: Int64Array, carried: Int64Array, byte_s: FloatArray | None = None) -> FloatArray:
@@ -59,30 +60,39 @@ class Ways:
         return found * NS_PER_S
 
     def bounds(
-        self, pair: Int64Array, carried: Int64Array, told: Int64Array, end: Int64Array, apart: BoolArray | None = None
+        self, pair: Int64Array, carried: Int64Array, times: tuple[Int64Array, ...], apart: BoolArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return what transfers take at least and at most, ns, not rounded.
 
         Parameters
         ----------
         pair, carried : int64 arrays
-        told : int64 array
-            When it was settled how weak the links are for each; where it shares them, its share counts as it is.
-        end : int64 array
-            When each ended.
+        times : tuple of int64 arrays
+            When it was settled how weak the links are for each, and its start and end; where it shares links, these
+            count as they are.
         apart : bool array, optional
             Which are under way when no other move of K/V is.
         """
+        told, start, end = times
         alone = self.ns(pair, carried)
-        least, shared = alone.copy(), self.shared[pair] > NOTHING_ELSE
-        if apart is not None:
-            shared &= ~(apart & (self.shared[pair] == MOVES))
+        least, weaker = alone.copy(), np.zeros(len(pair), bool)
         for since, until, byte_s in self.weak:
             strained = (told >= since) & (told < until)
             longer = np.maximum(alone, self.ns(pair, carried, byte_s))
             alone = np.where(strained, longer, alone)
-            least = np.where(strained & (~shared | (end <= until)), longer, least)
-        return least, np.where(shared, np.inf, alone)
+            least = np.where(strained & (end <= until), longer, least)
+            weaker |= strained & (end > until)
+        shared = np.zeros(len(pair), bool)
+        asked = np.flatnonzero(weaker | (end - start > alone))  # of others it makes no difference
+        shared[asked] = self._shares(pair[asked], np.zeros(len(asked), bool) if apart is None else apart[asked])
+        return np.where(weaker & ~shared, alone, least), np.where(shared, np.inf, alone)
+
+    def _shares(self, pair: Int64Array, apart: BoolArray) -> BoolArray:
+        """Return which transfers may meet anything on their routes."""
+        distinct, of = np.unique(pair, return_inverse=True)
+        meets = np.array([self.meets(one) for one in distinct.tolist()], np.int64)[of.reshape(-1)]
+        found: BoolArray = (meets > NOTHING_ELSE) & ~(apart & (meets == MOVES))
+        return found
 
 
 class Carriage:
@@ -125,13 +135,12 @@ class Carriage:
             narrowest = [float(capacity[list(route)].min(initial=np.inf)) for route in routes]
             return 1.0 / (efficiency * np.array(narrowest, np.float64))
 
-        shared = [self._meets((kind, *pair), route) for pair, route in zip(listed, routes, strict=True)]
         return Ways(
             fixed_s=fixed_s + launch_s,
             ramp_s=ramp_s,
             half_s=half_s,
             byte_s=byte_s(self.setting.topology.link_capacity),
-            shared=np.array(shared, np.int64),
+            meets=lambda at: self._meets((kind, *listed[at]), routes[at]),
             weak=tuple((since, until, byte_s(left)) for since, until, left in windows(self.setting)),
         )
 

@@ -34,7 +34,9 @@ def outputs(reading: Reading) -> Finding:
     if carriage is None:
         return lacking("what sends take (no routes were declared)")
     starts, ends, _ = sends(tables, passes)
-    places, ranks = np.nonzero(ends > 0)
+    known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
+    known &= passes.stage < given.pp
+    places, ranks = np.nonzero((ends > 0) & known[:, None])
     start, end = starts[places, ranks], ends[places, ranks]
     number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
     return _timed(
@@ -126,7 +128,7 @@ def _timed(
 ) -> Finding:
     """Judge how long transfers take; ``told`` is bytes, when it was settled how links are, start and end of each."""
     carried, settled, start, end = told
-    least, most = ways.bounds(pair, carried, settled, end, apart)
+    least, most = ways.bounds(pair, carried, (settled, start, end), apart)
     took = end - start
     findings = [
         judged(
