@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from clustersim.legality.audit import check_history
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.swaps import Swaps
 from clustersim.run import simulate as run_simulate
-from clustersim.run.audit import audit_run
+from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.proof import prove_scenario
 from clustersim.run.simulate import simulate
 from clustersim.timeline.tables import ALL_LAYERS
@@ -152,3 +153,13 @@ def test_audit_finds_copies_of_an_sp_rank_that_does_not_keep_the_sequence(monkey
 
     monkeypatch.setattr(Swaps, "begin", beside)
     assert "DP-2" in {found.rule for found in audit_run(simulate(scenario_of(SWAPPED))).violations}
+
+
+@pytest.mark.parametrize("column", ["replica", "request", "time_ns", "owner"])
+def test_audit_finds_an_sp_rank_that_is_told_of_another_admission(column):
+    history = history_of_run(simulate(scenario_of(SEGMENTS)))
+    assert history.folded is not None
+    values = history.folded.owners[column].copy()
+    values[0] += 1
+    told = replace(history.folded, owners={**history.folded.owners, column: values})
+    assert "DP-2" in {found.rule for found in check_history(replace(history, folded=told)).violations}
