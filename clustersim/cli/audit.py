@@ -9,11 +9,12 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.audit_run import audit_run_directory
-from clustersim.cli.status import ILLEGAL
+from clustersim.cli.status import STATUS
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
+from clustersim.legality.relevance_of_histories import demanded_of
 from clustersim.legality.rule import Verdict
 from clustersim.run.audit import violation_line
 from clustersim.run.foreign_given import KEYS
@@ -61,10 +62,10 @@ def audit(
     each request came to the same. --again says whether simulating once more gives the same timeline; only that
     runs a scheduler or router of the run's own, and only with --allow-code.
 
-    Exit status 0: legal, no rule that had something to look at is broken; rules that had nothing to look at are
-    named as not checkable. 1: illegal, a rule is broken or a file says something else than the timeline; or not
-    checkable, no rule had anything to look at. 2: something can't be read, can't be what a run wrote, or is not
-    comparable.
+    Exit status 0: legal, no rule is broken, and of tables each that what is declared makes relevant had something to
+    look at; others that had nothing are named as not checkable. 1: illegal, a rule is broken or a file says something
+    else than the timeline. 2: something can't be read, can't be what a run wrote, or is not comparable. 3: not
+    checkable, a rule that should look at the tables found nothing; what would make it checkable is told.
     """
     if len(recorded) == 1 and recorded[0].is_dir():
         if given:
@@ -73,13 +74,14 @@ def audit(
     else:
         if other is not None or again is not None:
             raise InputError(Problem(message="--against and --again need a run directory, not tables"))
-        verdict, compared = check_history(read_history(recorded, given)), []
+        history = read_history(recorded, given)
+        verdict, compared = demanded_of(history, check_history(history)), []
     if as_json:
         print_json(verdict.as_json() | ({"compared": compared} if compared else {}))
     else:
         click.echo("\n".join((*verdict_lines(verdict, _name(recorded), many=len(recorded) > 1), *compared)))
-    if verdict.verdict != "legal":
-        ctx.exit(ILLEGAL)
+    if status := STATUS[verdict.verdict]:
+        ctx.exit(status)
 
 
 def _name(recorded: Sequence[Path]) -> str:
@@ -98,10 +100,16 @@ def verdict_lines(verdict: Verdict, name: str, *, many: bool = False) -> Iterato
     if verdict.violations:
         broken = dict.fromkeys(violation.rule for violation in verdict.violations)
         yield f"illegal: {name} {'break' if many else 'breaks'} {counted(len(broken), 'rule')}"
-    elif looked:
+    elif not looked:
+        yield f"not checkable: no rule had anything to look at in {name}"
+    elif verdict.verdict == "legal":
         yield f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
     else:
-        yield f"not checkable: no rule had anything to look at in {name}"
+        missed = [rule.id for rule in verdict.rules if rule.is_missed]
+        text = f"not checkable: {counted(looked, 'rule')} found nothing wrong with {name}, and {len(missed)} that "
+        yield f"{text}should look at {'them' if many else 'it'} can't: {', '.join(missed)}"
+    for words, rules in verdict.needs.items():
+        yield f"to make {', '.join(rules)} checkable: {words}"
     for violation in verdict.violations:
         yield violation_line(violation)
     if silent:

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from clustersim.cli.graph_check import GRAPH_SUFFIX, TABLE_SUFFIXES, check_graph_file
-from clustersim.cli.status import ILLEGAL, problems_text
+from clustersim.cli.graph_check import TABLE_SUFFIXES, check_graph_file
+from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.mending import ALONE
 from clustersim.legality.rule import Verdict
 from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
+from clustersim.run.graph_file import GRAPH_SUFFIXES
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
 from clustersim.run.proposals import MOST_OFFERED
@@ -38,30 +39,40 @@ def audit_command() -> click.Command:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--fix", is_flag=True, help="Write the nearest legal scenario.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where to [NAME.legal.yaml beside SCENARIO].")
+@click.option("--names", help="Of a step graph: patterns of its names, a file or one that ships.")
 @click.pass_context
 def check(
-    ctx: click.Context, scenario: str, overrides: tuple[str, ...], as_json: bool, fix: bool, out: Path | None
+    ctx: click.Context,
+    scenario: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    fix: bool,
+    out: Path | None,
+    names: str | None,
 ) -> None:
     """Check that the plan of SCENARIO (a path, or the name of one that ships) is legal, and what it expands to.
 
     A legal plan is expanded: to a prefill, a mixed and several decode steps, one after the other, whose graphs are
-    checked as well. SCENARIO may also be a step graph itself, NAME.json as `clustersim graph` writes it, or one
-    table of spans, facts or steps, NAME.csv or NAME.parquet (several of them, and what they were made under:
-    `clustersim audit`).
+    checked as well. SCENARIO may also be a step graph itself, NAME.json, .graphml, .dot or .gv, of `clustersim graph`
+    or of another program, whose names --names maps to those of step graphs; or one table of spans, facts or steps,
+    NAME.csv or NAME.parquet (several of them, and what they were made under: `clustersim audit`).
 
     Prints every violation with the rule that it breaks and what would be legal; of a legal scenario that `run`
     refuses, why. --fix writes the nearest legal scenario: fewest changed fields, each with the rule that asks for it;
     a file that is there already is overwritten only when --out names it. Exit status 0: legal, or a legal one was
-    written, 1: illegal, 2: the scenario can't be read.
+    written, 1: illegal, 2: the scenario can't be read, 3: not checkable, a rule that the declared plan makes relevant
+    found nothing to look at.
     """
     if out is not None and not fix:
         raise click.UsageError("--out says where --fix writes; add --fix")
-    if scenario.endswith(GRAPH_SUFFIX):
+    if scenario.endswith(GRAPH_SUFFIXES):
         if fix:
             raise click.UsageError("--fix changes a scenario, and a step graph is none")
-        if check_graph_file(scenario, overrides, as_json=as_json).verdict != "legal":
-            ctx.exit(ILLEGAL)
+        if status := STATUS[check_graph_file(scenario, overrides, names, as_json=as_json).verdict]:
+            ctx.exit(status)
         return
+    if names is not None:
+        raise click.UsageError("--names is for step graphs: NAME.json, .graphml, .dot or .gv")
     if scenario.endswith(TABLE_SUFFIXES):
         if fix or overrides:
             raise click.UsageError("a table of what happened has no values to change; see clustersim audit --given")
@@ -100,8 +111,8 @@ def check(
     elif not as_json and _needs_several(verdict):
         lines.append(_together(scenario, _nearest(loaded, verdict, alternatives=1)))
     print_json(document) if as_json else click.echo("\n".join(lines))
-    if verdict.verdict != "legal" and written is None:
-        ctx.exit(ILLEGAL)
+    if written is None and (status := STATUS[verdict.verdict]):
+        ctx.exit(status)
 
 
 def _unable(scenario: Scenario, verdict: Verdict) -> tuple[Problem, ...]:

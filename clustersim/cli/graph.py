@@ -112,15 +112,9 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
         whose = {} if together else {"replica": replica}
         about: Mapping[str, Any] = {
             "title": f"{title}: {words}", "scenario": scenario.name, **whose, "devices": devices,
+            "plan": plan_facts(plan), "model": model_facts(scenario.model), "precision": asdict(scenario.precision),
         }  # fmt: skip
-        if target.suffix == ".json":
-            about = {
-                **about,
-                "plan": plan_facts(plan),
-                "model": model_facts(scenario.model),
-                "precision": asdict(scenario.precision),
-            }
-            about = about if stage is None else {**about, "stages": [stage]}
+        about = about if stage is None else {**about, "stages": [stage]}
         text = WRITERS[target.suffix](priced, about)
     with written_whole(target) as beside:
         beside.write_text(text, encoding="utf-8")

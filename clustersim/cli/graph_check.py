@@ -1,4 +1,4 @@
-"""What ``clustersim check`` says of a step graph in a JSON file."""
+"""What ``clustersim check`` says of a step graph in a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from clustersim import inputs
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_headline, graph_at, left_out_line
+from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_json, foreign_lines
+from clustersim.run.graph_file import GRAPH_SUFFIXES, graph_at
 from clustersim.run.graph_legality import violation_line
 
-GRAPH_SUFFIX: Final = ".json"
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
 
 
@@ -30,7 +30,7 @@ def refuse_graph(name: str) -> None:
     suffix = Path(name).suffix
     if suffix in TABLE_SUFFIXES:
         message = "is a table of what happened, for clustersim audit"
-    elif suffix == GRAPH_SUFFIX and _has_nodes(Path(name)):
+    elif suffix in GRAPH_SUFFIXES and (suffix != ".json" or _has_nodes(Path(name))):
         message = "is a step graph, for clustersim check"
     else:
         return
@@ -46,22 +46,22 @@ def _has_nodes(path: Path) -> bool:
     return isinstance(found, dict) and "nodes" in found
 
 
-def check_graph_file(name: str, overrides: tuple[str, ...], *, as_json: bool) -> Verdict:
+def check_graph_file(name: str, overrides: tuple[str, ...], names: str | None, *, as_json: bool) -> Verdict:
     """Check a step graph in a file, and print what was found."""
     if overrides:
         raise InputError(Problem(path="--set", message=f"{name} is a step graph, which has no values to change"))
-    graph = graph_at(Path(name))
+    graph = graph_at(Path(name), names)
     verdict = check_read(graph)
     if as_json:
         at = {"file": name, "line": None, "column": None}
         violations = [{**violation.as_json(), **at} for violation in verdict.violations]
-        print_json(verdict.as_json() | {"violations": violations})
+        print_json(foreign_json(graph, verdict) | {"violations": violations})
     else:
         click.echo(foreign_headline(name, verdict))
         for violation in verdict.violations:
             click.echo(violation_line(violation))
-        if (missing := left_out_line(graph)) is not None:
-            click.echo(missing)
+        for line in foreign_lines(graph, verdict):
+            click.echo(line)
         if verdict.violations:
             click.echo("What a rule says, and why: clustersim rules ID")
     return verdict

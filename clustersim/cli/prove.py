@@ -7,7 +7,7 @@ import click
 from clustersim.cli import options
 from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.limits import memory_and_time
-from clustersim.cli.status import ILLEGAL, problems_text
+from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted
 from clustersim.limits import Limits
@@ -47,7 +47,7 @@ def prove(
     program, in that of a recorded timeline, and in random legal orders. Logits and greedy tokens must be those of the
     unsharded model. The steps are decided by a scheduler of ours: one of SCENARIO's own is not needed, and only with
     --allow-code is it made, to see that it can be. Exit status 0: they are, 1: they are not, or the plan is illegal,
-    2: the scenario can't be read.
+    2: the scenario can't be read, 3: nothing of it can be executed.
     """
     refuse_graph(scenario)
     loaded = load(scenario, overrides, allow_code=allow_code)
@@ -61,8 +61,8 @@ def prove(
         click.echo(problems_text([problem(loaded, violation) for violation in found.verdict.violations]))
     else:
         _show(loaded, found, found.proof)
-    if found.verdict.verdict != "legal":
-        ctx.exit(ILLEGAL)
+    if status := STATUS[found.verdict.verdict]:
+        ctx.exit(status)
 
 
 def _plans(plan: ParallelPlan, decode: ParallelPlan | None) -> dict[str, str]:

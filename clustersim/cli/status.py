@@ -1,8 +1,8 @@
 """How a command ends: what it raised as text on stderr, and an exit status.
 
 0 done and legal · 1 illegal, or an ``expect`` that failed · 2 unusable input, or files and memory that the machine
-does not give · 70 a defect of clustersim · 130 interrupted · 141 the reader of stdout went away · 129, 143 asked to end
-by SIGHUP, SIGTERM.
+does not give · 3 not checkable: nothing is wrong, and not all that should be looked at could be · 70 a defect of
+clustersim · 130 interrupted · 141 the reader of stdout went away · 129, 143 asked to end by SIGHUP, SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ from clustersim.errors import (
     Problem,
 )
 from clustersim.inputs import line_of
+from clustersim.legality.rule import Answer
 
 ILLEGAL: Final = 1
 UNUSABLE_INPUT: Final = 2
+NOT_CHECKABLE: Final = 3
+STATUS: Final[Mapping[Answer, int]] = {"legal": 0, "illegal": ILLEGAL, "not_checkable": NOT_CHECKABLE}
+"""Verdict → exit status."""
 DEFECT: Final = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE: Final = 141  # 128 + SIGPIPE

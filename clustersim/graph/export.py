@@ -1,6 +1,7 @@
-"""The step graph in other programs' formats: networkx, GraphML, DOT, and the JSON that clustersim reads back.
+"""The step graph in other programs' formats: networkx, and JSON, GraphML and DOT, which clustersim reads back.
 
-The JSON (format 1) is described in :mod:`clustersim.graph.foreign`, which reads it.
+The JSON (format 1) is described in :mod:`clustersim.graph.foreign`, which reads it. In the others what is no text or
+number is JSON in a text.
 """
 
 from __future__ import annotations
@@ -91,22 +92,29 @@ def edges_of(priced: PricedGraph) -> Iterator[dict[str, Any]]:
         yield {"source": source, "target": target, "kind": EDGE_KINDS[kind]}
 
 
+def plain_facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node but for its id as numbers and texts, without what it lacks.
+
+    Ranks are ``"0,1"``; amounts are split into ``amount``, ``amount_of``, ``terms`` and ``least``, the latter in JSON.
+    """
+    attributes = {key: value for key, value in found.items() if key not in ("id", "amount") and value is not None}
+    attributes["ranks"] = ",".join(map(str, found["ranks"]))
+    if (amount := found.get("amount")) is not None:
+        attributes |= {"amount": amount["value"], "amount_of": amount["of"]}
+        attributes |= {key: _json(amount[key]) for key in ("terms", "least") if key in amount}
+    return attributes
+
+
 def to_networkx(priced: PricedGraph) -> networkx.MultiDiGraph:
     """Return the graph for networkx: vertices are ids, the key of an edge is its kind.
 
-    Attributes are numbers and texts only, so that every format of networkx can write them: ranks are ``"0,1"``,
-    amounts are split into ``amount`` and ``amount_of``, and what a node lacks is left out.
+    Attributes are numbers and texts only, so that every format of networkx can write them: see :func:`plain_facts`.
     """
     import networkx as nx
 
     graph = nx.MultiDiGraph()
     for found in nodes_of(priced):
-        position, amount = found.pop("id"), found.pop("amount", None)
-        attributes = {key: value for key, value in found.items() if value is not None}
-        attributes["ranks"] = ",".join(map(str, found["ranks"]))
-        if amount is not None:
-            attributes |= {"amount": amount["value"], "amount_of": amount["of"]}
-        graph.add_node(position, **attributes)
+        graph.add_node(found["id"], **plain_facts(found))
     for edge in edges_of(priced):
         graph.add_edge(edge["source"], edge["target"], key=edge["kind"], kind=edge["kind"])
     return graph
@@ -117,15 +125,16 @@ def graphml_text(priced: PricedGraph, about: Mapping[str, Any]) -> str:
     import networkx as nx
 
     graph = to_networkx(priced)
-    graph.graph.update({key: str(value) for key, value in about.items()})
+    graph.graph.update(_head(priced, about))
     target = io.BytesIO()
     nx.write_graphml_xml(graph, target, prettyprint=True)
     return target.getvalue().decode("utf-8")
 
 
 def dot_text(priced: PricedGraph, about: Mapping[str, Any]) -> str:
-    """Return the graph in the DOT language of Graphviz, a cluster per stage."""
+    """Return the graph in the DOT language of Graphviz, a cluster per stage, with ``about`` as attributes."""
     lines = ["digraph step {", f"  label={_quoted(about.get('title', 'step graph'))}; labelloc=t; rankdir=TB;"]
+    lines += [f"  {key}={_quoted(text)};" for key, text in _head(priced, about).items()]
     lines.append('  node [shape=box, fontname="sans-serif", fontsize=10];')
     stages: dict[int, list[str]] = {}
     for found in nodes_of(priced):
@@ -133,7 +142,7 @@ def dot_text(priced: PricedGraph, about: Mapping[str, Any]) -> str:
     for stage, nodes in stages.items():
         lines += [f"  subgraph cluster_stage_{stage} {{", f'    label="stage {stage}";', *nodes, "  }"]
     for edge in edges_of(priced):
-        lines.append(f"  {edge['source']} -> {edge['target']} [{_EDGE_STYLE[edge['kind']]}];")
+        lines.append(f"  {edge['source']} -> {edge['target']} [kind={edge['kind']}, {_EDGE_STYLE[edge['kind']]}];")
     return "\n".join([*lines, "}", ""])
 
 
@@ -145,7 +154,14 @@ def _dot_attributes(found: Mapping[str, Any]) -> str:
         label.append(f"{found['duration_ns'] / 1e3:.1f} us")
     shape = ", shape=ellipse" if found["stream"] is None else ""
     tooltip = ", ".join(f"{key} {value}" for key, value in found.items() if key not in ("name", "amount"))
-    return f"label={_quoted(chr(10).join(label))}, tooltip={_quoted(tooltip)}{shape}"
+    facts = ", ".join(f"{key}={_quoted(value)}" for key, value in plain_facts(found).items())
+    return f"label={_quoted(chr(10).join(label))}, tooltip={_quoted(tooltip)}{shape}, {facts}"
+
+
+def _head(priced: PricedGraph, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a graph is of, as texts: those of ``about`` as they are, all else in JSON."""
+    head = {"format": FORMAT, "step": batch_facts(priced.batch), "plan": plan_facts(priced.plan), **about}
+    return {key: value if isinstance(value, str) else _json(value) for key, value in head.items()}
 
 
 def _quoted(text: object) -> str:

@@ -34,11 +34,12 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, HOST_OPS, OPS
 from clustersim.graph.declared import DeclarationReader
 from clustersim.graph.export import FORMAT
 from clustersim.graph.implied import implied_axis, implied_kind, implied_stage, is_outside_layers
+from clustersim.graph.naming import Naming
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 
-_TOP: Final = (
+TOP_KEYS: Final = (
     "format",
     "title",
     "scenario",
@@ -56,7 +57,7 @@ _COLUMNS: Final = {"layer": int | None, "stage": int, "unit": int}
 _HINTS: Final = get_type_hints(Node)
 _OWN: Final = ("name", "op", "amount", "least", "loads", "stream")
 _PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in _OWN)
-_NODE_KEYS: Final = (
+NODE_KEYS: Final = (
     "id", "name", "op", "ranks", "stream", "amount", *_PLAIN, *_COLUMNS, "flops", "bytes", "duration_ns",
 )  # fmt: skip
 _FEATURES: Final = tuple(features_of(StepBatch(chunks=(Chunk(request=0, start=0, count=1),)), SequencePlan()))
@@ -84,6 +85,8 @@ class ForeignGraph:
         What the document says of :data:`FIGURES`, NaN where it says nothing.
     stages : tuple of int or None
         The stages that the graph shows, where these are not all of the plan's.
+    naming : Naming or None
+        What became of the names of its nodes, where somebody else gave them.
     """
 
     graph: StepGraph
@@ -95,6 +98,7 @@ class ForeignGraph:
     unsaid: tuple[frozenset[str], ...]
     figures: FloatArray
     stages: tuple[int, ...] | None = None
+    naming: Naming | None = None
 
 
 def graph_from_json(document: Mapping[str, Any], file: str | None = None) -> StepGraph:
@@ -118,7 +122,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
         With every problem: unknown keys and operators, values of the wrong type, edges from or to nowhere.
     """
     reading = _Reading(file)
-    top = reading.mapping(document, _TOP, "")
+    top = reading.mapping(document, TOP_KEYS, "")
     if top and (type(top.get("format")) is not int or top["format"] != FORMAT):
         reading.unexpected("format", str(FORMAT), top.get("format"))
     batch = reading.batch(top["step"]) if top.get("step") is not None else None
@@ -151,7 +155,7 @@ class _Reading(DeclarationReader):
         rows: list[tuple[int, ...]] = []
         for at, found in enumerate(self.items(top.get("nodes"), "nodes")):
             path = f"nodes[{at}]"
-            known = self.mapping(found, _NODE_KEYS, path)
+            known = self.mapping(found, NODE_KEYS, path)
             self.identity(known.get("id"), path, ids, at)
             node = self.node(known, path)
             self.figures.append(self.said_figures(known, path))
@@ -165,7 +169,7 @@ class _Reading(DeclarationReader):
             )
             if node is None or self.problems:
                 continue
-            unsaid = {key for key in _NODE_KEYS if key not in known}
+            unsaid = {key for key in NODE_KEYS if key not in known}
             node, stage = self.implied(node, ranks, stage, plan, unsaid)
             nodes.append(node)
             stream = -1 if node.is_structural else STREAMS.index(node.stream)

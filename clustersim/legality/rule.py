@@ -92,17 +92,26 @@ class Violation:
 class LookedAt:
     """How much a rule found to look at, at one level; 0 means that it can't say anything.
 
-    ``lacks`` names, in words, parts of the rule that the record can't tell.
+    ``lacks`` names, in words, what the record can't tell of the rule, or what would make it checkable. ``relevant``
+    says whether it must have looked at something, since the declared plan makes it relevant; None: nobody asked
+    (:mod:`clustersim.legality.relevance`).
     """
 
     id: str
     level: Level
     looked_at: int
     lacks: tuple[str, ...] = ()
+    relevant: bool | None = None
 
-    def as_json(self) -> dict[str, str | int]:
+    @property
+    def is_missed(self) -> bool:
+        """Whether it should have looked at something and could not."""
+        return bool(self.relevant) and not self.looked_at
+
+    def as_json(self) -> dict[str, Any]:
         """Return it as the contract of ``check --json`` has it."""
-        return {"id": self.id, "level": self.level, "looked_at": self.looked_at}
+        found: dict[str, Any] = {"id": self.id, "level": self.level, "looked_at": self.looked_at}
+        return found if self.relevant is None else {**found, "relevant": self.relevant, "lacks": list(self.lacks)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +123,21 @@ class Verdict:
 
     @property
     def verdict(self) -> Answer:
-        """``illegal`` with any violation; ``not_checkable`` when no rule had anything to look at."""
+        """``illegal`` with any violation; ``not_checkable`` when a relevant rule, or each rule, looked at nothing."""
         if self.violations:
             return "illegal"
+        if any(rule.is_missed for rule in self.rules):
+            return "not_checkable"
         return "legal" if any(rule.looked_at for rule in self.rules) else "not_checkable"
+
+    @property
+    def needs(self) -> dict[str, list[str]]:
+        """Where nothing is illegal: what would make relevant rules checkable that looked at nothing → these rules."""
+        found: dict[str, list[str]] = {}
+        for rule in self.rules if not self.violations else ():
+            for words in rule.lacks if rule.is_missed else ():
+                found.setdefault(words, []).append(rule.id)
+        return found
 
     def of(self, rule: str, level: Level = "P") -> Answer:
         """Return what one rule answers at one level."""

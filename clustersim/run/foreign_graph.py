@@ -1,181 +1,95 @@
-"""Whether a step graph in a file is legal, whoever wrote it, and whether it goes together with what it declares."""
+"""Whether a step graph in a file is legal, whoever wrote it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from clustersim import inputs
-from clustersim.errors import InputError, Problem
-from clustersim.graph.foreign import ForeignGraph, read_graph
-from clustersim.graph.json_text import located, parsed
+from clustersim.graph.foreign import ForeignGraph
 from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.deployment import counted
-from clustersim.legality.graph_reading import disagreements, view_of_foreign
+from clustersim.legality.doubts import declared_of, doubts_of, lacks_of
+from clustersim.legality.graph_reading import view_of_foreign
+from clustersim.legality.merging.merge import merged
+from clustersim.legality.relevance import demanded, relevant_to
 from clustersim.legality.rule import Verdict, together
-from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.legality.unsaid import left_out
-from clustersim.model.architecture import ModelSpec, Moe
-from clustersim.plan.parallel import ParallelPlan
+from clustersim.run.graph_file import graph_at
 from clustersim.run.graph_legality import graph_headline
-from clustersim.units import plural
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
 
-MOST_NUMBERED: Final = 2**20
-"""More layers, stages or ranks are a slip of the pen."""
 
-
-def check_foreign(path: Path) -> Verdict:
-    """Check a step graph in a JSON file that clustersim or another program wrote.
+def check_foreign(path: Path, names: str | None = None) -> Verdict:
+    """Check a step graph in a file that clustersim or another program wrote.
 
     Where it names its plan and its model, the plan is checked first, as of a cluster that is large enough.
 
     Raises
     ------
     InputError
-        When the file can't be read, is no graph of format 1, or contradicts itself.
+        When the file can't be read, is no graph, or contradicts itself.
     """
-    return check_read(graph_at(path))
-
-
-def graph_at(path: Path) -> ForeignGraph:
-    """Read a step graph in a file; see :func:`check_foreign` for the errors."""
-    return graph_in(inputs.read_text(path, most=inputs.TEXT_BYTES), str(path))
-
-
-def graph_in(text: str, file: str) -> ForeignGraph:
-    """Read a step graph that is a JSON text; see :func:`check_foreign` for the errors."""
-    try:
-        found = read_graph(_document(text, file), file)
-        problems = [replace(problem, file=file) for problem in contradictions(found)]
-        if problems:
-            raise InputError(problems)
-    except InputError as error:
-        raise InputError(located(error.problems, text)) from None
-    return found
+    return check_read(graph_at(path, names))
 
 
 def check_read(found: ForeignGraph) -> Verdict:
-    """Check a graph that was read, and its plan where it names that and its model."""
-    if found.declared is None or found.model is None:
-        return check_graph(view_of_foreign(found))
+    """Check a graph that was read, and its plan where it names that and its model.
+
+    It is legal only where every rule that its plan makes relevant looked at something.
+    """
+    first = _of_the_plan(found)
+    if first is not None and first.violations:
+        return first
+    merging = merged(found)
+    doubts = doubts_of(merging)
+    verdict = check_graph(view_of_foreign(merging.graph), without=tuple(doubts))
+    verdict = replace(verdict, violations=(*merging.violations, *verdict.violations))
+    levels = [verdict] if first is None else [first, verdict]
+    return demanded(
+        together(levels), relevant_to(declared_of(merging.graph)), lambda entry: lacks_of(entry, merging.graph, doubts)
+    )
+
+
+def _of_the_plan(found: ForeignGraph) -> Verdict | None:
     plan = found.declared
+    if plan is None or found.model is None:
+        return None
     placed = max(plan.placement or (0,)) + 1
-    first = check_plan(
+    return check_plan(
         plan=plan, model=found.model, num_devices=max(plan.world, placed), memory_bytes=ENOUGH_BYTES,
         precision=found.precision, cluster="a cluster that is large enough",
     )  # fmt: skip
-    return first if first.verdict == "illegal" else together([first, check_graph(view_of_foreign(found))])
-
-
-def contradictions(found: ForeignGraph) -> list[Problem]:
-    """Return what of a graph from outside does not go together with its own plan, step or model."""
-    problems = [*_of_numbers(found), *_of_plan(found), *_of_step(found)]
-    if not problems and found.batch is not None:
-        problems += [Problem(path=path, message=message) for path, message in disagreements(found)]
-    return problems
-
-
-def _of_numbers(found: ForeignGraph) -> Iterator[Problem]:
-    """Layers, stages and ranks that are no numbers of these, or more than model and plan have."""
-    graph, plan, model = found.graph, found.plan, found.model
-    ranks = np.array([max(group) for group in graph.groups], np.int64)[graph.group]
-    limits = (
-        ("layer", graph.layer, len(model.layers) if model is not None else MOST_NUMBERED, "model"),
-        ("stage", graph.stage, plan.pp if plan is not None else MOST_NUMBERED, "plan"),
-        ("rank", ranks, MOST_NUMBERED, "plan"),
-    )
-    for name, column, most, owner in limits:
-        at = int(np.argmax(column))
-        if column[at] < most:
-            continue
-        path = f"nodes[{at}].{'ranks' if name == 'rank' else name}"
-        if most >= MOST_NUMBERED:
-            yield Problem(path=path, message=f"{name} {column[at]} is too large; number them from 0")
-        else:
-            yield Problem(path=path, message=f"{name} {column[at]}, but the {owner} has {counted(most, name)}")
-
-
-def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
-    """Degrees that no plan has, and replicas that share experts and have several stages or split prompts."""
-    plan = found.declared
-    if plan is None:
-        return
-    degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
-    zeros = [name for name, degree in degrees.items() if degree < 1]
-    yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
-    if plan.sp.degree > MOST_SEGMENTS:
-        yield Problem(path="plan.sp.degree", message=f"{plan.sp.degree} is too large; use at most {MOST_SEGMENTS}")
-    elif plan.world > MOST_NUMBERED:
-        yield Problem(path="plan", message=f"{plan.world:,} ranks are too many; use at most {MOST_NUMBERED:,}")
-    elif max(plan.placement or (0,)) > MOST_NUMBERED:
-        yield Problem(path="plan.placement", message="a device's number is too large; number them from 0")
-    if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1):
-        yield Problem(
-            path="plan.ep.scope", message="replicas that share experts can be read at pp 1 and sp 1; use replica"
-        )
-    yield from _of_visits(plan, found.model)
-    beyond = [stage for stage in found.stages or () if stage >= plan.pp]
-    yield from (
-        Problem(path="stages", message=f"{stage}, but the plan has {plural(plan.pp, 'stage')}") for stage in beyond
-    )
-    ranks = plan.stage_ranks * (plan.dp if plan.ep.scope == "global" else 1)
-    if not zeros and ranks % plan.ep.degree:
-        yield Problem(path="plan.ep.degree", message=f"{plan.ep.degree} does not divide the {ranks} ranks of experts")
-
-
-def _of_visits(plan: ParallelPlan, model: ModelSpec | None) -> Iterator[Problem]:
-    """Frequencies that are not one row, or one per layer with experts, of a number for each expert."""
-    rows = plan.ep.routing.frequencies if plan.ep.routing is not None else None
-    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)] if model is not None else []
-    if not rows or not moes:
-        return
-    owners = moes if len(rows) > 1 else moes[:1]
-    if len(rows) not in (1, len(moes)) or [len(row) for row in rows] != [moe.num_experts for moe in owners]:
-        message = f"expected a row, or one for each of {len(moes)} layers, with a number for each expert"
-        yield Problem(path="plan.ep.routing.frequencies", message=message)
-
-
-def _of_step(found: ForeignGraph) -> Iterator[Problem]:
-    """Counts that are not one per SP rank, and sequences of SP ranks that the plan does not have."""
-    plan, batch = found.plan, found.batch
-    if batch is None:
-        return
-    if not len(batch.decode_sequences) == len(batch.decode_keys) > 0:
-        yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
-    degree = plan.sp.degree if plan is not None else None
-    if degree is None:
-        return
-    owners = [chunk.owner for chunk in batch.chunks]
-    counts = (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
-    if max(owners, default=0) >= degree or any(len(each) > degree for each in counts):
-        yield Problem(path="step", message=f"more SP ranks than the plan has ({degree})")
-    elif not all(batch.windowed_keys.values()):
-        yield Problem(path="step.windowed_keys", message="expected keys in each window, one number per SP rank")
-
-
-def _document(text: str, file: str) -> Mapping[str, Any]:
-    found = parsed(text, file)
-    if not isinstance(found, Mapping):
-        raise InputError(Problem(file=file, message="expected an object with nodes and edges"))
-    return found
 
 
 def foreign_headline(name: str, verdict: Verdict) -> str:
     """Return the verdict on a graph from outside in one line: what was looked at, and what could not be."""
-    if verdict.verdict != "legal":
+    if verdict.violations:
         return graph_headline(name, verdict)
     looked = {rule.id for rule in verdict.rules if rule.looked_at}
+    missed = dict.fromkeys(rule.id for rule in verdict.rules if rule.is_missed)
+    if missed:
+        text = f"not checkable: {counted(len(looked), 'rule')} found nothing wrong with {name}"
+        return f"{text}, and {len(missed)} that should look at it can't: {', '.join(missed)}"
     silent = dict.fromkeys(rule.id for rule in verdict.rules if rule.id not in looked)
-    text = f"legal as far as it could be looked at: {counted(len(looked), 'rule')} looked at {name}"
-    return f"{text}, {len(silent)} not checkable: {', '.join(silent)}" if silent else text
+    text = f"legal: {counted(len(looked), 'rule')} found nothing wrong with {name}"
+    return f"{text}; {len(silent)} have no say in such a plan and step: {', '.join(silent)}" if silent else text
+
+
+def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
+    """Yield what would make a graph checkable, which of its names nobody knows, and which statements it lacks."""
+    for words, rules in verdict.needs.items():
+        yield f"to make {', '.join(rules)} checkable: {words}"
+    naming = found.naming
+    for name, nearest in (naming.unknown if naming is not None else {}).items():
+        near = f"the nearest known one is {nearest}" if nearest is not None else "no known one is like it"
+        yield f"unknown name {name!r:.80}: {near}; --names FILE maps names to those of step graphs"
+    if (missing := left_out_line(found)) is not None:
+        yield missing
 
 
 def left_out_line(found: ForeignGraph) -> str | None:
@@ -185,6 +99,15 @@ def left_out_line(found: ForeignGraph) -> str | None:
         *(f"no {field} of {counted(count, 'operator')}" for field, count in left_out(view_of_foreign(found)).items()),
     ]
     return f"not looked at, since the graph does not say it: {', '.join(missing)}" if missing else None
+
+
+def foreign_json(found: ForeignGraph, verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict with what :func:`foreign_lines` says."""
+    unknown = found.naming.unknown if found.naming is not None else {}
+    return verdict.as_json() | {
+        "unknown_names": [{"name": name, "nearest": nearest} for name, nearest in unknown.items()],
+        "needs": list(verdict.needs),
+    }
 
 
 def _declares(found: ForeignGraph, name: str) -> object:

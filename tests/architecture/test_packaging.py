@@ -25,6 +25,7 @@ FOLDERS: Final = (
     "scenarios/models",
     "scenarios/engines",
     "dashboards",
+    "names",
 )
 COMMANDS: Final = (
     "pip install -e . && clustersim run scenarios/quickstart.yaml",

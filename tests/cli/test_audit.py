@@ -176,13 +176,16 @@ def exported(run: Path, folder: Path) -> list[Path]:
 GIVEN = ("--given", "tp=2", "--given", "pp=2", "--given", "block_tokens=16", "--given", "pool_blocks=200000")
 
 
-def test_audit_of_our_own_run_as_plain_tables_is_legal(tmp_path: Path) -> None:
+def test_audit_of_our_own_run_as_plain_tables_finds_nothing_wrong(tmp_path: Path) -> None:
     changes = ("workload.trace.requests=3", "run.horizon=300 ms", "model=llama-3.1-8b", "plan={tp: 2, pp: 2}")
     run = ran(tmp_path / "tiny", *(word for change in changes for word in ("--set", change)))
     (tmp_path / "tables").mkdir()
     paths = exported(run, tmp_path / "tables")
     status, verdict = verdict_of(*paths, *GIVEN, "--given", "horizon_ns=300000000")
-    assert (status, verdict["violations"]) == (0, [])
+    assert (status, verdict["verdict"], verdict["violations"]) == (3, "not_checkable", [])
+    missed = {rule["id"]: rule["lacks"] for rule in verdict["rules"] if rule["relevant"] and not rule["looked_at"]}
+    assert missed["TP-5"] == ["record name, stream and group of spans"]
+    assert set(missed) == {"TP-5", "TP-6", "TP-7", "RUN-2"}
     looked = {rule["id"] for rule in verdict["rules"] if rule["looked_at"]}
     assert {"PH-1", "PH-2", "PH-3", "PH-4", "KV-1", "KV-2", "KV-3", "KV-5", "KV-6", "KV-7", "PP-2", "PP-3", "PP-6",
             "DP-2", "RUN-3", "RUN-4"} <= looked  # fmt: skip
@@ -226,7 +229,7 @@ def test_audit_of_facts_from_elsewhere_finds_a_lost_request(tmp_path: Path) -> N
 def test_audit_of_tables_that_no_rule_can_use_is_not_checkable(tmp_path: Path) -> None:
     requests = csv_file(tmp_path, "requests", "request,prompt_tokens,output_tokens", "0,10,2")
     result = called("audit", requests)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.output.startswith(f"not checkable: no rule had anything to look at in {requests}")
 
 

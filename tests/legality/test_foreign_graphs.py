@@ -18,7 +18,8 @@ from foreign_cases import Document, Place, case_of, document_of, holder, kind_of
 
 from clustersim.errors import InputError
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_headline, graph_in, left_out_line
+from clustersim.run.foreign_graph import check_read, foreign_headline, left_out_line
+from clustersim.run.graph_file import graph_in
 
 GRAPHS = int(os.environ.get("CLUSTERSIM_FOREIGN_GRAPHS", "12"))
 DAMAGES = 10
@@ -211,7 +212,7 @@ def test_what_was_not_looked_at_is_said() -> None:
     graph = graph_in(json.dumps(document), "mine.json")
     headline = foreign_headline("mine.json", check_read(graph))
     assert headline.startswith(
-        "legal as far as it could be looked at: 1 rule looked at mine.json, 32 not checkable: PH-1"
+        "not checkable: 1 rule found nothing wrong with mine.json, and 29 that should look at it can't: PH-2"
     )
     assert left_out_line(graph) == (
         "not looked at, since the graph does not say it: no step, no plan, no model, no precision, "

@@ -1,0 +1,84 @@
+"""Patterns from the names of other programs to those of step graphs, and what else a name says.
+
+A name is taken apart: what *places* match (the layer, the rank, …) is taken out, and what is left must match the
+pattern of an *operator* as a whole, as must the name itself otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.graph.vocabulary import kind_of
+
+PLACES: Final = ("layer", "rank", "first", "last", "stage", "tp", "sp", "pp", "dp", "part")
+"""Groups of patterns: numbers of layers, stages and ranks, the first and the last rank of several, coordinates of a
+rank along the axes of the plan, and the part of a collective."""
+
+LONGEST: Final = 200
+"""Letters of a name that is matched; longer ones name nothing."""
+
+_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A pattern of names, and the operators that such a name stands for, one after the other."""
+
+    match: re.Pattern[str]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameTable:
+    """What one file of names says, in order: the first pattern that matches counts."""
+
+    file: str
+    places: tuple[re.Pattern[str], ...] = ()
+    operators: tuple[Pattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a name says: operators, numbers of :data:`PLACES`, and what is left of it without these."""
+
+    names: tuple[str, ...]
+    places: Mapping[str, int]
+    rest: str
+
+
+def read_name(text: str, tables: Sequence[NameTable]) -> Named:
+    """Return what a name says; no operators where no table knows any.
+
+    What places any table knows is taken out. What is left may be a name of step graphs itself.
+    """
+    text = text.strip()
+    if not text or len(text) > LONGEST:
+        return Named(names=(), places={}, rest=text[:LONGEST])
+    places, rest = _taken(text, dict.fromkeys(place for table in tables for place in table.places))
+    for table in tables:
+        for pattern in table.operators:
+            found = pattern.match.fullmatch(text) or pattern.match.fullmatch(rest)
+            if found is not None:
+                return Named(names=pattern.names, places={**places, **_numbers(found)}, rest=rest)
+    own = (rest.lower(),) if kind_of(rest.lower()) is not None else ()
+    return Named(names=own, places=places, rest=rest)
+
+
+def _taken(text: str, places: Iterable[re.Pattern[str]]) -> tuple[dict[str, int], str]:
+    """Return the numbers that places find in a name, and what is left of it, in words that ``_`` joins."""
+    found: dict[str, int] = {}
+    for place in places:
+        match = place.search(text)
+        if match is None or set(numbers := _numbers(match)) & set(found):
+            continue
+        found |= numbers
+        text = f"{text[: match.start()]}_{text[match.end() :]}"
+    return found, re.sub(r"[\W_]+", "_", text).strip("_")
+
+
+def _numbers(match: re.Match[str]) -> dict[str, int]:
+    groups = match.groupdict()
+    return {key: int(text) for key, text in groups.items() if text and text.isdecimal() and len(text) <= _DIGITS}

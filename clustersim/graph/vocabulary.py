@@ -1,0 +1,86 @@
+"""The names that operators have in step graphs, and of what kind each is.
+
+*Parts* are operators that other programs have in place of one of these: three projections into heads, a gate and an up
+projection, an activation and a product. Which of them make up which operator, and whether they do, is decided in
+``clustersim.legality.merging``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
+
+_PRODUCTS: Final = (
+    "qkv_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_absorb", "v_absorb", "ffn_up",
+    "ffn_down", "gate", "shared_up", "shared_gate", "shared_down", "lm_head",
+)  # fmt: skip
+_MOVES: Final = (
+    "embedding", "attention_norm", "rope", "qk_norm_rope", "kv_write", "q_a_norm", "kv_a_norm_rope", "attention_add",
+    "ffn_norm", "ffn_act", "ffn_add", "moe_norm", "expert_act", "aggregate", "shared_act", "shared_add", "moe_add",
+    "final_norm", "dispatch", "combine",
+)  # fmt: skip
+_NAMED_BY_KIND: Final = (
+    "schedule", "sample", "boundary", "kv_read", "send", "recv", "attention_prefill", "attention_decode",
+)  # fmt: skip
+_PARTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "gemm"),
+    **dict.fromkeys(("shared_gate_proj", "shared_up_proj"), "gemm"),
+    **dict.fromkeys(("expert_gate_proj", "expert_up_proj"), "grouped_gemm"),
+    **dict.fromkeys(("q_norm", "k_norm", "q_rope", "k_rope", "ffn_mul"), "memory"),
+}
+PARTS: Final = tuple(_PARTS)
+"""Names of operators that are parts of others."""
+
+KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_PRODUCTS, "gemm"),
+    **dict.fromkeys(("expert_up", "expert_down"), "grouped_gemm"),
+    **dict.fromkeys(_MOVES, "memory"),
+    **{name: name for name in (*_NAMED_BY_KIND, *COLLECTIVE_OPS)},
+    "kv_move": "all_gather",
+    "kv_all_gather": "all_gather",
+    **_PARTS,
+}
+"""Name → kind of operator. ``dispatch`` and ``combine`` are collectives where experts are spread."""
+
+CORE: Final = "attention"
+"""As a name: the prefill or the decode attention, whichever the step has."""
+
+_JOINED: Final = re.compile(rf"(?P<of>\w+?)_(?P<op>{'|'.join(COLLECTIVE_OPS)})")
+_NUMBERED: Final = re.compile(r"(attention_prefill|kv_ring)_\d+")
+PART_MARK: Final = "#"
+"""Between the name of a collective and which of its parts a node is: ``o_proj_all_reduce#1``."""
+
+
+def kind_of(name: str) -> str | None:
+    """Return the kind of operator that a name stands for; None where nothing has that name."""
+    name = name.partition(PART_MARK)[0]
+    if name in KINDS:
+        return KINDS[name]
+    if (found := _NUMBERED.fullmatch(name)) is not None:
+        return "ring_shift" if found[1] == "kv_ring" else "attention_prefill"
+    joined = _JOINED.fullmatch(name)
+    return joined["op"] if joined is not None and kind_of(joined["of"]) is not None else None
+
+
+def is_known(node: Mapping[str, Any]) -> bool:
+    """Whether rules can tell what a node of a document is: by its name, or as a collective or transfer of any name."""
+    name, op = node.get("name"), node.get("op")
+    return (isinstance(name, str) and kind_of(name) is not None) or op in (*COLLECTIVE_OPS, "send", "recv")
+
+
+def nearest_name(name: str) -> str | None:
+    """Return the known name that is most like another one, or like its last words; None where nothing is alike."""
+    words = [word for word in re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()) if word]
+    found: tuple[float, str] = (0.0, "")
+    for count in range(1, min(len(words), 4) + 1):
+        candidate = "_".join(words[-count:])
+        for like in difflib.get_close_matches(candidate, KINDS, n=1, cutoff=0.5):
+            found = max(found, (difflib.SequenceMatcher(None, like, candidate).ratio(), like))
+    return found[1] or None
+
+
+assert set(KINDS.values()) <= set(OPS)

@@ -1,0 +1,98 @@
+"""What of a graph from outside rules can't know, and what would make them checkable.
+
+An operator of a name that nobody knows may be any that lacks; a graph that nowhere speaks of the cache may have left it
+out. Rules that would call either illegal are silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from clustersim.graph.foreign import ForeignGraph
+from clustersim.legality.check_graph import GRAPH_CHECKS
+from clustersim.legality.graph_reading import view_of_foreign
+from clustersim.legality.merging.merge import Merged
+from clustersim.legality.reference import HEAD, inputs_of
+from clustersim.legality.relevance import Declared
+from clustersim.legality.rule import LookedAt
+from clustersim.legality.unsaid import BY_LAYER, left_out
+
+OPTIONAL: Final = (
+    "schedule", "sample", "attention_norm", "ffn_norm", "moe_norm", "final_norm", "rope", "qk_norm_rope", "kv_write",
+    "kv_read", "attention_add", "ffn_add", "moe_add", "ffn_act",
+)  # fmt: skip
+"""Operators that other programs often do not speak of at all."""
+
+BY_NAME: Final = BY_LAYER | {"TP-9", "SP-4", "SP-6", "EP-7", "PH-2"}
+"""Rules that look for operators by their names, or count what they find."""
+
+INSIDE: Final = BY_NAME | {"TP-3", "TP-4", "KV-4", "KV-5"}
+"""Rules about what is inside a module."""
+
+
+def doubts_of(merging: Merged) -> dict[str, tuple[str, ...]]:
+    """Return rule → what it lacks, of the rules that can say nothing of a graph."""
+    found: dict[str, dict[str, None]] = {}
+    for rules, words in _doubts(merging):
+        for rule in sorted(rules):
+            found.setdefault(rule, {})[words] = None
+    return {rule: tuple(words) for rule, words in found.items()}
+
+
+def _doubts(merging: Merged) -> Iterator[tuple[frozenset[str] | set[str], str]]:
+    graph = merging.graph
+    naming = graph.naming
+    if naming is None or not naming.foreign:
+        return
+    if naming.unplaced:
+        yield set(GRAPH_CHECKS), f"say the ranks of {_some(naming.unplaced)}"
+    if naming.unknown:
+        yield BY_NAME, f"say what {_some(naming.unknown)} {'is' if len(naming.unknown) == 1 else 'are'} (--names FILE)"
+    if naming.modules:
+        yield INSIDE, f"write the operators inside {_some(naming.modules)} one by one"
+    if merging.assumed:
+        yield {"TP-9"}, "say n and k of products"
+    present = {node.name for node in graph.graph.symbols}
+    absent = [name for name in OPTIONAL if name in _wanted(graph) and name not in present]
+    if absent:
+        yield BY_LAYER | {"TP-9"}, f"write {', '.join(absent)}, of which the graph has none"
+
+
+def _wanted(graph: ForeignGraph) -> set[str]:
+    """Return the names of the operators that plan, model and step ask for."""
+    if graph.model is None:
+        return set()
+    layers = dict.fromkeys(graph.model.layers)
+    return {"kv_read", *HEAD}.union(*(inputs_of(layer, prefills=True, decodes=True) for layer in layers))
+
+
+def declared_of(graph: ForeignGraph) -> Declared:
+    """Return what a graph declares that makes rules relevant."""
+    batch, plan = graph.batch, graph.plan
+    ranks = [rank for group in graph.graph.groups for rank in group]
+    replicas = {rank // plan.replica_ranks for rank in ranks} if plan is not None and plan.replica_ranks > 0 else {0}
+    return Declared(
+        plan=plan, model=graph.model, replicas=len(replicas), shown=graph.stages,
+        prefills=None if batch is None else batch.kind != "decode",
+        decodes=None if batch is None else batch.kind != "prefill",
+    )  # fmt: skip
+
+
+def lacks_of(entry: LookedAt, graph: ForeignGraph, doubts: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield what would make a rule that looked at nothing checkable."""
+    missing = [
+        name for name, found in (("plan", graph.plan), ("model", graph.model), ("step", graph.batch)) if found is None
+    ]
+    if missing:
+        yield f"declare {' and '.join(missing)}"
+    yield from doubts.get(entry.id, ())
+    if not missing and entry.id not in doubts:
+        fields = left_out(view_of_foreign(graph))
+        yield f"say {', '.join(fields)} of each operator" if fields else f"write the operators that {entry.id} is about"
+
+
+def _some(names: Mapping[str, object] | tuple[str, ...]) -> str:
+    """Return a few names in words."""
+    found = [f"{name!r:.40}" for name in list(names)[:3]]
+    return ", ".join(found) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

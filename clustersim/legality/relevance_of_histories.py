@@ -1,0 +1,122 @@
+"""Which rules of level T a history from outside must give something to look at, and which tables would do so.
+
+Data: rule → when it is relevant, by what was declared and recorded, and what it reads. Rules that compare two runs
+(TP-9, DP-4, RUN-5) are not asked of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.legality.history import Given, History
+from clustersim.legality.relevance import demanded
+from clustersim.legality.rule import Level, LookedAt, Verdict
+
+Relevant = Callable[[History], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """When a rule is relevant; the tables that it reads, and columns of them beside the needed ones, in words."""
+
+    when: Relevant
+    tables: tuple[str, ...]
+    columns: str = ""
+
+
+def _always(_: History) -> bool:
+    return True
+
+
+def _decodes(history: History) -> bool:
+    """Some request gets a second token, as far as anybody says."""
+    requests = history.requests
+    return requests is None or bool((requests["output_tokens"] > 1).any())
+
+
+def _declared(test: Callable[[Given], bool]) -> Relevant:
+    """Return a test of what was declared, which holds as well where nobody knows which rank is where."""
+    return lambda history: test(history.given) or not history.given.mesh
+
+
+_tp = _declared(lambda given: given.tp > 1)
+_sp = _declared(lambda given: given.sp > 1)
+_pp = _declared(lambda given: given.pp > 1)
+_dp = _declared(lambda given: given.dp > 1)
+_experts = _declared(lambda given: given.ep > 1 or given.top_k is not None)
+
+
+def _pooled(history: History) -> bool:
+    return history.given.pool_blocks is not None or history.given.block_tokens is not None or history.held is not None
+
+
+def _sized(history: History) -> bool:
+    given = history.given
+    return _pooled(history) or given.max_batch_tokens is not None or given.max_batch_requests is not None
+
+
+def _shared(history: History) -> bool:
+    return history.given.prefix_caching is not False
+
+
+def _layered(history: History) -> bool:
+    spans = history.spans
+    return spans is not None and len(set(spans.columns["layer"].tolist()) - {-1}) > 1
+
+
+_CARRIED: Final = ("requests", "steps", "chunks", "decodes")
+
+HISTORY: Final[Mapping[str, Demand]] = {
+    "PH-1": Demand(when=_always, tables=_CARRIED),
+    "PH-2": Demand(when=_decodes, tables=_CARRIED),
+    "PH-3": Demand(when=_decodes, tables=_CARRIED),
+    "PH-4": Demand(when=_always, tables=_CARRIED),
+    "KV-1": Demand(when=_always, tables=_CARRIED),
+    "KV-2": Demand(when=_always, tables=(*_CARRIED, "spans"), columns="name, layer and after of spans, or held"),
+    "KV-3": Demand(when=_decodes, tables=_CARRIED),
+    "KV-5": Demand(when=_shared, tables=("held",)),
+    "KV-6": Demand(when=_sized, tables=("held", "steps"), columns="declare pool_blocks, or max_batch_tokens"),
+    "KV-7": Demand(when=_pooled, tables=("held", "facts")),
+    "TP-5": Demand(when=_tp, tables=("spans",), columns="name, stream and group of spans"),
+    "TP-6": Demand(when=_tp, tables=("spans",), columns="name, stream, group and after of spans"),
+    "TP-7": Demand(when=_tp, tables=("spans",), columns="name, stream, group and layer of spans"),
+    "SP-2": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
+    "SP-3": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name and layer of spans"),
+    "SP-5": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
+    "SP-8": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
+    "PP-2": Demand(when=_pp, tables=("spans",), columns="name, step and layer of spans"),
+    "PP-3": Demand(when=_pp, tables=("spans", *_CARRIED)),
+    "PP-4": Demand(when=_pp, tables=_CARRIED),
+    "PP-6": Demand(when=_layered, tables=("spans",), columns="layer and step of spans"),
+    "EP-2": Demand(when=_experts, tables=("routes",), columns="declare top_k"),
+    "EP-3": Demand(when=_experts, tables=("routes",)),
+    "EP-4": Demand(when=_experts, tables=("spans",), columns="name, group, layer and after of spans"),
+    "EP-5": Demand(when=_experts, tables=("spans",), columns="name, group, layer and after of spans"),
+    "DP-2": Demand(when=_dp, tables=(*_CARRIED, "facts")),
+    "DP-3": Demand(when=_dp, tables=("spans",), columns="group and after of spans"),
+    "RUN-2": Demand(when=_always, tables=("spans", "steps"), columns="after and cost_ns of spans"),
+    "RUN-3": Demand(when=_always, tables=("spans",)),
+    "RUN-4": Demand(when=_always, tables=("facts", "requests")),
+}
+"""Rule of level T → when it is relevant, and what it reads."""
+
+
+def demanded_of(history: History, verdict: Verdict) -> Verdict:
+    """Return the verdict on a history from outside, legal only where each relevant rule looked at something."""
+    relevant: list[tuple[str, Level]] = [(rule, "T") for rule, demand in HISTORY.items() if demand.when(history)]
+    return demanded(verdict, relevant, lambda entry: (*_lacks(history, entry), *entry.lacks))
+
+
+def _lacks(history: History, entry: LookedAt) -> Iterator[str]:
+    demand = HISTORY[entry.id]
+    tables = [name for name in demand.tables if getattr(history, name) is None]
+    if tables:
+        yield f"give {', '.join(tables)}"
+    elif not history.given.mesh:
+        yield "declare tp, sp, pp and dp, which account for all ranks"
+    elif demand.columns:
+        yield f"record {demand.columns}" if not demand.columns.startswith("declare") else demand.columns
+    elif not entry.lacks:
+        yield f"record what {entry.id} is about: clustersim rules {entry.id}"

@@ -1,0 +1,48 @@
+"""Plans as scenarios spell them, in step graphs: ``ep: 2``, ``tp: {degree: 2}``, ``stages: {cuts: [12]}``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from clustersim.scenario.schema import SHORTHANDS, TensorPart
+
+_SPLITS: Final = tuple(key for key in TensorPart.model_fields if key != "degree")
+
+
+def plan_of_graph(plan: Any) -> Any:
+    """Return the plan of a scenario as :mod:`clustersim.graph.declared` reads it; what is none is its to refuse."""
+    if not isinstance(plan, dict):
+        return plan
+    found = dict(plan)
+    for (part, *rest), short in SHORTHANDS.items():
+        if part == "plan" and len(rest) == 1 and short is not None and rest[0] in found:
+            value = found[rest[0]]
+            found[rest[0]] = value if isinstance(value, dict | list) or value is None else {short: value}
+    found |= _tensor(found)
+    if isinstance(found.get("ep"), dict) and found["ep"].get("routing") == "balanced":
+        found["ep"] = {**found["ep"], "routing": None}
+    if "stages" in found:
+        found["stages"] = _stages(found["stages"])
+    if found.get("placement") == "packed":
+        found["placement"] = None
+    return found
+
+
+def _tensor(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the degree of TP as a number, and what it splits as a part of its own."""
+    tp = plan.get("tp")
+    if not isinstance(tp, dict) or not set(tp) <= {"degree", *_SPLITS}:
+        return {"tp": tp["degree"]} if isinstance(tp, dict) and set(tp) == {"degree"} else {}
+    split = {key: value for key, value in tp.items() if key != "degree"}
+    parts = {"split": {**plan.get("split", {}), **split}} if split and isinstance(plan.get("split", {}), dict) else {}
+    return {"tp": tp.get("degree", 1), **parts}
+
+
+def _stages(stages: Any) -> Any:
+    if stages in ("balanced", {}):
+        return None
+    if isinstance(stages, dict) and set(stages) == {"cuts"}:
+        stages = stages["cuts"]
+    if isinstance(stages, list):
+        return [f"{cut}.attention" if type(cut) is int else cut for cut in stages]
+    return stages
