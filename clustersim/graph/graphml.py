@@ -66,14 +66,18 @@ class _Reader:
         self.open: list[tuple[str, dict[str, str]]] = []
         self.data: tuple[str, list[str]] | None = None
 
-    @property
-    def place(self) -> Place:
-        return self.parser.CurrentLineNumber, self.parser.CurrentColumnNumber + 1
+        self.place: Place = (1, 1)
+
+    def go_on(self) -> None:
+        """Keep where the reader is: once something is refused, it no longer knows."""
+        self.place = self.parser.CurrentLineNumber, self.parser.CurrentColumnNumber + 1
 
     def doctype(self, *_: object) -> None:
+        self.go_on()
         raise _RefusedError("expected no document type, since entities have no place in a graph")
 
     def begins(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.go_on()
         name = tag.rpartition(":")[2]
         if not self.open and name != "graphml":
             raise _RefusedError(f"expected graphml, but found {name!r:.60}")

@@ -53,8 +53,8 @@ def implied_axis(node: Node, ranks: tuple[int, ...], plan: ParallelPlan) -> Axis
         return "expert_tp" if plan.ep.degree > 1 else "tp"
     several_s = len({rank % plan.stage_ranks // plan.tp for rank in ranks}) > 1
     several_t = len({rank % plan.tp for rank in ranks}) > 1
-    if several_s == several_t:
-        return None
+    if several_s == several_t:  # one rank alone is no group: of TP, where there is no other axis
+        return "tp" if plan.tp > 1 and plan.sp.degree == 1 else None
     return "sp" if several_s else "tp"
 
 

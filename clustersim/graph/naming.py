@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
 from clustersim.graph.names import Named, NameTable, read_name
-from clustersim.graph.vocabulary import CORE, PART_MARK, is_known, kind_of, nearest_name
+from clustersim.graph.vocabulary import CORE, PART_MARK, is_known, is_told, kind_of, nearest_name
 
 _OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_add": "moe_add"}
 _OF_MODULE: Final = ("o_proj", "qkv_proj", "q_proj")
@@ -114,7 +114,7 @@ class _Renaming:
         modules: dict[str, None] = {}
         told = [(row, self.operators(row)) for row in self.rows]
         for row, names in told:
-            if not names:
+            if not names and not is_told(row.node):
                 unknown.setdefault(row.name, nearest_name(self.said(row.name).rest))
             elif len(names) > 1:
                 modules[row.name] = None
@@ -128,7 +128,8 @@ class _Renaming:
             origins += [at] * len(chain)
         return Naming(
             document={**self.document, "nodes": nodes, "edges": list(self.edges(ends, nodes))},
-            origins=tuple(origins), unknown=unknown, unplaced=unplaced, modules=tuple(modules), foreign=True,
+            origins=tuple(origins), unknown=unknown, unplaced=unplaced, modules=tuple(modules),
+            foreign=not all(row.own or is_told(row.node) for row in self.rows),
         )  # fmt: skip
 
     def operators(self, row: _Row) -> tuple[str, ...]:
@@ -138,7 +139,8 @@ class _Renaming:
         layer = row.node.get("layer", row.places.get("layer"))
         names = tuple(_OF_EXPERTS.get(name, name) if layer in self.moes else name for name in row.names)
         if CORE in names:
-            core = self.core()
+            op = row.node.get("op")
+            core = op if op in ("attention_prefill", "attention_decode") else self.core()
             whole = (("qkv_proj", core, "o_proj") if self.whole_attention else (core,)) if core else ()
             names = tuple(inner for name in names for inner in (whole if name == CORE else (name,)))
         part = row.places.get("part")
@@ -192,8 +194,10 @@ class _Renaming:
     def joined(self, told: Sequence[tuple[_Row, Sequence[str]]]) -> tuple[str, ...]:
         """Give collectives without ranks those of their neighbours, and return who has none all the same."""
         ranks: dict[Any, set[int]] = defaultdict(set)
+        linked: set[Any] = set()
         known = {_key(row.node.get("id")): row.node.get("ranks") for row, _ in told}
         for source, target in self.ends():
+            linked |= {source, target}
             for one, other in ((source, target), (target, source)):
                 found = known.get(other)
                 if isinstance(found, list) and all(type(rank) is int for rank in found):
@@ -202,8 +206,11 @@ class _Renaming:
         for row, _ in told:
             if "ranks" in row.node:
                 continue
-            others = sorted(ranks[_key(row.node.get("id"))]) if row.node.get("op") in COLLECTIVE_OPS else []
-            if not others:
+            joins = row.node.get("op") in COLLECTIVE_OPS
+            others = sorted(ranks[_key(row.node.get("id"))]) if joins else []
+            if not others and not (
+                joins and _key(row.node.get("id")) not in linked
+            ):  # what hangs on nothing is RUN-1's
                 unplaced.append(row.name)
             row.node["ranks"] = others or [0]
         return tuple(dict.fromkeys(unplaced))

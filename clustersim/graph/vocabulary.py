@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS, TRANSFER_OPS
 
 _PRODUCTS: Final = (
     "qkv_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_absorb", "v_absorb", "ffn_up",
@@ -67,9 +67,14 @@ def kind_of(name: str) -> str | None:
 
 
 def is_known(node: Mapping[str, Any]) -> bool:
-    """Whether rules can tell what a node of a document is: by its name, or as a collective or transfer of any name."""
-    name, op = node.get("name"), node.get("op")
-    return (isinstance(name, str) and kind_of(name) is not None) or op in (*COLLECTIVE_OPS, "send", "recv")
+    """Whether a node of a document has a name of step graphs."""
+    name = node.get("name")
+    return isinstance(name, str) and kind_of(name) is not None
+
+
+def is_told(node: Mapping[str, Any]) -> bool:
+    """Whether rules can tell what a node of a document is although its name is none: a collective or transfer."""
+    return node.get("op") in (*COLLECTIVE_OPS, *TRANSFER_OPS)
 
 
 def nearest_name(name: str) -> str | None:

@@ -94,5 +94,5 @@ def lacks_of(entry: LookedAt, graph: ForeignGraph, doubts: Mapping[str, tuple[st
 
 def _some(names: Mapping[str, object] | tuple[str, ...]) -> str:
     """Return a few names in words."""
-    found = [f"{name!r:.40}" for name in list(names)[:3]]
+    found = [repr(name[:60]) for name in list(names)[:3]]
     return ", ".join(found) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -36,6 +36,12 @@ def _decodes(history: History) -> bool:
     return requests is None or bool((requests["output_tokens"] > 1).any())
 
 
+def _decodes_on(history: History) -> bool:
+    """Some request has one decode step after another, as far as anybody says."""
+    requests = history.requests
+    return requests is None or bool((requests["output_tokens"] > 2).any())
+
+
 def _declared(test: Callable[[Given], bool]) -> Relevant:
     """Return a test of what was declared, which holds as well where nobody knows which rank is where."""
     return lambda history: test(history.given) or not history.given.mesh
@@ -58,7 +64,7 @@ def _sized(history: History) -> bool:
 
 
 def _shared(history: History) -> bool:
-    return history.given.prefix_caching is not False
+    return history.given.prefix_caching is True or history.held is not None
 
 
 def _layered(history: History) -> bool:
@@ -71,7 +77,7 @@ _CARRIED: Final = ("requests", "steps", "chunks", "decodes")
 HISTORY: Final[Mapping[str, Demand]] = {
     "PH-1": Demand(when=_always, tables=_CARRIED),
     "PH-2": Demand(when=_decodes, tables=_CARRIED),
-    "PH-3": Demand(when=_decodes, tables=_CARRIED),
+    "PH-3": Demand(when=_decodes_on, tables=_CARRIED),
     "PH-4": Demand(when=_always, tables=_CARRIED),
     "KV-1": Demand(when=_always, tables=_CARRIED),
     "KV-2": Demand(when=_always, tables=(*_CARRIED, "spans"), columns="name, layer and after of spans, or held"),

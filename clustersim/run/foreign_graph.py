@@ -47,8 +47,10 @@ def check_read(found: ForeignGraph) -> Verdict:
         return first
     merging = merged(found)
     doubts = doubts_of(merging)
+    unknown = found.naming is not None and found.naming.unknown
     verdict = check_graph(view_of_foreign(merging.graph), without=tuple(doubts))
-    verdict = replace(verdict, violations=(*merging.violations, *verdict.violations))
+    surely = [one for one in merging.violations if not unknown or one.rule not in doubts]
+    verdict = replace(verdict, violations=(*surely, *verdict.violations))
     levels = [verdict] if first is None else [first, verdict]
     return demanded(
         together(levels), relevant_to(declared_of(merging.graph)), lambda entry: lacks_of(entry, merging.graph, doubts)

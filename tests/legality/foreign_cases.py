@@ -37,6 +37,11 @@ def case_of(random: Random, primitives: str = "tsep") -> Case:
 
 def document_of(case: Case) -> Document:
     """Return the JSON of a case, every figure with it but durations."""
+    return json.loads(json_text(*priced_of(case)))  # type: ignore[no-any-return]
+
+
+def priced_of(case: Case) -> tuple[PricedGraph, Document]:
+    """Return the graph of a case, every figure with it but durations, and what it is about."""
     graph = expand(case.blueprint, case.plan)
     features = features_of(case.batch, case.plan.sp, case.windows)
     rows = []
@@ -49,8 +54,7 @@ def document_of(case: Case) -> Document:
         graph=graph, plan=case.plan, batch=case.batch, amount=figures[0], flops=figures[1], bytes_moved=figures[2],
         duration_ns=np.full(len(graph), NO_DURATION),
     )  # fmt: skip
-    about = {"title": "a test", "model": model_facts(case.model), "precision": asdict(PRECISION)}
-    return json.loads(json_text(priced, about))  # type: ignore[no-any-return]
+    return priced, {"title": "a test", "model": model_facts(case.model), "precision": asdict(PRECISION)}
 
 
 Place = tuple[Any, ...]

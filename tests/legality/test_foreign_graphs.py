@@ -14,9 +14,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from foreign_cases import Document, Place, case_of, document_of, holder, kind_of, places
+from foreign_cases import Document, Place, case_of, document_of, holder, kind_of, places, priced_of
 
 from clustersim.errors import InputError
+from clustersim.graph.export import WRITERS
 from clustersim.legality.rule import Verdict
 from clustersim.run.foreign_graph import check_read, foreign_headline, left_out_line
 from clustersim.run.graph_file import graph_in
@@ -74,6 +75,17 @@ def test_figures_say_what_terms_say(seed: int) -> None:
             if at % 2 and node["op"] not in ("gemm", "grouped_gemm") and not node["op"].startswith("attention"):
                 node.setdefault("bytes", node.pop("amount")["value"])
     assert check(document) == verdict
+
+
+@pytest.mark.parametrize("seed", range(3000, 3000 + GRAPHS // 2))
+def test_every_format_is_read_back_to_the_same_verdict(seed: int) -> None:
+    random = Random(seed)
+    priced, about = priced_of(case_of(random))
+    texts = {suffix: writer(priced, about) for suffix, writer in WRITERS.items()}
+    expected = check_read(graph_in(texts[".json"], "graph.json"))
+    assert expected.verdict == "legal"
+    for suffix, text in texts.items():
+        assert check_read(graph_in(text, f"graph{suffix}", suffix)) == expected
 
 
 def by_kind(document: Document, random: Random) -> list[Place]:

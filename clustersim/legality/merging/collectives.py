@@ -15,6 +15,9 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, Terms
 from clustersim.graph.vocabulary import PART_MARK
 from clustersim.legality.merging.rows import Row, Rows
 
+CLOSE: Final = 1e-6
+"""Share by which payloads may differ."""
+
 FIX: Final = "let the parts of a collective carry its payload together, and whoever reads one read all"
 
 
@@ -39,12 +42,33 @@ def merge_collectives(rows: Rows) -> None:
             rows.breaks("TP-2", odd, message, FIX)
         else:
             _merge(rows, parts)
+    _scattered_and_gathered(rows)
     for at, row in list(rows.rows.items()):
         if PART_MARK in row.node.name:
             plain = row.node.name.partition(PART_MARK)[0]
             rows.rows[at] = replace(row, node=replace(row.node, name=plain))
             if not _says(row):
                 rows.breaks("TP-2", at, f"it is one part of {plain}, and the others are not there", FIX)
+
+
+def _scattered_and_gathered(rows: Rows) -> None:
+    """Note an all-gather that puts together more or less than its reduce-scatter scattered."""
+    for at, row in rows.rows.items():
+        if row.node.op != "all_gather" or len(rows.into[at]) != 1:
+            continue
+        ((source, _),) = rows.into[at]
+        before = rows.rows[source]
+        if before.node.op == "reduce_scatter" and before.cell[0] == row.cell[0]:
+            one, two = _payload(before), _payload(row)
+            if one is not None and two is not None and abs(one - two) > CLOSE * max(one, two):
+                message = f"it gathers {two:,.6g} bytes, where {before.node.name} scattered {one:,.6g}"
+                rows.breaks("TP-2", at, message, FIX)
+
+
+def _payload(row: Row) -> float | None:
+    """Return the bytes that a collective carries; None where they are not said as a number."""
+    said = [figure for figure in (row.figures[0], row.figures[2]) if not isnan(figure)]
+    return said[0] if said else None
 
 
 def _says(row: Row) -> bool:

@@ -38,6 +38,8 @@ def merged(found: ForeignGraph) -> Merged:
 
 def _has_parts(found: ForeignGraph) -> bool:
     graph = found.graph
+    if any(node.op == "reduce_scatter" for node in graph.symbols):
+        return True
     joins = [node.op in COLLECTIVE_OPS for node in graph.symbols]
     names = {node.name for node in graph.symbols}
     if not names.isdisjoint(PARTS) or any(PART_MARK in name for name in names):

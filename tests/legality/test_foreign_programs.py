@@ -1,0 +1,316 @@
+"""Graphs of other programs: legal where they do what the model does in other operators, else caught, never a defect.
+
+``CLUSTERSIM_FOREIGN_EDITS=2000 pytest tests/legality/test_foreign_programs.py`` edits texts for longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+from foreign_writers import Document, bare, hugging_face, in_dot, modules
+
+from clustersim.errors import InputError
+from clustersim.legality.rule import Verdict
+from clustersim.run.foreign_graph import check_read, foreign_lines
+from clustersim.run.graph_file import graph_in
+
+EDITS = int(os.environ.get("CLUSTERSIM_FOREIGN_EDITS", "40"))
+"""Random edits of each kind of text."""
+
+Change = Callable[[Document], None]
+REDUCED = "layers.0.self_attn.o_proj.all_reduce"
+
+
+def check(text: str, suffix: str = ".json") -> Verdict:
+    return check_read(graph_in(text, f"graph{suffix}", suffix))
+
+
+def changed(*changes: Change) -> Verdict:
+    document = hugging_face()
+    for change in changes:
+        change(document)
+    return check(json.dumps(document))
+
+
+def one(document: Document, name: str, rank: int = 0) -> Document:
+    found: Document = next(n for n in document["nodes"] if n["name"].endswith(name) and rank in n["ranks"])
+    return found
+
+
+def says(name: str, rank: int = 0, **facts: Any) -> Change:
+    return lambda document: one(document, name, rank).update(facts)
+
+
+def lacks(name: str, rank: int = 0) -> Change:
+    def change(document: Document) -> None:
+        gone = one(document, name, rank)
+        document["nodes"].remove(gone)
+        document["edges"] = [edge for edge in document["edges"] if gone["id"] not in edge.values()]
+
+    return change
+
+
+def cut(source: str, target: str) -> Change:
+    def change(document: Document) -> None:
+        document["edges"].remove({"source": one(document, source)["id"], "target": one(document, target)["id"]})
+
+    return change
+
+
+def drawn(source: str, target: str, rank: int = 0) -> Change:
+    def change(document: Document) -> None:
+        document["edges"].append({"source": one(document, source, rank)["id"], "target": one(document, target)["id"]})
+
+    return change
+
+
+def around(name: str) -> Change:
+    """Take a node out, and draw what it needs to what needs it on the same rank."""
+
+    def change(document: Document) -> None:
+        gone = one(document, name)["id"]
+        ranks = {node["id"]: {*node["ranks"]} for node in document["nodes"]}
+        sources = [edge["source"] for edge in document["edges"] if edge["target"] == gone]
+        targets = [edge["target"] for edge in document["edges"] if edge["source"] == gone]
+        lacks(name)(document)
+        document["edges"] += [
+            {"source": source, "target": target} for source in sources for target in targets
+            if ranks[source] & ranks[target]
+        ]  # fmt: skip
+
+    return change
+
+
+def parts(*shares: float, names: Sequence[str] = ("_0", "_1", "_2"), skip: int = -1) -> Change:
+    """Put an all-reduce in parts; the part ``skip`` is not read by the first reader."""
+
+    def change(document: Document) -> None:
+        whole = one(document, REDUCED)
+        at, edges = document["nodes"].index(whole), document["edges"]
+        sources = [edge["source"] for edge in edges if edge["target"] == whole["id"]]
+        targets = [edge["target"] for edge in edges if edge["source"] == whole["id"]]
+        lacks(REDUCED)(document)
+        for number, (share, name) in enumerate(zip(shares, names, strict=False)):
+            part = {**whole, "id": f"part {number}", "name": whole["name"] + name, "bytes": whole["bytes"] * share}
+            document["nodes"].insert(at + number, part)
+            read = targets[1:] if number == skip else targets
+            document["edges"] += [{"source": source, "target": part["id"]} for source in sources]
+            document["edges"] += [{"source": part["id"], "target": target} for target in read]
+
+    return change
+
+
+def scattered(first: float = 1, second: float = 1, *, ops: Sequence[str] = ("reduce_scatter", "all_gather")) -> Change:
+    """Put a reduce-scatter and an all-gather in place of an all-reduce."""
+
+    def change(document: Document) -> None:
+        whole = one(document, REDUCED)
+        at, base = document["nodes"].index(whole), whole["name"].removesuffix("all_reduce")
+        gather = {**whole, "name": f"{base}all_gather", "op": ops[1], "bytes": whole["bytes"] * second}
+        scatter = {**whole, "name": f"{base}reduce_scatter", "op": ops[0], "bytes": whole["bytes"] * first, "id": "rs"}
+        document["nodes"][at : at + 1] = [scatter, gather]
+        for edge in document["edges"]:
+            edge["target"] = "rs" if edge["target"] == whole["id"] else edge["target"]
+        document["edges"].append({"source": "rs", "target": whole["id"]})
+
+    return change
+
+
+def on_compute(document: Document) -> None:
+    for node in document["nodes"]:
+        if node["op"].startswith("all_"):
+            node["stream"] = "compute"
+
+
+def from_scatter(reader: str) -> Change:
+    """Let a reader of the all-gather read what the reduce-scatter left."""
+
+    def change(document: Document) -> None:
+        end = one(document, reader)["id"]
+        gathered = one(document, "o_proj.all_gather")["id"]
+        next(e for e in document["edges"] if e == {"source": gathered, "target": end})["source"] = "rs"
+
+    return change
+
+
+A, M = "layers.0.self_attn.", "layers.0.mlp."
+
+LEGAL: dict[str, Change] = {
+    "as it is": lambda _: None,
+    "two halves": parts(0.5, 0.5),
+    "two halves by another name": parts(0.5, 0.5, names=(".half0", ".half1")),
+    "three parts": parts(0.25, 0.25, 0.5),
+    "reduce-scatter and all-gather": scattered(),
+    "collectives on the compute stream": on_compute,
+    "values past the rotation, and through it": drawn(f"{A}v_proj", f"{A}rotary_emb"),
+}
+
+
+@pytest.mark.parametrize("change", LEGAL.values(), ids=LEGAL)
+def test_the_same_in_other_operators_is_legal(change: Change) -> None:
+    verdict = changed(change)
+    assert (verdict.verdict, verdict.violations) == ("legal", ())
+
+
+ILLEGAL: dict[str, tuple[str, Sequence[Change]]] = {
+    "one half alone": ("TP-2", [parts(0.5)]),
+    "halves too small": ("TP-2", [parts(0.5, 0.25)]),
+    "halves too large": ("TP-2", [parts(0.5, 0.75)]),
+    "twice the whole": ("TP-2", [parts(1, 1)]),
+    "a reader of one half": ("TP-2", [parts(0.5, 0.5, skip=1)]),
+    "reduce-scatter, and read": ("TP-2", [scattered(), around("o_proj.all_gather")]),
+    "a reader between the two": ("TP-2", [scattered(), from_scatter("layers.0.attn_residual")]),
+    "half scattered": ("TP-2", [scattered(0.5, 1)]),
+    "half gathered": ("TP-2", [scattered(1, 0.5)]),
+    "the two exchanged": ("TP-2", [scattered(ops=("all_gather", "reduce_scatter"))]),
+    "no all-reduce": ("TP-2", [around(REDUCED)]),
+    "an all-gather in its place": ("TP-2", [says(REDUCED, op="all_gather")]),
+    "one rank of it": ("TP-5", [says(REDUCED, ranks=[0])]),
+    **{f"no {name}": ("TP-8", [lacks(A + name)]) for name in ("q_proj", "k_proj", "v_proj")},
+    **{f"no {name}": ("TP-8", [lacks(M + name)]) for name in ("gate_proj", "up_proj")},
+    "q too narrow": ("TP-9", [says(f"{A}q_proj", n=16)]),
+    "q wider, k narrower": ("TP-9", [says(f"{A}q_proj", n=40), says(f"{A}k_proj", n=8)]),
+    "k wider, v narrower": ("TP-9", [says(f"{A}k_proj", n=24), says(f"{A}v_proj", n=8)]),
+    "gate wider, up narrower": ("TP-9", [says(f"{M}gate_proj", n=64), says(f"{M}up_proj", n=32)]),
+    "q of half the input": ("TP-9", [says(f"{A}q_proj", k=32)]),
+    "k of twice the rows": ("TP-9", [says(f"{A}k_proj", amount={"terms": {"decode_sequences": 2}})]),
+    "k of another input": (
+        "TP-8", [cut("layers.0.input_layernorm", f"{A}k_proj"), drawn("embed_tokens.all_reduce", f"{A}k_proj")],
+    ),
+    "q of another rank's input": (
+        "TP-8", [cut("layers.0.input_layernorm", f"{A}q_proj"), drawn("layers.0.input_layernorm", f"{A}q_proj", 1)],
+    ),
+    "values not written": ("TP-8", [cut(f"{A}v_proj", "past_key_values.update")]),
+    "queries not rotated": ("TP-8", [cut(f"{A}q_proj", f"{A}rotary_emb"), drawn(f"{A}q_proj", f"{A}sdpa")]),
+    "keys cached as they are": ("TP-8", [drawn(f"{A}k_proj", "past_key_values.update")]),
+    "up not multiplied": ("TP-8", [cut(f"{M}up_proj", f"{M}act_mul")]),
+    "gate not activated": ("TP-8", [cut(f"{M}gate_proj", f"{M}act_fn")]),
+    "activation not multiplied": ("TP-8", [cut(f"{M}act_fn", f"{M}act_mul")]),
+    "no cache read": ("PH-5", [cut("past_key_values.read", f"{A}sdpa")]),
+    "no residual": ("TP-8", [cut("embed_tokens.all_reduce", "layers.0.attn_residual")]),
+    "layers the other way": ("PP-6", [drawn("layers.1.mlp_residual", "layers.0.input_layernorm")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "changes"), ILLEGAL.values(), ids=ILLEGAL)
+def test_a_single_change_of_it_is_caught(rule: str, changes: Sequence[Change]) -> None:
+    assert rule in {violation.rule for violation in changed(*changes).violations}
+
+
+def test_a_graph_of_names_and_devices_alone_is_read_to_the_same_verdict() -> None:
+    document = hugging_face()
+    expected = check(json.dumps(document))
+    assert check(json.dumps(bare(document))) == expected
+    assert check(in_dot(document), ".dot").verdict == "legal"
+    around(REDUCED)(document)
+    assert {found.rule for found in check(json.dumps(bare(document))).violations} == {"TP-2"}
+    assert {found.rule for found in check(in_dot(document, ["label"]), ".gv").violations} == {"TP-2"}
+
+
+def test_what_names_alone_can_not_tell_is_not_checkable() -> None:
+    verdict = check(in_dot(hugging_face(), ["label"]), ".dot")
+    assert (verdict.verdict, verdict.violations) == ("not_checkable", ())
+    assert "say n and k of products" in verdict.needs
+
+
+def test_a_graph_of_modules_is_looked_at_from_outside() -> None:
+    verdict = check(modules(), ".dot")
+    assert verdict.verdict == "not_checkable"
+    assert any(words.startswith("write the operators inside 'Layer0_Attention_GPU0'") for words in verdict.needs)
+    broken = check(
+        modules().replace("-> Layer0_MLP_AllReduce\n", "\n").replace("/* {} */", "Layer0_MLP_AllReduce"), ".dot"
+    )
+    assert "TP-2" in {violation.rule for violation in broken.violations}
+
+
+def test_an_unknown_name_is_told_with_the_nearest_and_nothing_is_legal() -> None:
+    document = hugging_face()
+    one(document, f"{A}k_proj")["name"] = "model.layers.0.self_attn.k_projektion"
+    found = graph_in(json.dumps(document), "graph.json")
+    verdict = check_read(found)
+    assert (verdict.verdict, verdict.violations) == ("not_checkable", ())
+    told = "unknown name 'model.layers.0.self_attn.k_projektion': the nearest known one is k_proj; --names FILE"
+    assert any(line.startswith(told) for line in foreign_lines(found, verdict))
+    around(REDUCED)(document)
+    assert {violation.rule for violation in check(json.dumps(document)).violations} == {"TP-2"}
+
+
+@pytest.mark.parametrize("missing", ["plan", "model", "step"])
+def test_what_is_not_declared_leaves_a_graph_not_checkable(missing: str) -> None:
+    document = hugging_face()
+    del document[missing]
+    verdict = check(json.dumps(document))
+    assert (verdict.verdict, next(iter(verdict.needs))) == ("not_checkable", f"declare {missing}")
+
+
+JUNK = (
+    '"',
+    "{",
+    "}",
+    "[",
+    "]",
+    "->",
+    "--",
+    ";",
+    "<",
+    ">",
+    "\\",
+    "0",
+    "-1",
+    "1e99",
+    "null",
+    "é",
+    "/*",
+    "&x;",
+    "=",
+    "label",
+)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".dot", ".graphml"])
+def test_any_edit_of_a_text_is_judged_or_refused(suffix: str) -> None:
+    random = Random(7)
+    document = hugging_face()
+    text = {".json": json.dumps(bare(document), indent=0), ".dot": in_dot(document), ".graphml": as_graphml(document)}[
+        suffix
+    ]
+    assert check(text, suffix).verdict == "legal"
+    lines = text.split("\n")
+    for _ in range(EDITS):
+        edited = list(lines)
+        for _ in range(random.randint(1, 3)):
+            at = random.randrange(len(edited))
+            line = edited[at]
+            place = random.randrange(len(line) + 1)
+            edited[at] = random.choice((
+                line[:place] + random.choice(JUNK) + line[place:], line[:place], random.choice(lines), "",
+            ))  # fmt: skip
+        with suppress(InputError):
+            check("\n".join(edited), suffix)
+
+
+def as_graphml(document: Document) -> str:
+    """Return the graph in GraphML as networkx would: every value a text, keys declared first."""
+    from xml.sax.saxutils import escape, quoteattr
+
+    keys = dict.fromkeys(key for node in document["nodes"] for key in node if key not in ("id", "amount"))
+    keys |= dict.fromkeys(("terms", "step", "plan", "model", "precision"))
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">']
+    lines += [f'<key id="{key}" for="all" attr.name="{key}" attr.type="string"/>' for key in keys]
+    lines.append('<graph edgedefault="directed">')
+    for key in ("step", "plan", "model", "precision"):
+        lines.append(f'<data key="{key}">{escape(json.dumps(document[key]))}</data>')
+    for node in document["nodes"]:
+        facts = {key: value for key, value in node.items() if key not in ("id", "amount")}
+        facts["ranks"] = ",".join(map(str, node["ranks"]))
+        facts |= {"terms": json.dumps(node["amount"]["terms"])} if "amount" in node else {}
+        data = "".join(f'<data key="{key}">{escape(str(value))}</data>' for key, value in facts.items())
+        lines.append(f"<node id={quoteattr(node['id'])}>{data}</node>")
+    lines += [f"<edge source={quoteattr(e['source'])} target={quoteattr(e['target'])}/>" for e in document["edges"]]
+    return "\n".join([*lines, "</graph>", "</graphml>"])
