@@ -28,6 +28,9 @@ _TOKEN: Final = re.compile(
     |(?P<html><)""",
     re.VERBOSE | re.DOTALL,
 )
+_BEGINS: Final = re.compile(
+    r"(?>\s|//[^\n]*\n|\#[^\n]*\n|/\*.*?\*/)*+(?:strict|digraph|graph)\b", re.DOTALL | re.IGNORECASE
+)
 _ESCAPES: Final = {"n": "\n", "l": "\n", "r": "\n", '"': '"', "\\": "\\", "\n": ""}
 _KEYWORDS: Final = ("strict", "graph", "digraph", "node", "edge", "subgraph")
 
@@ -58,6 +61,8 @@ def read_dot(text: str, file: str | None = None) -> Drawing:
     InputError
         With file, line and column, and what was expected there.
     """
+    if _BEGINS.match(text) is None:  # nothing is quoted of a file that is something else
+        raise InputError(Problem(file=file, message="expected a graph in DOT, which begins with 'digraph'"))
     return _Parser(list(_tokens(text, file)), file).graph()
 
 

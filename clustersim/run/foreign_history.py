@@ -117,7 +117,7 @@ def _steps(tables: Tables) -> dict[str, Any]:
     found = {column: steps.columns[column] for column in (*NEEDED["steps"], *OPTIONAL["steps"], *told)}
     found["count"] = np.ones(len(steps), np.int64)
     decodes = tables.get("decodes")
-    if decodes is not None and "slot" in decodes.recorded and "slot" not in steps.recorded:
+    if decodes is not None and "slot" not in steps.recorded:
         slots = dict(zip(_keys(decodes), decodes.columns["slot"].tolist(), strict=True))
         found["slot"] = np.array([slots.get(key, -1) for key in _keys(steps)], np.int64)
     return found

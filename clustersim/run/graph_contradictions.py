@@ -54,6 +54,8 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
     if plan is None:
         return
     degrees = {"dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "sp.degree": plan.sp.degree, "ep.degree": plan.ep.degree}
+    if plan.devices is not None and plan.devices < 1:
+        yield Problem(path="plan.devices", message="a plan is on at least 1 device")
     zeros = [name for name, degree in degrees.items() if degree < 1]
     yield from (Problem(path=f"plan.{name}", message="a degree must be at least 1") for name in zeros)
     if plan.sp.degree > MOST_SEGMENTS:

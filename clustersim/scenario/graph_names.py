@@ -68,7 +68,7 @@ def read_names(text: str) -> NamesFile:
 
 
 def _read(path: Path) -> NamesFile:
-    document = read_mapping(path)
+    document = read_mapping(path, "file of names", _KEYS)
     reading = _Reading(document)
     table = NameTable(file=document.file, places=tuple(reading.places()), operators=tuple(reading.operators()))
     if reading.problems:

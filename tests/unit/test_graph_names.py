@@ -67,7 +67,7 @@ def test_the_nearest_known_name_is_told(name, nearest):
         ("operators:\n  - {match: a, name: rpoe}", ":2:22: operators[0].name: unknown operator 'rpoe'; did you mean"),
         ("operators:\n  - {match: a}", ":2:5: operators[0]: expected match and name"),
         ("operators: {a: b}", ":1:12: operators: expected a list"),
-        ("opertors: []", ":1:1: opertors: unknown key; did you mean 'operators'?"),
+        ("plan: {}\nopertors: []", ":2:1: opertors: unknown key; did you mean 'operators'?"),
         ("plan: {tp: two}\n", ":1:12: plan.tp: expected a whole number of at least 0, but found 'two'"),
     ],
 )  # fmt: skip
@@ -115,6 +115,7 @@ def test_plans_of_graphs_take_every_spelling_of_scenarios(written, read):
     ("text", "problem"),
     [
         ("graph { a -- b }", ":1:1: expected 'digraph', since edges of a step have a direction, but found 'graph'"),
+        ("root:x:0:0\n", ": expected a graph in DOT, which begins with 'digraph'"),
         ("digraph {\n a -> }", ":2:7: expected a node, an edge, a subgraph or an attribute, but found '}'"),
         ("digraph { a [label=] }", ":1:20: expected a value, but found ']'"),
         ('digraph { "a }', ":1:11: expected the end of a text in quotes"),
@@ -154,14 +155,14 @@ HEAD = '<graphml><key id="d" for="node" attr.name="name"/>'
     ("text", "problem"),
     [
         ("<graphml", ":1:1: no XML: unclosed token"),
-        ("<svg/>", ":1:1: expected graphml, but found 'svg'"),
+        ("<svg/>", ": expected a graph in GraphML, which begins with <graphml>"),
         ("<graphml/>", ":1:1: expected a graphml with a directed graph"),
-        ('<!DOCTYPE x [<!ENTITY a "b">]><graphml/>', ":1:1: expected no document type"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><graphml/>', ":1:13: expected no document type"),
         (f'{HEAD}<graph edgedefault="undirected"/></graphml>', ":1:51: expected edgedefault 'directed'"),
         (f'{HEAD}<graph><node/></graph></graphml>', ":1:58: expected 'id' of 'node'"),
         (f'{HEAD}<graph><node id="a"/><node id="a"/></graph></graphml>', ":1:72: expected an id of its own"),
         (f'{HEAD}<graph><node id="a"/>\n<edge source="a" target="b"/></graph></graphml>', ":2:1: expected the id of"),
-        (f'{HEAD}<graph><node id="a"><data key="e">x</data></node></graph></graphml>', ":1:72: expected a key that"),
+        (f'{HEAD}<graph><node id="a"><data key="e">x</data></node></graph></graphml>', ":1:71: expected a key that"),
     ],
 )  # fmt: skip
 def test_graphml_that_is_none_is_refused_with_its_place(text, problem):
