@@ -28,12 +28,11 @@ from clustersim.errors import (
     Problem,
 )
 from clustersim.inputs import line_of
-from clustersim.legality.rule import Answer
 
 ILLEGAL: Final = 1
 UNUSABLE_INPUT: Final = 2
 NOT_CHECKABLE: Final = 3
-STATUS: Final[Mapping[Answer, int]] = {"legal": 0, "illegal": ILLEGAL, "not_checkable": NOT_CHECKABLE}
+STATUS: Final[Mapping[str, int]] = {"legal": 0, "illegal": ILLEGAL, "not_checkable": NOT_CHECKABLE}
 """Verdict → exit status."""
 DEFECT: Final = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
