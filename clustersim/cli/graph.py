@@ -27,10 +27,13 @@ from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import POOLS
+from clustersim.workload.limits import MAX_TOKENS
 
 SUFFIXES: Final = (".html", *WRITERS)
 NODE_BYTES: Final = {".html": 100, ".json": 390, ".dot": 300, ".graphml": 720}
 """About what a node takes in a file, measured on the quickstart; of a page what a browser unpacks (assumed)."""
+MOST_SEQUENCES: Final = 1_000_000
+"""Of one step (assumed: a thousand times what engines run)."""
 _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 
 
@@ -46,9 +49,13 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
     type=click.Path(path_type=Path),
     help="NAME.html, .graphml, .dot or .json [SCENARIO-STEP.html].",
 )
-@click.option("--tokens", type=click.IntRange(min=1), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
-@click.option("--batch", type=click.IntRange(min=1), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}].")
-@click.option("--context", type=click.IntRange(min=1), help=f"Decode, mixed: tokens before the step [{_CONTEXT}].")
+@click.option("--tokens", type=click.IntRange(1, MAX_TOKENS), help=f"Prefill, mixed: tokens of the prompt [{_PROMPT}].")
+@click.option(
+    "--batch", type=click.IntRange(1, MOST_SEQUENCES), help=f"Decode, mixed: sequences that decode [{_SEQUENCES}]."
+)
+@click.option(
+    "--context", type=click.IntRange(1, MAX_TOKENS), help=f"Decode, mixed: tokens before the step [{_CONTEXT}]."
+)
 @click.option("--stage", type=click.IntRange(min=0), help="Only this pipeline stage [all].")
 @click.option("--replica", type=click.IntRange(min=0), help="Whose devices and links [0].")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")

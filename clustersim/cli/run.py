@@ -40,7 +40,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
-@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
 @click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code

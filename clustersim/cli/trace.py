@@ -27,7 +27,7 @@ _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 @click.option("--ranks", metavar="LIST", help="Ranks such as 0-7,12 [all].")
 @click.option(
     "--steps",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000),
     default=50,
     show_default=True,
     help="Without a window: steps around the busiest instant.",

@@ -14,6 +14,10 @@ from clustersim.units import UnitError, parse
 
 _LONGEST_S: Final = 2**63 / 1e9
 """292 years: what int64 nanoseconds hold."""
+_MOST: Final = {"bytes": 1e18, "bandwidth": 1e18, "flops": 1e24, "power": 1e9, "price": 1e9}
+"""In base units (assumed: at least a thousand times beyond the largest that there is, a wafer's memory at 21 PB/s)."""
+_MOST_COUNT: Final = 1_000_000
+"""Of nodes, devices, links and switches of one kind (assumed: ten times beyond the largest cluster)."""
 _SLOWEST: Final = {"bandwidth": "B/s", "flops": "FLOP/s"}
 """Dimensions of which nothing is below 1 (assumed): what is slower works no more."""
 
@@ -143,6 +147,9 @@ class Reader:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             self.problem(key, f"expected an integer of at least {least}, but found {value!r}")
             return max(least, 1)
+        if value > _MOST_COUNT:
+            self.problem(key, f"expected an integer of at most {_MOST_COUNT:,}, but found {value!r}")
+            return max(least, 1)
         return value
 
     def counts(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -151,9 +158,11 @@ class Reader:
         if value is None:
             return (1,)
         items = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
-        counts = tuple(item for item in items if type(item) is int and item >= 1)
+        counts = tuple(item for item in items if type(item) is int and 1 <= item <= _MOST_COUNT)
         if not items or len(counts) < len(items):
-            self.problem(key, f"expected a list of positive integers such as [4, 4, 4], but found {value!r}")
+            self.problem(
+                key, f"expected a list of integers from 1 to {_MOST_COUNT:,} such as [4, 4, 4], but found {value!r}"
+            )
             return (1,)
         return counts
 
@@ -183,6 +192,9 @@ class Reader:
             return 1.0
         if dimension == "time" and quantity >= _LONGEST_S:
             self.problem(key, f"expected a time of less than 292 years, but found {value!r}")
+            return 1.0
+        if quantity > _MOST.get(dimension, float("inf")):
+            self.problem(key, f"expected a {dimension} of at most {_MOST[dimension]:g}, but found {value!r}")
             return 1.0
         if dimension in _SLOWEST and quantity < 1:
             self.problem(key, f"expected at least 1 {_SLOWEST[dimension]}, but found {value!r}")

@@ -121,6 +121,12 @@ def family(device: Device, name: str) -> Family:
     return Family(**{**base, **(given or {})})
 
 
+LONGEST_S: Final = 10.0
+"""Of one constant in seconds (assumed; the fits have 25 µs at most)."""
+MOST_BYTES: Final = 1e18
+"""Of a payload (assumed: a million times what a device holds)."""
+
+
 def check_collectives(device: Device) -> None:
     """Raise an InputError with all unknown families and constants, and impossible values, of ``collectives``."""
     known = [field.name for field in fields(Family)]
@@ -138,5 +144,7 @@ def check_collectives(device: Device) -> None:
                 problems.append(Problem(message=wrong, path=f"{where}.{key}"))
             elif value < 0.0 or (key == "ramp_half_s" and value == 0.0):
                 problems.append(Problem(message=f"{value!r} is not positive", path=f"{where}.{key}"))
+            elif value > (most := LONGEST_S if key.endswith(("_s", "_per_byte")) else MOST_BYTES):
+                problems.append(Problem(message=f"{value!r} is more than {most:g}", path=f"{where}.{key}"))
     if problems:
         raise InputError(problems)

@@ -79,6 +79,20 @@ ASSUMED: Final[Mapping[str, Constants]] = {
 the fits of ``topologies/devices`` (A100 to B200)."""
 
 
+SHARES: Final[Mapping[str, float]] = {"compute": 1.0, "memory": 1.0, "cached": 64.0}
+"""Constants that are shares, and their largest value: of a peak all of it; a cache gives at most as many times the
+bandwidth of the memory as registers do (assumed: the fits have 3.7 at most)."""
+LONGEST_S: Final = 1.0
+"""Of one constant in seconds (assumed; the fits have 55 µs at most)."""
+MOST: Final = 1e12
+"""Of any other constant (assumed; the fits have a cache of 72 MB at most)."""
+
+
+def most(constant: str) -> float:
+    """Return the largest value of a constant that makes sense."""
+    return SHARES.get(constant, LONGEST_S if constant.endswith("_s") else MOST)
+
+
 def hypotenuse(a: Number, b: Number) -> Number:
     """Return √(a² + b²): a smooth maximum, at most 41 % above the hard one, where both are equal."""
     return _root(a * a + b * b)

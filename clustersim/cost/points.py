@@ -38,6 +38,10 @@ _KEYS: Final = tuple(
 )
 _COLUMNS: Final = ("op", "dtype", "seconds", *_KEYS)
 _MOST_PROBLEMS: Final = 20
+LONGEST_S: Final = 86_400.0
+"""Of one operator: a day, as of what is simulated."""
+MOST: Final = 2.0**53
+"""Of a size: floats are whole up to here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +159,10 @@ def _row(row: Mapping[str, object]) -> tuple[list[str], tuple[str, str | None], 
         cell = row.get(key)
         blank = cell is None or cell == ""
         number = optional[key] if blank and key in optional else _number(cell)
-        if number is None or (number <= 0.0 and key not in optional):
+        most = LONGEST_S if key == "seconds" else MOST
+        if number is not None and number > most:
+            mistakes.append(f"{key}: expected a number up to {most:g}, but found {cell!r}")
+        elif number is None or (number <= 0.0 and key not in optional):
             mistakes.append(f"{key}: expected a positive number, but found {'nothing' if blank else repr(cell)}")
         else:
             values.append(number)

@@ -163,8 +163,9 @@ def check_kernels(device: PricedDevice) -> None:
             if key not in kernels.ASSUMED[family]:
                 guess = did_you_mean(key, list(kernels.ASSUMED[family]))
                 problems.append(Problem(message=f"unknown constant{guess}", path=path))
-            elif not 0.0 <= value < float("inf") or (value == 0.0 and key in {"compute", "memory", "cached"}):
-                message = f"expected a positive number, but found {value!r}"
+            elif not 0.0 <= value <= kernels.most(key) or (value == 0.0 and key in kernels.SHARES):
+                above = " (excluded)" if key in kernels.SHARES else ""
+                message = f"expected a number from 0{above} to {kernels.most(key):g}, but found {value!r}"
                 problems.append(Problem(message=message, path=path))
     if problems:
         raise InputError([Problem(message=p.message, path=f"{device.name}: {p.path}") for p in problems])

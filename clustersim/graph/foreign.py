@@ -212,6 +212,11 @@ class _Reading(DeclarationReader):
         elif ids.setdefault(found, at) != at:
             self.wrong(f"{path}.id", f"{found!r} is the id of nodes[{ids[found]}] already")
 
+    def duration(self, value: object, path: str) -> None:
+        """Judge how long an operator is said to take; no rule looks at it, but what it says is read by people."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            self.unexpected(path, "a number of nanoseconds from 0", value)
+
     def node(self, known: Mapping[str, Any], path: str) -> Node | None:
         op = known.get("op")
         if op not in OPS:
@@ -219,6 +224,8 @@ class _Reading(DeclarationReader):
             self.wrong(f"{path}.op", f"unknown operator {op!r:.60}{hint}")
             return None
         plain = {key: known[key] for key in ("name", "op", *_PLAIN) if key in known}
+        if known.get("duration_ns") is not None:
+            self.duration(known["duration_ns"], f"{path}.duration_ns")
         stream = known.get("stream", _default_stream(op))
         if op in STRUCTURAL_OPS and stream is not None:
             self.unexpected(f"{path}.stream", f"null, since {op} takes no time", stream)

@@ -99,10 +99,17 @@ def _text(value: Any) -> tuple[Any, str | None]:
     return (value, None) if isinstance(value, str) else (None, f"expected a text, but found {value!r}")
 
 
-def _count(value: Any) -> tuple[Any, str | None]:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value, None
-    return None, f"expected a whole number of at least 1, but found {value!r}"
+def _up_to(most: int) -> Check:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+            return value, None
+        return None, f"expected a whole number from 1 to {most:,}, but found {value!r}"
+
+    return check
+
+
+_PIXELS: Final = _up_to(10_000)
+_POINTS: Final = _up_to(100_000)  # a page of more is no longer drawn in seconds
 
 
 def _one_of(*choices: str) -> Check:
@@ -133,20 +140,20 @@ _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
 FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
     "headline": {},
     "device_lanes": {
-        "height": (720, _count),  # pixels
-        "steps": (4, _count),  # steps around the busy instant
-        "max_ranks": (64, _count),  # of more ranks than this only these are shown
-        "max_bars": (4000, _count),  # more spans than this in view are binned
-        "max_spans": (250_000, _count),  # more than this are not written into the file
+        "height": (720, _PIXELS),  # pixels
+        "steps": (4, _up_to(10_000)),  # steps around the busy instant
+        "max_ranks": (64, _up_to(4096)),  # of more ranks than this only these are shown
+        "max_bars": (4000, _POINTS),  # more spans than this in view are binned
+        "max_spans": (250_000, _up_to(5_000_000)),  # more than this are not written into the file
     },
-    "utilisation": {"height": (300, _count)},
-    "batch": {"height": (460, _count), "bins": (1000, _count)},
-    "kv_cache": {"height": (300, _count), "bins": (1000, _count)},
+    "utilisation": {"height": (300, _PIXELS)},
+    "batch": {"height": (460, _PIXELS), "bins": (1000, _POINTS)},
+    "kv_cache": {"height": (300, _PIXELS), "bins": (1000, _POINTS)},
     "latencies": {
-        "height": (560, _count),
+        "height": (560, _PIXELS),
         "metrics": (tuple(LATENCIES), _some_of(*LATENCIES)),
         "scale": ("auto", _one_of("auto", "linear", "log")),
     },
-    "requests": {"height": (600, _count), "bins": (300, _count), "max_points": (4000, _count)},
+    "requests": {"height": (600, _PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
 }
 """Figure → option → (default, check)."""

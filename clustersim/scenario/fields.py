@@ -6,6 +6,7 @@ Nothing is guessed: text is no number, ``true`` is no number. A number that is w
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -17,6 +18,11 @@ LONGEST_S: Final = 2**63 / 1e9
 """292 years: what int64 nanoseconds hold."""
 MOST: Final = 2**53
 """Largest whole number in a scenario (floats are exact up to here)."""
+
+
+HIGHEST: Final = {"bytes": 1e18, "rate": 1e9}
+BASE: Final = {"bytes": "B", "rate": "/s"}
+"""Largest quantities (assumed: an exabyte on a device; a request in each tick of the clock), and their base unit."""
 
 
 class Part(BaseModel):
@@ -48,6 +54,8 @@ def quantity(dimension: str, example: str, *, zero: bool = False) -> Any:
         number = units.parse(value, dimension)
         if number < 0 or (number == 0 and not zero):
             raise ValueError(f"must be {'at least' if zero else 'more than'} 0, but is {value}")
+        if number > HIGHEST.get(dimension, math.inf):
+            raise ValueError(f"must be at most {HIGHEST[dimension]:g} {BASE[dimension]}, but is {value}")
         if dimension == "time" and number >= LONGEST_S:
             raise ValueError(f"must be less than 292 years, but is {value}")
         return number

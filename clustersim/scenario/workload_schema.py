@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, Part, Positive, Rate, short_for
-from clustersim.workload.limits import MAX_TOKENS
+from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
 
 
 class TracePart(Part):
@@ -17,7 +17,7 @@ class TracePart(Part):
     format: str | None = None
     requests: Count | None = None
     window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
-    rate_scale: Positive = 1.0
+    rate_scale: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] = 1.0
     repeat: bool = False
 
 
@@ -41,10 +41,10 @@ class UniformPart(Part):
 class LognormalPart(Part):
     """A log-normal length by mean and cv, or by median and σ of the logarithm; clipped to min … max."""
 
-    mean: Positive | None = None
+    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     cv: Positive | None = None
-    median: Positive | None = None
-    sigma: Positive | None = None
+    median: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
+    sigma: Annotated[float, Field(ge=1e-6, le=20)] | None = None
     min: Count = 1
     max: Count = MAX_TOKENS
 

@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.units import plural
-from clustersim.workload.limits import MAX_TOKENS, check_cv, check_positive, check_whole, raise_any
+from clustersim.workload.limits import MAX_CV, MAX_TOKENS, MIN_CV, check_between, check_positive, check_whole, raise_any
 from clustersim.workload.trace import read_trace
 
 
@@ -80,7 +80,7 @@ class LogNormal:
         problems = [
             problem
             for name, value in given.items()
-            for problem in (check_cv if name == "cv" else check_positive)(f"lognormal.{name}", value)
+            for problem in check_between(f"lognormal.{name}", value, *_PARAMETERS[name])
         ]
         if set(given) not in ({"mean", "cv"}, {"median", "sigma"}):
             message = f"found {', '.join(given) or 'none'}; expected mean and cv, or median and sigma"
@@ -109,7 +109,8 @@ class LogNormal:
         return np.clip(np.rint(np.exp(logs)), self.min_tokens, self.max_tokens).astype(np.int64)
 
 
-_PARAMETERS: Final = ("mean", "cv", "median", "sigma")
+_PARAMETERS: Final = {"mean": (1, MAX_TOKENS), "cv": (MIN_CV, MAX_CV), "median": (1, MAX_TOKENS), "sigma": (1e-6, 20)}
+"""Name → range: lengths are tokens; a σ of 20 spreads them over all that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

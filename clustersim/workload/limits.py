@@ -14,6 +14,10 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_NS: Final = 2**63 - 1
 """Largest instant that int64 nanoseconds hold: 292 years."""
 
+MIN_SCALE: Final = 1e-6
+MAX_SCALE: Final = 1e6
+"""Times the rate of a trace (assumed: from a request a second to one in 12 days, or to all in a microsecond)."""
+
 MIN_CV: Final = 1e-6
 MAX_CV: Final = 1e6
 """Largest coefficient of variation (assumed: below the smallest nothing varies, above this every draw is 0)."""
@@ -35,9 +39,18 @@ def check_positive(path: str, value: object) -> list[Problem]:
 
 def check_cv(path: str, value: object) -> list[Problem]:
     """Return a problem unless ``value`` is a coefficient of variation whose square can be computed with."""
-    if _is_a(value, Real) and MIN_CV <= float(cast("Real", value)) <= MAX_CV:
+    return check_between(path, value, MIN_CV, MAX_CV)
+
+
+def check_between(path: str, value: object, low: float, high: float) -> list[Problem]:
+    """Return a problem unless ``value`` is a number from ``low`` to ``high``."""
+    if _is_a(value, Real) and low <= float(cast("Real", value)) <= high:
         return []
-    return [Problem(path=path, message=f"found {value!r}; expected a number from {MIN_CV:g} to {MAX_CV:g}")]
+    return [Problem(path=path, message=f"found {value!r}; expected a number from {_short(low)} to {_short(high)}")]
+
+
+def _short(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def check_window(start_ns: int, end_ns: int) -> list[Problem]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.workload import azure, plain_csv, trace_jsonl
-from clustersim.workload.limits import MAX_NS, check_positive, check_whole, check_window
+from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
 from clustersim.workload.requests import Requests, requests_in_order
 from clustersim.workload.trace_text import TraceColumns, TraceText, read_text
 
@@ -143,7 +143,7 @@ def _option_problems(
         problems += check_whole("requests", requests, low=1, high=MAX_NS)
     if window_ns is not None:
         problems += check_window(*window_ns)
-    return problems + check_positive("rate_scale", rate_scale)
+    return problems + check_between("rate_scale", rate_scale, MIN_SCALE, MAX_SCALE)
 
 
 def _windowed(recorded: Requests, window_ns: tuple[int, int]) -> Requests:

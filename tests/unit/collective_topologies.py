@@ -12,7 +12,7 @@ PLAIN = {
     "efficiency": 1.0,
     "network_step_s": 0.0,
     "network_efficiency": 1.0,
-    "max_payload_bytes": 1e30,
+    "max_payload_bytes": 1e18,
 }
 
 

@@ -45,7 +45,7 @@ def test_all_mistakes_are_named_with_the_nearest_choice() -> None:
     assert found[0] == "unknown key 'titel'; did you mean 'title'?"
     assert found[1] == "figures[0]: unknown figure 'batsch'; did you mean 'batch'?"
     assert found[2] == "figures[1]: unknown option 'heigth' of kv_cache; did you mean 'height'?"
-    assert found[3] == "figures[2].bins: expected a whole number of at least 1, but found 0"
+    assert found[3] == "figures[2].bins: expected a whole number from 1 to 100,000, but found 0"
     assert found[4] == "figures[3]: expected {figure: NAME, …}, but found 'batch'"
 
 

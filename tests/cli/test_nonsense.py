@@ -1,0 +1,132 @@
+"""Numbers that nothing in the world has: refused where they are written, with the range, and their neighbours taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim import catalog
+from clustersim.cli import main
+
+SCENARIO = """\
+topology: dgx-h100
+model: llama-3.1-8b
+workload: {arrivals: {process: poisson, rate: 4/s}, prompt_tokens: 100, output_tokens: 3, requests: 4}
+"""
+PLAIN = "memory: {capacity: 80 GB, bandwidth: 3 TB/s, source: s}, compute: {bf16: 900 TFLOP/s, source: s}"
+
+
+def device(part: str) -> str:
+    return f"topology={{name: dgx-h100, device: {{name: d, vendor: v, {PLAIN}, {part}}}}}"
+
+
+def kernel(gemm: str, memory: str) -> str:
+    return device(f"kernels: {{gemm_bf16: {{source: s, {gemm}}}, memory: {{source: s, {memory}}}}}")
+
+
+def collective(ring: str) -> str:
+    return device(f"collectives: {{ring: {{source: s, {ring}}}}}")
+
+
+def lognormal(parameters: str) -> str:
+    return f"workload.prompt_tokens={{lognormal: {{{parameters}}}}}"
+
+
+TRACE = "workload={{trace: {{path: scenarios/traces/azure-conv-sample.csv, requests: 4, rate_scale: {}}}}}"
+NONSENSE = {
+    "kernel compute": (kernel("compute: 1.01", "memory: 0.9"), kernel("compute: 1.0", "memory: 1.0")),
+    "kernel memory": (kernel("compute: 0.9", "memory: 1.5"), kernel("memory: 0.3", "memory: 1.0")),
+    "cached": (kernel("compute: 0.9", "cached: 1e18"), kernel("compute: 0.9", "cached: 4.0")),
+    "floor": (kernel("floor_s: 2.0", "memory: 0.9"), kernel("floor_s: 1e-3", "memory: 0.9")),
+    "ramp": (kernel("ramp_k: 1e13", "memory: 0.9"), kernel("ramp_k: 1e5", "memory: 0.9")),
+    "collective": (collective("efficiency: 1.01"), collective("efficiency: 1.0")),
+    "step": (collective("step_s: 100"), collective("step_s: 1e-3")),
+    "mean": (lognormal("mean: 0.1, cv: 1"), lognormal("mean: 1, cv: 1")),
+    "median": (lognormal("median: 1e30, sigma: 1"), lognormal("median: 1e3, sigma: 1")),
+    "sigma": (lognormal("median: 9, sigma: 1e9"), lognormal("median: 9, sigma: 3")),
+    "rate_scale": (TRACE.format("1e30"), TRACE.format("1e3")),
+    "slow rate_scale": (TRACE.format("1e-30"), TRACE.format("1e-3")),
+    "rate": ("workload.arrivals.rate=1e30/s", "workload.arrivals.rate=1e6/s"),
+    "bandwidth": ("topology.scaleup_bandwidth=1e30 B/s", "topology.scaleup_bandwidth=1e14 B/s"),
+    "nodes": ("topology.nodes=1000000000", "topology.nodes=2"),
+    "host memory": (
+        "serving={preemption: swap, scheduler: continuous, host_kv: 1e30 B}",
+        "serving={preemption: swap, scheduler: continuous, host_kv: 1e12 B}",
+    ),
+}
+"""What is wrong → (``--set`` of nonsense, of a neighbour that is none)."""
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+@pytest.mark.parametrize(("wrong", "right"), NONSENSE.values(), ids=NONSENSE)
+def test_a_number_that_nothing_has_is_refused_and_its_neighbour_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, right: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    refused = invoke("check", "s.yaml", "--set", wrong)
+    assert refused.exit_code == 2, refused.output
+    assert "--set #1" in refused.stderr
+    taken = invoke("check", "s.yaml", "--set", right)
+    assert taken.exit_code == 0, taken.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["graph", "quickstart", "--step", "decode", "--batch", "1000000000"],
+        ["graph", "quickstart", "--tokens", "99999999999"],
+        ["prove", "quickstart", "--orders", "1000000"],
+        ["run", "quickstart", "--processes", "1000000"],
+    ],
+)
+def test_an_option_beyond_all_sense_is_refused(words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert "is not in the range" in result.stderr
+
+
+@pytest.mark.parametrize(("seconds", "status"), [("9e18", 2), ("86401", 2), ("2e-5", 0)])
+def test_a_measurement_that_took_years_is_refused(tmp_path: Path, seconds: str, status: int) -> None:
+    rows = "".join(f"gemm,{m},4096,4096,{seconds}\n" for m in range(16, 2048, 97))
+    (tmp_path / "p.csv").write_text(f"op,m,n,k,seconds\n{rows}")
+    result = invoke("calibrate", "dgx-h100", str(tmp_path / "p.csv"))
+    assert result.exit_code == status, result.output
+    assert ("p.csv:2: seconds: expected a number up to 86400" in result.stderr) == (status == 2)
+
+
+@pytest.mark.parametrize(("bins", "status"), [("1000000", 2), ("2000", 0)])
+def test_a_dashboard_of_a_million_bins_is_refused(tmp_path: Path, bins: str, status: int) -> None:
+    from clustersim.errors import InputError
+    from clustersim.report.layout import read_layout
+
+    layout = {"title": "t", "figures": [{"figure": "batch", "bins": int(bins)}]}
+    if status:
+        with pytest.raises(InputError, match=r"bins: expected a whole number from 1 to 100,000"):
+            read_layout(layout)
+    else:
+        assert read_layout(layout).panels[0].options["bins"] == 2000
+
+
+@pytest.mark.parametrize(("duration", "status"), [(-5, 2), ("soon", 2), (True, 2), (1e30, 2), (12, 0), (None, 0)])
+def test_a_graph_whose_operators_take_no_time_that_there_is_is_refused(
+    tmp_path: Path, duration: object, status: int
+) -> None:
+    node = {"id": 0, "name": "o_proj", "op": "gemm", "ranks": [0], "duration_ns": duration}
+    (tmp_path / "g.json").write_text(json.dumps({"format": 1, "nodes": [node], "edges": []}))
+    result = invoke("check", str(tmp_path / "g.json"))
+    assert (result.exit_code == 2) == (status == 2), result.output
+    assert ("duration_ns" in result.stderr) == (status == 2)
+
+
+def test_all_constants_that_ship_lie_within_the_ranges() -> None:
+    from clustersim.scenario import load_topology
+
+    for name in catalog.names("topologies"):
+        load_topology(name)
