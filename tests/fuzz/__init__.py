@@ -1,0 +1,1 @@
+"""A fuzzer over all commands."""
