@@ -96,12 +96,17 @@ class Prices:
         return found, unknown
 
     def _fits(self, template: PassTemplate) -> bool:
-        """Return whether layers, ranks and kinds of collectives are among those that there are."""
+        """Return whether layers, operators and ranks are among those that there are."""
         ranks = self.declared.coordinates * self.declared.plan.tp
+        bounds = (
+            (template.node_layer, -1, len(self.declared.model.layers)),
+            (template.node_symbol, 0, len(template.symbols)),
+            (template.node_instance, 0, len(template.instance_class)),
+            (template.instance_class, 0, template.num_classes),
+        )
         return (
             bool(template.members)
-            and template.node_layer.min() >= -1
-            and template.node_layer.max() < len(self.declared.model.layers)
+            and all(low <= values.min() and values.max() < high for values, low, high in bounds)
             and all(some and min(some) >= 0 and max(some) < ranks for some in template.members)
         )
 
