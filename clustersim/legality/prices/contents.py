@@ -108,9 +108,12 @@ class Contents:
 
         return of
 
-    def at(self, replica: Int64Array, step: Int64Array) -> Features:
-        """Return the features of steps; ``replica`` is the first one where all take a step together."""
-        return Features(self, replica, step)
+    def at(self, replica: Int64Array, step: Int64Array, spread: FloatArray | None = None) -> Features:
+        """Return the features of steps; ``replica`` is the first one where all take a step together.
+
+        ``spread``, of shape (SP ranks, steps), tells how many sequences decode on each rank, where that is known.
+        """
+        return Features(self, replica, step, spread)
 
     @cached_property
     def chunks_of(self) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -123,8 +126,10 @@ class Contents:
 class Features:
     """The features of some steps, each an array over these steps, worked out when first asked for."""
 
-    def __init__(self, contents: Contents, replica: Int64Array, step: Int64Array) -> None:
-        self.contents, self.declared = contents, contents.declared
+    def __init__(
+        self, contents: Contents, replica: Int64Array, step: Int64Array, spread: FloatArray | None = None
+    ) -> None:
+        self.contents, self.declared, self.spread = contents, contents.declared, spread
         members = contents.declared.coordinates if contents.declared.together else 1
         self.run = np.stack([contents.runs.at(replica + one, step) for one in range(members)])
         runs = contents.runs
@@ -216,11 +221,11 @@ class Features:
         base, window = self._window(name.partition("#")[0].rstrip("*"))
         ranks = self.contents.by_rank(window)
         decodes, keys = self.decoding(0, window)
-        spread = sp.decode == "dp"  # which rank decodes a sequence is not recorded
-        own, keys = (
-            np.where(decodes == 0, 0.0, np.nan) if spread else each if s == 0 else np.zeros(len(self))
-            for each in (decodes, keys)
-        )
+        if self.declared.spreads:
+            own = np.where(decodes == 0, 0.0, np.nan) if self.spread is None else self.spread[s]
+            keys = np.where(own == 0, 0.0, np.where(own == decodes, keys, np.nan))
+        else:
+            own, keys = (each if s == 0 else np.zeros(len(self)) for each in (decodes, keys))
         if base == "decode_keys":
             return keys
         if base in ("pairs", "prefill_keys"):

@@ -74,6 +74,11 @@ class Declared:
         return not self.together and self.plan.sp.degree > 1
 
     @property
+    def spreads(self) -> bool:
+        """Whether the sequences of a step decode on all SP ranks, which ones where is not recorded."""
+        return self.splits and self.plan.sp.decode == "dp"
+
+    @property
     def expert_tp(self) -> int:
         """Ranks that share the tensors of one expert."""
         plan = self.plan

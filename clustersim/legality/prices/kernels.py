@@ -115,6 +115,24 @@ class Kernels:
         reading = np.hypot(moved / (self.bandwidth * c["memory"]), blocks * c["hidden_head_s"])
         return c["floor_s"] + blocks * c["head_s"] + np.hypot(compute, reading)
 
+    def keys_attended(self, shape: Shape, batch: FloatArray, seconds: FloatArray) -> FloatArray:
+        """Return the keys with which decode attention takes so long: :meth:`_attention_decode` the other way round.
+
+        −∞ where no keys take as little; NaN where points were measured, which have no inverse.
+        """
+        c = self._constants("latent_decode" if shape["shared_kv"] else "attention_decode", self.kv_format)
+        dims, blocks = shape["qk_dim"] + shape["v_dim"], batch * shape["kv_heads"]
+        rate = self.bandwidth * c["memory"]
+        flops = 2.0 * shape["heads"] * dims / (self._peak("bf16") * c["compute"])
+        read, ends = self._entry(shape) / rate, batch * shape["heads"] * dims * self.act / rate
+        busy = seconds - c["floor_s"] - blocks * c["head_s"]
+        beside = np.square(busy) - np.square(blocks * c["hidden_head_s"])
+        square = flops * flops + read * read
+        room = np.square(read * ends) + square * (beside - np.square(ends))
+        root = np.sqrt(np.maximum(room, 0.0))
+        found: FloatArray = np.where((busy > 0) & (room >= 0), (root - read * ends) / square, -np.inf)
+        return np.full_like(found, np.nan) if "attention_decode" in self.groups else found
+
     def _entry(self, s: Shape) -> float:
         """Return the bytes of one cached key, and its value where that is not the same."""
         width = s["qk_dim"] if s["shared_kv"] else s["qk_dim"] + s["v_dim"]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.history import Given
 from clustersim.legality.prices.contents import Contents, Features
@@ -22,7 +22,9 @@ from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
 
 COST: Final = "let an operator run for what it costs"
-UNTOLD: Final = "what each part of a step lasts whose decodes are spread in a way that was not recorded"
+UNTOLD: Final = "which sequences decode in which part of a step (not recorded): attention is compared by their sum"
+BY_RANK: Final = {"tokens", "rows", "decode_sequences"}
+"""Features of an SP rank that tell how many sequences decode on it."""
 ROUNDING_NS: Final = 1.0
 ROUNDING: Final = 1e-9
 
@@ -58,6 +60,7 @@ class _OfTemplate:
         self.tables, self.template, self.contents, self.prices = tables, template, contents, prices
         self.given = given
         self.classes, self.unknown = prices.of_template(template)
+        self.spread_of: dict[int, FloatArray] = {}
 
     def findings(self, passes: Int64Array) -> Iterator[Finding]:
         """Yield what is wrong with the durations that some passes refer to."""
@@ -95,9 +98,25 @@ class _OfTemplate:
             some = some[self._distinct(features, replica, row, some, priced)]
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
+            lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
+            if self.prices.declared.spreads and self.template.kind != "prefill":
+                least, most = self._spread(found, replica[some], step[some], lasts)
+                spread = np.where(least == most, least, np.nan)
+                self.spread_of.update(zip(row[some].tolist(), spread.T, strict=True))
+                decodes = found.decoding(0)[0]
+                yield judged(
+                    len(decodes),
+                    (least.sum(axis=0) > decodes) | (most.sum(axis=0) < decodes),
+                    lambda i, some=some: f"replica {replica[some[i]]}, step {step[some[i]]}",  # type: ignore[misc]
+                    lambda i, least=least, decodes=decodes: (  # type: ignore[misc]
+                        f"its ranks last as if {least.sum(axis=0)[i]:.0f} sequences decoded, and {decodes[i]:.0f} do"
+                    ),
+                    COST,
+                )
+                found = self.contents.at(replica[some], step[some], spread)
             for cls, operators in priced.items():
-                values = self.tables.row_values[at + cls]
-                yield self._judged(operators, found, values, replica[some], step[some])
+                yield self._judged(operators, found, lasts[cls], replica[some], step[some])
+            yield from self._by_sum(found, lasts, replica[some], step[some])
 
     def _distinct(
         self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
@@ -128,15 +147,86 @@ class _OfTemplate:
                     known = np.flatnonzero(features.recorded)
                     replica, step, values = replica[known], step[known], values[known]
                     features = self.contents.at(replica, step)
+                row = table["row"][block.runs[block.of[steps]]].tolist()
+                if self.spread_of and len(row) == len(step) and all(one in self.spread_of for one in row):
+                    features = self.contents.at(replica, step, np.stack([self.spread_of[one] for one in row], axis=1))
                 for at, cls in enumerate(columns):
                     yield self._judged(self.classes.get(cls, []), features, values[:, at], replica, step)
+                lasts = {cls: values[:, at] for at, cls in enumerate(columns)}
+                yield from self._by_sum(features, lasts, replica, step)
+
+    def _spread(
+        self, features: Features, replica: Int64Array, step: Int64Array, lasts: dict[int, Int64Array]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return how many sequences decode on each SP rank, at least and at most, as its operators together tell."""
+        ranks = range(self.prices.declared.coordinates)
+        up_to = int(features.decoding(0)[0].max(initial=0))
+        own = [
+            [
+                (cls, one)
+                for cls in lasts
+                for one in self.classes[cls][:1]
+                if one.s == s and not one.groups and one.work.features <= BY_RANK
+            ]
+            for s in ranks
+        ]
+        took = np.array([np.sum([lasts[cls] for cls, _ in some], axis=0) + np.zeros(len(step)) for some in own])
+        best, least, most = np.full(took.shape, np.inf), np.zeros(took.shape), np.zeros(took.shape)
+        for many in range(up_to + 1):
+            trial = self.contents.at(replica, step, np.full(took.shape, float(many)))
+            gap = self._gap(features)
+            for s in ranks:
+                away = np.abs(sum((self.prices.kernel_ns(one, trial, gap) for _, one in own[s]), -took[s]))
+                least[s] = np.where(away < best[s], many, least[s])
+                most[s] = np.where(away <= best[s], many, most[s])
+                best[s] = np.minimum(away, best[s])
+        return least, most
+
+    def _by_sum(
+        self, features: Features, lasts: dict[int, Int64Array], replica: Int64Array, step: Int64Array
+    ) -> Iterator[Finding]:
+        """Judge whether parts of a step attend to as many keys as the step has, where it is not told which to which."""
+        parts: dict[tuple[int, str, str], list[tuple[Int64Array, Priced]]] = {}
+        for cls, values in lasts.items():
+            for one in self.classes.get(cls, [])[:1]:
+                if one.work.op == "attention_decode":
+                    window, _, half = one.work.keys.partition("~")
+                    if half or self.prices.declared.spreads:
+                        parts.setdefault((one.s if half else 0, window, repr(one.work.shape)), []).append((values, one))
+        gap = self._gap(features)
+        for (s, window, _), some in parts.items():
+            _, keys = features.decoding(s, int(window.partition("@")[2]) if "@" in window else None)
+            least, most = np.zeros(len(step)), np.zeros(len(step))
+            for values, one in some:
+                batch = self.prices.amount(one.work, features, one.s)
+                for total, sign in ((least, -1.0), (most, 1.0)):
+                    seconds = (values + sign * ROUNDING_NS) / NS_PER_S - gap
+                    found = self.prices.kernels.keys_attended(one.work.shape, batch, seconds)
+                    total += np.where(batch == 0, 0.0, found if sign > 0 else np.nan_to_num(np.maximum(found, 0.0)))
+            yield judged(
+                int(np.isfinite(most).sum()),
+                (least > keys * (1 + ROUNDING) + 1) | (most < keys * (1 - ROUNDING) - 1),
+                lambda i, one=some[0][1]: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
+                lambda i, least=least, keys=keys: (  # type: ignore[misc]
+                    f"the parts of attention_decode last as if they attended to {least[i]:,.0f} keys or more, and the "
+                    f"step has {keys[i]:,.0f}"
+                ),
+                COST,
+            )
+
+    def _gap(self, features: Features) -> FloatArray:
+        """Return the gap before kernels, in seconds."""
+        engine = self.prices.declared.engine
+        found: FloatArray = np.where(
+            self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s
+        )
+        return found
 
     def _judged(
         self, operators: list[Priced], features: Features, values: Int64Array, replica: Int64Array, step: Int64Array
     ) -> Finding:
         """Compare durations of a class with what its operators cost, each on each of its groups that differ."""
-        engine, stage = self.prices.declared.engine, self.template.stage
-        gap = np.where(self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s)
+        stage, gap = self.template.stage, self._gap(features)
         findings = []
         for one in operators:
             if one.groups:
