@@ -161,6 +161,8 @@ class Carriage:
 
     def alone(self, replica: int, stage: int) -> bool:
         """Return whether nothing may be on a link of a stage's collectives with one of them, not even another one."""
+        if not any(replica in pool.replicas and stage < pool.plan.pp for pool in self.setting.pools):
+            return False
         if (replica, stage) not in self._alone:
             setting, who = self.setting, (COLLECTIVES, replica, stage)
             pool = next(one for one in reversed(setting.pools) if replica >= one.first_replica)

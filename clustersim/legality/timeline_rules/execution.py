@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.carried import outputs
@@ -119,7 +120,12 @@ def as_recorded(reading: Reading) -> Finding:
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
         return NOTHING
-    findings = [_durations(reading), _losses(tables), as_slow_as_told(reading), copies_cost(reading)]
+    findings = [
+        _durations(reading),
+        _losses(tables, reading.given.carriage),
+        as_slow_as_told(reading),
+        copies_cost(reading),
+    ]
     if runs is not None and len(runs):
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
@@ -162,8 +168,8 @@ def _durations(reading: Reading) -> Finding:
     )
 
 
-def _losses(tables: Tables) -> Finding:
-    """Judge what chains lost to contention: never less than nothing, and only where a collective waits for a link."""
+def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
+    """Judge what chains lost to contention: never less than nothing, and only where a collective shares a link."""
     rows, instances, lost = losses(tables)
     template = tables.passes["template"][rows]
     joins = np.zeros(len(rows), bool)
@@ -172,11 +178,16 @@ def _losses(tables: Tables) -> Finding:
         sizes = np.zeros(len(shape.instance_class), np.int64)
         np.maximum.at(sizes, shape.node_instance, np.array([len(members) for members in shape.members]))
         joins[mine] = sizes[instances[mine]] > 1
+    places = zip(tables.passes["replica"][rows].tolist(), tables.passes["stage"][rows].tolist(), strict=True)
+    alone = np.array([carriage is not None and carriage.alone(*place) for place in places], bool)
     return judged(
         len(rows),
-        (lost < 0) | ~joins,
+        (lost < 0) | ~joins | (alone & (lost > 0)),
         lambda i: ", ".join(f"{name} {tables.passes[name][rows[i]]}" for name in ("replica", "stage", "first_step")),
-        lambda i: f"operator {instances[i]} takes {lost[i]:,} ns longer than its cost",
+        lambda i: (
+            f"operator {instances[i]} takes {lost[i]:,} ns longer than its cost"
+            + (", and nothing else can be on its links" if alone[i] else "")
+        ),
         COST,
     )
 

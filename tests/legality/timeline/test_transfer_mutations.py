@@ -22,6 +22,7 @@ from clustersim.run import simulate as made
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.declared import setting_of
 from clustersim.run.simulate import simulate
+from clustersim.timeline.stretch import Stretch
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_outage_mutations import HANDED, HOSTS
@@ -205,3 +206,20 @@ def test_what_a_transfer_takes_is_what_the_cost_model_says(name: str) -> None:
         (plan,) = plan_collective(scenario.topology, "send", (carriage.device(pair[0]), carriage.device(pair[1])))
         found = ways.ns(np.full(len(carried), at), carried)
         np.testing.assert_allclose(found, plan.seconds(carried) * 1e9, rtol=1e-12)
+
+
+def test_what_is_alone_on_its_links_loses_nothing_there() -> None:
+    """A pass that shares no link is recorded to have lost 500 ns at its first collective."""
+    history = history_of_run(simulate(scenario_of(document(), replay="full")))
+    tables = history.folded
+    assert tables is not None
+    row = int(np.flatnonzero(tables.passes["steps"] == 1)[0])
+    template = tables.templates[int(tables.passes["template"][row])]
+    joins = next(node for node, members in enumerate(template.members) if len(members) > 1)
+    stretch = Stretch.of([int(template.node_instance[joins]), 500])
+    irregular = tables.passes["irregular"].copy()
+    irregular[row] = len(tables.irregular)
+    passes = {**tables.passes, "irregular": irregular}
+    folded = replace(tables, passes=passes, irregular=(*tables.irregular, stretch))
+    found = check_history(replace(history, folded=folded)).violations
+    assert any(one.rule == "RUN-2" and "nothing else can be on its links" in one.message for one in found)
