@@ -13,11 +13,12 @@ import numpy as np
 
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.arrivals import sends
-from clustersim.legality.timeline_rules.failing import in_turn, leaves_what_fails, works
+from clustersim.legality.timeline_rules.failing import leaves_what_fails, works
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.occupation import place_of
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.routing import in_turn
 from clustersim.legality.timeline_rules.sheet import Sheet
 from clustersim.legality.timeline_rules.swapped import cut_off
 from clustersim.timeline.tables import HOST
