@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.mending import ALONE
 from clustersim.legality.rule import Verdict
-from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, refuse_target, write_whole
+from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, instead_of, refuse_target, write_whole
 from clustersim.run.graph_file import GRAPH_SUFFIXES
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
@@ -23,7 +24,7 @@ from clustersim.run.proposals import MOST_OFFERED
 from clustersim.run.simulate import refusals, refuse_unreadable
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
-from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.scenario import INSTEAD, Scenario
 
 
 def audit_command() -> click.Command:
@@ -116,8 +117,13 @@ def check(
 
 
 def _unable(scenario: Scenario, verdict: Verdict) -> tuple[Problem, ...]:
-    """Return why a legal scenario can't be simulated; of an illegal one its violations are told."""
-    return refusals(scenario) if verdict.verdict == "legal" else ()
+    """Return why a legal scenario can't be simulated, and what can be; of an illegal one its violations are told."""
+    found = refusals(scenario) if verdict.verdict == "legal" else ()
+    if not any(one.path.endswith("ep.scope") for one in found):
+        return found
+    others = [f"{one}" for one in instead_of(scenario, 2)]
+    words = f"write instead {' or '.join(others)}" if others else "no plan nearby can be"
+    return tuple(replace(one, message=one.message.replace(INSTEAD, words)) for one in found)
 
 
 def _unable_lines(problems: Sequence[Problem]) -> Iterator[str]:

@@ -282,6 +282,9 @@ class Search:
             if problem is not None:
                 rule = "SP-1" if problem.path.startswith("plan.sp.") else "EP-1"
                 found.append((rule, problem.path, problem.message))
+            if after.plan.is_lockstep and (after.plan.pp > 1 or after.plan.sp.degree > 1):
+                built = "experts over the ranks of all replicas have step graphs at pp 1 and sp 1"
+                found.append(("EP-1", "plan.ep.scope", built))
         crowd = self.crowded([scope.after(without).plan for scope in self.scopes])
         found.append(("DP-1", "", crowd or "the whole scenario is not legal without it"))
         rule, _, message = min(

@@ -152,6 +152,11 @@ def fix_scenario(scenario: Scenario, *, alternatives: int = 1) -> Fix:
     return Fix(changes=None, reason=f"no change {what} legal{gave_up}: {left}")
 
 
+def instead_of(scenario: Scenario, alternatives: int) -> tuple[Alternative, ...]:
+    """Return what can be written instead of a plan that is legal, and that no step graphs can be expanded for."""
+    return tuple(_alternative(scenario, one) for one in islice(Proposals(scenario).each(), alternatives))
+
+
 def _alternative(scenario: Scenario, proposal: Proposal) -> Alternative:
     return Alternative(
         changes=tuple(_field_change(scenario, asked) for asked in proposal.changes),

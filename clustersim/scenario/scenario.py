@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from clustersim.serving.user_class import UserClass
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.requests import Requests
 from clustersim.workload.trace import read_trace
+
+INSTEAD: Final = "clustersim check says what can be written instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class Scenario:
             self.problem(
                 f"{place}.ep.scope",
                 f"experts over the ranks of all replicas can be {done} at pp 1 and sp 1, found pp {plan.pp} and "
-                f"sp {plan.sp.degree}; use replica",
+                f"sp {plan.sp.degree}; {INSTEAD}",
             )
             for place, plan in zip(places, plans, strict=True)
             if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1)

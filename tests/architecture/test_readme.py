@@ -103,6 +103,19 @@ def test_tests_that_the_readme_shows_pass(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+def test_program_of_the_readme_mends_its_plan(tmp_path: Path) -> None:
+    write_files("README.md", tmp_path)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "clustersim"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clustersim "$@"\n')
+    command.chmod(0o755)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    run = [sys.executable, "-W", "error", "mend.py"]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "plan.sp.decode=" in done.stdout
+
+
 def test_readme_names_every_command() -> None:
     assert {words[0] for words in commands("README.md")} >= set(COMMANDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +339,10 @@ def test_check_says_of_a_legal_scenario_that_run_refuses_it() -> None:
     assert (result.exit_code, told in result.stdout) == (0, True), result.output
     document = json.loads(invoke("check", "s.yaml", *sets, "--json").stdout)
     assert (document["verdict"], document["simulates"]) == ("legal", False)
-    assert [one["path"] for one in document["not_simulated"]] == ["plan.ep.scope"]
+    (why,) = document["not_simulated"]
+    assert why["path"] == "plan.ep.scope"
+    (instead,) = re.findall(r"write instead (\S+): \S+ → (\S+?),? ", why["message"])
+    assert invoke("check", "s.yaml", *sets, "--set", "=".join(instead)).exit_code == 0
     assert json.loads(invoke("check", "s.yaml", "--json").stdout)["simulates"] is True
     fixed = invoke("check", "s.yaml", *sets, "--set", "serving.max_batch_tokens=9007199254740991", "--fix")
     assert "it can't be simulated" not in fixed.stdout  # a fix is checked as a whole, step graphs too
