@@ -115,9 +115,20 @@ class Judge:
         if not _BROKEN[rule](deployment):
             return None
         if rule != "KV-6":
-            return Conflict(rule=rule, levers=READS[rule])
+            return Conflict(rule=rule, levers=_only(rule, deployment) or READS[rule])
         fits = memory.fits_memory(_relaxed(deployment))
         return Conflict(rule=rule, levers=tuple(path for path in _MEMORY if fits or path.startswith("plan.")))
+
+
+def _only(rule: str, deployment: Deployment) -> tuple[str, ...]:
+    """Return the one degree that must change whatever else does, if that is so: it can be legal for no such model."""
+    plan, layers = deployment.plan, deployment.model.layers
+    if rule == "TP-1" and any(layer.attention.num_heads % plan.tp for layer in layers):
+        return (TP,)
+    if rule == "EP-1" and plan.ep.degree > 1:
+        experts = [moe.num_experts for moe in deployment.moes]
+        return (EP,) if not experts or any(count % plan.ep.degree for count in experts) else ()
+    return (SP,) if rule == "SP-3" and deployment.decodes_only else ()
 
 
 def _placed(deployment: Deployment) -> Conflict | None:

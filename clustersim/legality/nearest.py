@@ -105,12 +105,19 @@ class Search:
     scopes : sequence of Scope
     crowded : callable, optional
         Says that plans which fit the cluster each by itself do not fit on it together.
+    hurry : float
+        Above 0, candidates of which fewer rules are broken come first, and what is found need not be the nearest: for
+        where the exact search gives up.
     """
 
     def __init__(
-        self, scopes: Sequence[Scope], crowded: Callable[[Sequence[ParallelPlan]], str | None] = lambda _: None
+        self,
+        scopes: Sequence[Scope],
+        crowded: Callable[[Sequence[ParallelPlan]], str | None] = lambda _: None,
+        *,
+        hurry: float = 0.0,
     ) -> None:
-        self.scopes, self.crowded = scopes, crowded
+        self.scopes, self.crowded, self.hurry = scopes, crowded, hurry
         self.judges = [Judge(scope.deployment) for scope in scopes]
         self.owners = {scope.qualified(path): (scope, path) for scope in reversed(scopes) for path in PATHS}
         self.known: dict[str, list[Option]] = {}
@@ -165,7 +172,7 @@ class Search:
             return
         least = self._least(state, frozen, conflicts)
         if least is not None:
-            self._push(far + least, turn, state, far, frozen, conflicts)
+            self._push(far + least + self.hurry * len(conflicts), turn, state, far, frozen, conflicts)
 
     def _push(
         self,

@@ -32,6 +32,7 @@ MOST_REFUSED: Final = 50
 """Candidates that another check than a search's refuses, after which it ends."""
 MOST_FURTHER: Final = 2.5
 """How much further than the nearest one a proposal may be."""
+HURRY: Final = 3.0
 MOST_LONGER: Final = 500
 """Candidates that are looked at for further ones."""
 
@@ -71,9 +72,20 @@ class Proposals:
         self.search = Search(self.scopes, self._crowded)
         self.written = parse_json(json.dumps(scenario.document), "a legal scenario nearby")
         self.refused = 0
+        self.is_nearest = True
 
     def each(self) -> Iterator[Proposal]:
         """Yield proposals, the nearest first: none has a change that it could do without."""
+        offered = False
+        for one in self._found():
+            offered = True
+            yield one
+        if not offered and self.search.gave_up:
+            self.search = Search(self.scopes, self._crowded, hurry=HURRY)
+            self.is_nearest = False
+            yield from self._found()
+
+    def _found(self) -> Iterator[Proposal]:
         found: list[State] = []
         nearest, longest = None, 0
         for one in self.search.legal():
@@ -128,6 +140,7 @@ class Proposals:
         words += [f"changes {counted(others, 'other value')}"] if others else []
         world = sum(scope.after(state).plan.world for scope in self.scopes)
         devices = len(self.scenario.topology.devices)
+        words += [] if self.is_nearest else ["is legal, but nothing shows that it is the nearest"]
         return f"{', '.join(words)}; uses {world} of {counted(devices, 'device')}"
 
     def _deployment(self, one: Scenario, number: int) -> Deployment:

@@ -199,3 +199,14 @@ def test_experts_over_the_ranks_of_all_replicas_are_offered_where_these_are_what
     (best, second, *_) = fixed("ep over dp", alternatives=3).alternatives
     assert [(change.path, change.new) for change in best.changes] == [("plan.ep.scope", "global")]
     assert [(change.path, change.new) for change in second.changes] == [("plan.ep.degree", 4)]
+
+
+def test_a_search_that_gives_up_still_finds_a_legal_plan_and_says_that_it_may_not_be_the_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clustersim.legality.nearest.MOST_EXAMINED", 10)
+    (found,) = fixed("stages and replicas").alternatives
+    assert "nothing shows that it is the nearest" in found.why
+    monkeypatch.undo()
+    (best,) = fixed("stages and replicas").alternatives
+    assert best.distance < found.distance
