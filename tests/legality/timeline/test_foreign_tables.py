@@ -62,7 +62,7 @@ def test_cell_that_can_not_be_is_named(
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("when,who\n0,1", "columns when, who are those of no table"),
+        ("when,who\n0,1", "is no table: it has none of the columns"),
         ("start_ns,end_ns,stream\n0,1,0", "nearest: spans, which lacks rank"),
         ("rank,start_ns,rank,end_ns\n0,0,1,1", "rank: found twice; expected each column once"),
         ("start_ns,end_ns,rank\n\n0,10", "table.csv:3: found 2 cells; expected 3 cells"),
@@ -70,7 +70,7 @@ def test_cell_that_can_not_be_is_named(
         ("step,start_ns,end_ns,stream\n0,0,4,comm", "spans also need rank"),
         ("step,start_ns,end_ns,count\n0,0,4,9", "has rows for several steps, as the files of a run of clustersim have"),
         ("start_ns,end_ns,rank,after\n0,4,0,", "id: lacks; expected beside after"),
-        ("", "columns (none) are those of no table"),
+        ("", "is no table: it has none of the columns"),
     ],
 )
 def test_table_that_can_not_be_is_named(tmp_path: Path, lines: str, message: str) -> None:
