@@ -24,6 +24,7 @@ from clustersim.legality.timeline_rules import (
     pipeline,
     pool,
     priced,
+    programs,
     sequence,
     streams,
     tensor,
@@ -137,6 +138,9 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
             for rule, look in SHEET_CHECKS.items():
                 if rule in looked:
                     take(rule, look(sheet))
+    if "RUN-2" in looked and not any(violations.values()):  # what a rule has a word for is told by that
+        for part in parts:
+            take("RUN-2", programs.as_graphs(part))
     return _verdict(violations, looked, lacks)
 
 

@@ -6,11 +6,12 @@ of this program becomes one is in ``run.audit``, and how files from elsewhere do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from clustersim.clock import Int64Array
+from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.prices.declared import Declared
 from clustersim.timeline.parts import of_pool
@@ -137,6 +138,30 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class DeclaredGraph:
+    """A step graph of a plan, which level G judges.
+
+    Parameters
+    ----------
+    kind : str
+        ``prefill``, ``decode`` or ``mixed``.
+    first_replica : int
+        Of the pool whose plan it is.
+    ranks, tp, stages : int
+        Ranks of a stage (of all replicas, where they share each pass); how many of them are a TP group; stages.
+    of_stage : callable
+        Stage → the graph of that stage, every rank and layer of it.
+    """
+
+    kind: str
+    first_replica: int
+    ranks: int
+    tp: int
+    stages: int
+    of_stage: Callable[[int], StepGraph]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SpanTable:
     """Spans, one by one.
 
@@ -208,6 +233,8 @@ class History:
         ``link, start_ns, end_ns, rate, capacity``: bytes per second on a link.
     prefixes : tuple of int64 arrays or None
         Per request, hashes of the blocks of its prompt from the start on: what was declared to be equal.
+    graphs : tuple of DeclaredGraph
+        What steps of the plan run; empty where that is not known.
     digests : tuple of (str, str)
         Where a digest of this history comes from, and the digest.
     other : Outcome or None
@@ -226,6 +253,7 @@ class History:
     held: Table | None = None
     flows: Table | None = None
     prefixes: tuple[Int64Array, ...] | None = None
+    graphs: tuple[DeclaredGraph, ...] = ()
     digests: tuple[tuple[str, str], ...] = ()
     other: Outcome | None = None
     moves: Table | None = None

@@ -8,7 +8,7 @@ G judges.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,13 +17,13 @@ import numpy as np
 
 from clustersim.cost.points import read_points
 from clustersim.graph.expand import step_blueprints
-from clustersim.graph.stepgraph import place
+from clustersim.graph.stepgraph import expand, place
 from clustersim.legality.declared.outages import Broken, down
 from clustersim.legality.declared.setting import Groups, Pool, Setting
 from clustersim.legality.declared.slowness import slow_ranks, weak_groups
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.held import kv_declared
-from clustersim.legality.history import Given, History
+from clustersim.legality.history import DeclaredGraph, Given, History
 from clustersim.legality.prices.declared import Declared, Measured
 from clustersim.model.architecture import Moe
 from clustersim.plan.reshard import Shard, kv_shards
@@ -165,6 +165,16 @@ def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Gi
     )
 
 
+def _graphs(scenario: Scenario, first_replica: int) -> Iterator[DeclaredGraph]:
+    """Yield the step graphs of one pool, which are expanded when they are looked at."""
+    plan = scenario.plan.lockstep
+    for blueprint in step_blueprints(scenario.model, plan, scenario.precision).values():
+        yield DeclaredGraph(
+            kind=blueprint.kind, first_replica=first_replica, ranks=plan.stage_ranks, tp=plan.tp,
+            stages=len(blueprint.stages), of_stage=lambda stage, blueprint=blueprint: expand(blueprint, plan, [stage]),
+        )  # fmt: skip
+
+
 def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int] | None = None) -> History:
     """Return a timeline with what its scenario declares.
 
@@ -201,5 +211,10 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         facts=timeline.facts,
         moves=timeline.moves,
         folded=timeline,
+        graphs=tuple(
+            graph
+            for one, pool in zip(scenario.each_pool(), pools or (given,), strict=True)
+            for graph in _graphs(one, pool.first_replica)
+        ),
         prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),
     )

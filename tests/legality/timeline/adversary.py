@@ -62,6 +62,11 @@ UNSEEN: Final = {
     "facts.used": "between two decisions of one instant",
     "facts.value": "what is set aside layer by layer",
     "facts.replica": "where a request arrived that a failure moved",
+    "templates.variant": "a number of a placement, from which nothing is computed",
+    "templates.symbols": "of an operator that takes no time, which no pass runs",
+    "templates.class_symbol": "of a class that no operator has",
+    "templates.exits": "none where nothing is sent",
+    "templates.instance_class": "another class of the same shape: a duration",
     "passes.first_step": "passes of replicas in lockstep, of equal steps",
 }
 """Field of a table or vector → what stays legal in it although it says something else."""
@@ -267,7 +272,8 @@ def history_of(timeline: Timeline, result: RunResult, change: Change) -> History
 def verdict_on(change: Change, result: RunResult) -> str:
     """Return ``found``, ``refused``, ``legal``, or ``defect`` where looking at it ends in an error.
 
-    ``same`` is what says the same: its canonical form is that of what was recorded, span by span and fact by fact.
+    ``same`` is what says the same: its canonical form is that of what was recorded, span by span and fact by fact, or
+    it is of a template that no pass runs.
     """
     try:
         history = history_of(changed(result.timeline, change), result, change)
@@ -275,6 +281,8 @@ def verdict_on(change: Change, result: RunResult) -> str:
             return "found"
         assert history.folded is not None
         same = change.table != "steps" and digest_of(history.folded) == result.timeline.digest
+        if change.table.startswith("templates"):  # one that no pass runs
+            same = int(change.table[len("templates[") : -1]) not in result.timeline.passes["template"]
         return "same" if same else "legal"
     except InputError:
         return "refused"

@@ -129,6 +129,19 @@ def looks_ahead(template: PassTemplate) -> PassTemplate:
     return replace(template, after=((len(template.after) - 1,), *template.after[1:]))
 
 
+def waits_less(template: PassTemplate) -> PassTemplate:
+    """Let the last operator but one that needs others need none."""
+    at = max(place for place, after in enumerate(template.after[:-1]) if after)
+    return replace(template, after=(*template.after[:at], (), *template.after[at + 1 :]))
+
+
+def on_another_stream(template: PassTemplate) -> PassTemplate:
+    """Run the first operator of a layer on the stream for communication."""
+    stream = template.instance_stream.copy()
+    stream[template.node_instance[np.flatnonzero(template.node_layer == 0)[0]]] = 1
+    return replace(template, instance_stream=stream)
+
+
 def swapped_layers(template: PassTemplate) -> PassTemplate:
     """Exchange layers 0 and 1."""
     layer = template.node_layer
@@ -206,6 +219,9 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("under dp 8 a request got other tokens", "tensor", with_other("dp", 1), {"DP-4"}),
     ("a step lasts longer than its operators", "tensor", table("steps", "end_ns", -1, 7), {"RUN-2", "KV-7"}),
     ("an operator takes less than no time", "tensor", folded("row_values", 0, -(1 << 40)), {"RUN-2"}),
+    ("an operator waits for nothing", "tensor", shape(waits_less), {"RUN-2"}),
+    ("an operator runs on another stream", "tensor", shape(on_another_stream), {"RUN-2"}),
+    ("an activation is something else", "tensor", renamed("ffn_act"), {"RUN-2"}),
     ("an operator needs a later one", "tensor", shape(looks_ahead), {"RUN-2"}),
     ("a request never came", "tensor", never_came, {"RUN-4"}),
     ("segments are not exchanged", "ring", renamed("kv_ring"), {"SP-2"}),
