@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from clustersim.cost.points import read_points
+from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.expand import step_blueprints
-from clustersim.graph.stepgraph import expand, place
+from clustersim.graph.stepgraph import StepGraph, expand, place
 from clustersim.legality.declared.outages import Broken, down
 from clustersim.legality.declared.setting import Groups, Pool, Setting
 from clustersim.legality.declared.slowness import slow_ranks, weak_groups
@@ -26,6 +27,7 @@ from clustersim.legality.held import kv_declared
 from clustersim.legality.history import DeclaredGraph, Given, History
 from clustersim.legality.prices.declared import Declared, Measured
 from clustersim.model.architecture import Moe
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard, kv_shards
 from clustersim.run.legality import deployment_of, pool_blocks, scenario_memory
 from clustersim.scenario.scenario import Scenario
@@ -165,13 +167,17 @@ def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Gi
     )
 
 
+def _of_stage(blueprint: Blueprint, plan: ParallelPlan, stage: int) -> StepGraph:
+    return expand(blueprint, plan, [stage])
+
+
 def _graphs(scenario: Scenario, first_replica: int) -> Iterator[DeclaredGraph]:
     """Yield the step graphs of one pool, which are expanded when they are looked at."""
     plan = scenario.plan.lockstep
     for blueprint in step_blueprints(scenario.model, plan, scenario.precision).values():
         yield DeclaredGraph(
             kind=blueprint.kind, first_replica=first_replica, ranks=plan.stage_ranks, tp=plan.tp,
-            stages=len(blueprint.stages), of_stage=lambda stage, blueprint=blueprint: expand(blueprint, plan, [stage]),
+            stages=len(blueprint.stages), of_stage=partial(_of_stage, blueprint, plan),
         )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def _differences(template: PassTemplate, program: Program, tp: int) -> Iterator[
         yield f"operator {at} is {_words(*run)}, and in the step graph {_words(*due)}"
     if template.receives != program.receives:
         yield f"{'takes' if template.receives else 'does not take'} the output of another stage"
-    yield from _waits(template, program, tp)
+    yield from _waits(template, program, tp, named)
     yield from _classes(template, program, named)
     yield from _leaves(template, program, tp)
 
@@ -170,7 +170,7 @@ def _words(what: What, layer: int, stream: int, ranks: tuple[int, ...]) -> str:
     return f"{name} ({op}, {module}) of layer {layer} on the {STREAMS[stream]} stream of ranks {list(ranks)}"
 
 
-def _waits(template: PassTemplate, program: Program, tp: int) -> Iterator[str]:
+def _waits(template: PassTemplate, program: Program, tp: int, named: Int64Array) -> Iterator[str]:
     """Yield operators that do not wait for what they need, or wait for more; those of a TP group are told as one."""
     instance, many = template.node_instance, len(template.after)
     due = np.unique(instance[program.target] * many + instance[program.source])
@@ -179,7 +179,7 @@ def _waits(template: PassTemplate, program: Program, tp: int) -> Iterator[str]:
         at, need = divmod(pair, many)
         verb = "waits" if pair in told else "does not wait"
         yield f"operator {at} {verb} for operator {need}, unlike in the step graph"
-    what = np.stack((program.symbol, program.layer, program.stream, program.half))
+    what = np.stack((named, program.layer, program.stream, program.half))
     same = np.full((many, 4), -1, np.int64)
     same[instance] = what.T
     for at in np.flatnonzero((same[instance] != what.T).any(axis=1))[:1].tolist():
