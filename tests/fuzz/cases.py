@@ -189,7 +189,10 @@ def _rewrite(draw: random.Random, file: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(file)
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError):
+        return  # it is broken already
     if not table.num_rows:
         return
     place, row = draw.randrange(table.num_columns), draw.randrange(table.num_rows)
