@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from clustersim.cli import main
 from tests.fuzz.cases import SMALL, cases
 
-COUNT: Final = int(os.environ.get("CLUSTERSIM_FUZZ", "130"))
+COUNT: Final = int(os.environ.get("CLUSTERSIM_FUZZ", "150"))
 SEED: Final = int(os.environ.get("CLUSTERSIM_FUZZ_SEED", "1"))
 LONGEST_S: Final = 20
 MOST_KIB: Final = 1024 * 1024
