@@ -114,8 +114,9 @@ class _OfTemplate:
                     COST,
                 )
                 found = self.contents.at(replica[some], step[some], spread)
+            gap = self._gap(found)
             for cls, operators in priced.items():
-                yield self._judged(operators, found, lasts[cls], replica[some], step[some])
+                yield self._judged(operators, found, gap, lasts[cls], replica[some], step[some])
             yield from self._by_sum(found, lasts, replica[some], step[some])
 
     def _distinct(
@@ -150,8 +151,9 @@ class _OfTemplate:
                 row = table["row"][block.runs[block.of[steps]]].tolist()
                 if self.spread_of and len(row) == len(step) and all(one in self.spread_of for one in row):
                     features = self.contents.at(replica, step, np.stack([self.spread_of[one] for one in row], axis=1))
+                gap = self._gap(features)
                 for at, cls in enumerate(columns):
-                    yield self._judged(self.classes.get(cls, []), features, values[:, at], replica, step)
+                    yield self._judged(self.classes.get(cls, []), features, gap, values[:, at], replica, step)
                 lasts = {cls: values[:, at] for at, cls in enumerate(columns)}
                 yield from self._by_sum(features, lasts, replica, step)
 
@@ -223,23 +225,27 @@ class _OfTemplate:
         return found
 
     def _judged(
-        self, operators: list[Priced], features: Features, values: Int64Array, replica: Int64Array, step: Int64Array
-    ) -> Finding:
+        self, operators: list[Priced], features: Features, gap: FloatArray, values: Int64Array, replica: Int64Array,
+        step: Int64Array,
+    ) -> Finding:  # fmt: skip
         """Compare durations of a class with what its operators cost, each on each of its groups that differ."""
-        stage, gap = self.template.stage, self._gap(features)
+        stage = self.template.stage
         findings = []
         for one in operators:
             if one.groups:
                 each = self.prices.collective_ns(one, features, replica, stage)
             else:
                 each = [self.prices.kernel_ns(one, features, gap)]
-            off = np.min([np.abs(values - cost) - ROUNDING * cost for cost in each], axis=0)
-            cost = each[0]
-            if np.isnan(off).any():
+            cost, *others = each
+            off = np.abs(values - cost) - ROUNDING * cost
+            for other in others:
+                off = np.minimum(off, np.abs(values - other) - ROUNDING * other)
+            known = int(np.isfinite(off).sum())
+            if known < len(off):
                 findings.append(lacking(UNTOLD))
             findings.append(
                 judged(
-                    int(np.isfinite(off).sum()),
+                    known,
                     off > ROUNDING_NS,
                     lambda i, one=one: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
                     lambda i, one=one, cost=cost: (  # type: ignore[misc]
