@@ -125,6 +125,7 @@ _TEXTS: Final[dict[str, tuple[str | None, ...]]] = {
     "rule": ("replicate", "columns", "rows", "heads"),
 }
 _NUMBERS: Final = tuple(field.name for field in fields(Node) if field.type == "int")
+_DEFAULTS: Final = {field.name: field.default for field in fields(Node)}
 _TRUTHS: Final = tuple(field.name for field in fields(Node) if field.type == "bool")
 
 
@@ -389,7 +390,7 @@ def _of_keys(name: str, kind: str, random: Random) -> Iterator[Edit]:
             return lambda document: document["nodes"][at].update({key: value})
 
         for key in (*texts, *_NUMBERS, *_TRUTHS, "layer", "stage", "unit", "flops", "bytes", "duration_ns"):
-            now = node.get(key)
+            now = node.get(key, _DEFAULTS.get(key))
             values: list[Any]
             if key in texts:
                 rest = [value for value in texts[key] if value != now and value is not None]

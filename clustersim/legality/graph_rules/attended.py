@@ -30,8 +30,46 @@ def lower_triangular(view: GraphView) -> GraphFinding:
         return NOTHING
     has_write, has_read = _fed_by(view, "kv_write"), _fed_by(view, "kv_read")
     return merged(
-        _prompts(view, view.plan, has_write, has_read), _new_tokens(view, has_write, has_read), _from_later(view)
+        _as_declared(view),
+        _prompts(view, view.plan, has_write, has_read),
+        _new_tokens(view, has_write, has_read),
+        _from_later(view),
     )
+
+
+def _as_declared(view: GraphView) -> GraphFinding:
+    """An attention says the window of its layer and, in a ring, which part it is; by heads it has all tokens."""
+    model, plan = view.model, view.plan
+    assert model is not None
+    assert plan is not None
+    cores = view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")) & view.says("variant", "layer")
+    nodes = np.flatnonzero(cores & (view.layer >= 0) & (view.layer < len(model.layers)))
+    windows = [layer.attention.sliding_window for layer in model.layers]
+    spread = plan.sp.degree > 1 and not plan.sp.whole
+    latent = [layer.attention.kind == "mla" for layer in model.layers]
+
+    def wanted(symbol: Node, layer: int) -> tuple[str, ...]:
+        window = "" if windows[layer] is None else f"@{windows[layer]}"
+        if symbol.op == "attention_decode" or not spread or plan.sp.scheme == "all_gather" or latent[layer]:
+            return (window,)
+        if plan.sp.scheme == "all_to_all":
+            return (f"{window}*",)
+        return tuple(f"{window}#{part}" for part in range(plan.sp.degree))
+
+    pairs, which = np.unique(view.symbol[nodes] * len(model.layers) + view.layer[nodes], return_inverse=True)
+    odd = [
+        view.symbols[pair // len(windows)].variant
+        not in wanted(view.symbols[pair // len(windows)], pair % len(windows))
+        for pair in pairs.tolist()
+    ]
+    wrong = np.flatnonzero(np.array(odd, bool)[which.ravel()]) if len(nodes) else nodes
+
+    def message(at: int) -> str:
+        symbol = view.symbols[int(view.symbol[nodes[at]])]
+        right = " or ".join(map(repr, wanted(symbol, int(view.layer[nodes[at]]))))
+        return f"it is said to attend as {symbol.variant!r}, where its layer has {right}"
+
+    return judged(view, 0, wrong, message, FIX, nodes)
 
 
 def _fed_by(view: GraphView, name: str) -> BoolArray:

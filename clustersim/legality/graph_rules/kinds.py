@@ -139,6 +139,8 @@ def _edges(view: GraphView) -> GraphFinding:
     cache = view.named("kv_write", "kv_read")
     exposes = view.mask(lambda node: node.axis == "sp" and node.op in COLLECTIVE_OPS)
     transfer = view.mask(lambda node: node.op in TRANSFER_OPS)
+    takes = view.named("attention_prefill", "attention_decode", "kv_b_proj", "kv_move") | exposes
+    takes |= ~view.named(*kinds_of(view.model)) if view.model is not None else np.ones(len(view), bool)
     phase, meets = ends[source] | ends[target], transfer[source] & transfer[target]
     carries = ~phase & ~meets
     odd = (
@@ -147,6 +149,7 @@ def _edges(view: GraphView) -> GraphFinding:
         | (carries & ~np.isin(kind, (DATA, KV)))
         | (carries & (kind == KV) & ~(cache[source] | exposes[source] | exposes[target]))
         | (carries & (kind == DATA) & cache[source])
+        | (carries & (kind == KV) & cache[source] & ~takes[target])
     )
     wrong = np.flatnonzero(odd & view.within_step & (kind != ORDER))
     return judged(

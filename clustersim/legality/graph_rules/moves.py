@@ -46,7 +46,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
     told = merged(told, repeated(view, moves), _brings(view, moves, fix), _one_owner(view))
-    told = merged(told, whole_groups(view, plan, moves, fix))
+    told = merged(told, whole_groups(view, plan, moves, fix), _leads_to_boundary(view, moves, fix))
     if not told.faults:
         told = merged(told, _every_layer(view, writes, edge[into], seen[into], fix))
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
@@ -54,11 +54,27 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
 
 def _brings(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
     """A move brings entries as they are: it adds nothing up, and passes nothing on to a neighbour only."""
-    other = np.flatnonzero(moves & view.mask(lambda node: node.op not in ("gather", "all_gather", "all_to_all")))
+    ops = ("gather", "all_gather", "all_to_all") if not view.in_features else _ops(view)
+    other = np.flatnonzero(moves & view.mask(lambda node: node.op not in ops))
     return judged(
         view, 0, other, lambda node: f"{view.symbols[int(view.symbol[node])].op} does not bring entries to their rank",
         fix, np.arange(len(view)),
     )  # fmt: skip
+
+
+def _leads_to_boundary(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
+    """Nothing of its step takes what a move brings: decode does, behind the boundary."""
+    ends = view.mask(lambda node: node.op == "boundary")
+    wrong = np.flatnonzero(moves[view.source] & view.within_step & (view.kind != ORDER) & ~ends[view.target])
+    return judged(
+        view, 0, wrong, lambda edge: f"it takes what {place(view, int(view.source[edge]))} brings, which is for decode",
+        fix, view.target,
+    )  # fmt: skip
+
+
+def _ops(view: GraphView) -> tuple[str, ...]:
+    """Return how entries come to who decodes: to one rank, or to whom each sequence belongs."""
+    return ("gather",) if view.plan is not None and view.plan.sp.decode == "idle" else ("all_to_all",)
 
 
 def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: Int64Array, fix: str) -> GraphFinding:

@@ -150,7 +150,10 @@ def _beside(view: GraphView) -> GraphFinding:
     reads &= alike | ~view.named("kv_write")[source]
     chunks = np.array([bool(step.chunks) for step in view.steps], bool)[view.step]
     decodes = view.of_steps(lambda step: step.kind != "prefill")
-    told = chunks[source] & decodes[target]
+    follows = np.full(len(view.steps), -1, np.int64)
+    for before, after in successions(view):
+        follows[before] = after
+    told = chunks[source] & decodes[target] & ~ends[source] & (follows[view.step[source]] == view.step[target])
     told |= view.mask(lambda node: node.op in COLLECTIVE_OPS)[source] | view.named(*EXPERT_CHAIN)[source]
     told |= view.mask(lambda node: node.op in COLLECTIVE_OPS)[target] | view.named(*EXPERT_CHAIN, "moe_norm")[target]
     back = view.step[source] > view.step[target]

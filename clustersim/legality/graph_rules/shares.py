@@ -88,7 +88,7 @@ def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphF
     if view.precision is not None:
         share = plan.tp if plan.split.embedding == "hidden" else 1
         each = 2 * model.hidden * view.precision.activation_bytes / share
-        found.append(_rows(view, view.named("embedding") & apart, tokens, each))
+        found.append(_rows(view, view.named("embedding") & (apart | view.in_features), tokens, each))
     return merged(*found)
 
 

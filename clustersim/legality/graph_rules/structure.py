@@ -33,7 +33,7 @@ def keeps_the_graph(view: GraphView) -> GraphFinding:
     """TP-8: with each TP group contracted and its collectives dropped, the graph is that of a single device."""
 
     def looked_at(needed: str, name: str) -> bool:
-        inside = name in EXPERT_CHAIN or name in MOE_ENTRY
+        inside = name in EXPERT_CHAIN or (name in MOE_ENTRY and needed == "attention_add")
         return not inside and not (needed in CACHE and name in CORES)
 
     present = merged(all_ranks(view), complete(view, "TP-8"))

@@ -8,6 +8,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
+from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged
 from clustersim.legality.graph_rules.layouts import SPLIT, UNKNOWN, filled, layouts
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView, base_name
@@ -57,6 +58,8 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     for field in foreign_fields(name, node.op, layer):
         if field not in unsaid and getattr(node, field):
             return f"its {field} is {getattr(node, field)}, where {name} has none"
+    if name in LOGICAL and plan.ep.degree > 1 and "axis" not in unsaid and node.axis != "stage":
+        return f"it is said to join ranks of axis {node.axis}, where experts are on all ranks of a stage"
     if node.op in COLLECTIVE_OPS and node.copies != 1 and "copies" not in unsaid:
         return f"{node.copies} ranks are said to do the same, where a collective takes place once"
     a = layer.attention if layer is not None else None
@@ -67,6 +70,8 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     wide = output_width(name, layer, model)
     if wide is not None and "width" not in unsaid and node.width != wide:
         return f"its whole output is said to be {node.width} wide, where {name} makes {wide}"
+    if name in ("ffn_act", "shared_act") and "copies" not in unsaid and node.copies not in (1, plan.tp):
+        return f"{node.copies} ranks are said to do the same, where one or {plan.tp} do"
     often = repeats(name, plan)
     if often is not None and "copies" not in unsaid and node.copies != often:
         return f"{node.copies} ranks are said to do the same, where {often} do"
