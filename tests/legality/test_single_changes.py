@@ -56,7 +56,8 @@ WAITS_MORE: Final = "waits for more than it has to, and takes nothing from it"
 
 def harmless(label: Label) -> str | None:
     """Return why a change does nothing; None where it does something, and must be caught."""
-    field, what, ends, *_ = (*label, "", "")
+    padded = (*label, "", "")
+    field, what, ends = padded[0], padded[1], padded[2]
     if field in FOR_READERS:
         return FOR_READERS[field]
     if field in ELSEWHERE or field.partition(".")[0] in ("precision", "plan", "step", "model"):
