@@ -56,8 +56,11 @@ class Kernels:
             self.groups[op] = self._curves(op, [(one.shape, one.seconds) for one in points if one.op == op])
 
     def seconds(self, op: str, shape: Shape) -> FloatArray:
-        """Return what a kernel takes at each step."""
-        base = np.asarray(getattr(self, f"_{op}")(shape), np.float64)
+        """Return what a kernel takes at each step; nothing where an operator is told as one of another shape."""
+        try:
+            base = np.asarray(getattr(self, f"_{op}")(shape), np.float64)
+        except KeyError:
+            return np.zeros(np.broadcast_shapes(*(np.shape(value) for value in shape.values())))
         if op not in self.groups:
             return base
         varying = {name: np.broadcast_to(v, base.shape) for name, v in shape.items() if name not in FIXED[op]}
