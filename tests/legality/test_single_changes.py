@@ -16,7 +16,8 @@ from single_changes import GRAPHS, WRITTEN, Change, Label, document, of_file, of
 from test_graph_omissions import is_legal
 
 from clustersim.errors import InputError
-from clustersim.run.foreign_graph import check_read, graph_in
+from clustersim.run.foreign_graph import check_read
+from clustersim.run.graph_file import graph_in
 
 CHANGES: Final = int(os.environ.get("CLUSTERSIM_SINGLE_CHANGES", "280"))
 """Changes in all, half of columns and half of files."""
