@@ -46,6 +46,21 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [],
     },
+    "an arrival at the instant at which all replicas come back, which another one takes than it first went to": {
+        "name": "back", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {"dp": 2, "pp": 1, "tp": 2},
+        "serving": {
+            "scheduler": "continuous", "max_batch_requests": 1, "max_batch_tokens": 256, "kv_block_tokens": 4,
+            "kv_blocks": 50, "router": "fewest_waiting", "engine": "ideal",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "1000/s"}, "prompt_tokens": 40, "output_tokens": 12,
+            "requests": 6,
+        },
+        "run": {},
+        "faults": [{"node": 0, "at": "1 ms", "until": "3 ms"}],
+    },
 }  # fmt: skip
 
 

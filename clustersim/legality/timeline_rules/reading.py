@@ -167,10 +167,13 @@ class Reading:
         return found
 
     def failed_between(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> BoolArray:
-        """Return whether something that a replica needs was out of order at some instant in [since, until]."""
+        """Return whether something that a replica needs was out of order at some instant in [since, until].
+
+        At the instant at which it comes back it still is for what arrives then: arrivals come first.
+        """
         found = np.zeros(len(replica), bool)
         for failed, start, end in self.given.down:
-            found |= (replica == failed) & (start <= until) & (end > since)
+            found |= (replica == failed) & (start <= until) & (end >= since)
         return found
 
     @cached_property
