@@ -179,7 +179,8 @@ def works(reading: Reading) -> Finding:
     """RUN-3: a replica that has work and is not declared to be down runs a step.
 
     Work of a prefill pool is what waits there while no other prompt has blocks, which it keeps until it is handed over
-    (so it is where sequences are swapped, of which copies are under way); of a decode pool, what was received.
+    (so it is where sequences are swapped, of which copies are under way); of a decode pool, what was received, but
+    one sequence that lacks a block while others are set aside for what is on its way (see ``_cornered``).
     """
     facts, runs, given = reading.history.facts, reading.runs, reading.given
     if facts is None or runs is None or not given.eager:
@@ -203,6 +204,9 @@ def works(reading: Reading) -> Finding:
         for failed, begins, ends in given.down:
             hit = (replica == failed) & (((kind == PREEMPTED) & (since == begins)) | (kind == ARRIVED))
             has_work &= ~(hit & (since <= ends) & (until > begins))
+    told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}
+    if given.role == "decode" and "value" in facts:
+        told["value"] = facts["value"][rows].astype(np.int64)
     findings = []
     for number in range(given.first_replica, given.first_replica + given.dp):
         mine = has_work & (replica == number)
@@ -211,13 +215,15 @@ def works(reading: Reading) -> Finding:
         latest = np.concatenate((runs.recorded_end[steps], until[stays]))
         order = np.argsort(starts, kind="stable")
         busy = starts[order], np.maximum.accumulate(latest[order])
-        findings.append(_unbroken(reading, number, busy, np.sort(since[mine]), np.sort(until[mine])))
+        here = {name: values[replica == number] for name, values in told.items()}
+        findings.append(_unbroken(reading, number, busy, np.sort(since[mine]), np.sort(until[mine]), here))
     return merged(*findings)
 
 
 def _unbroken(
-    reading: Reading, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array, goes: Int64Array
-) -> Finding:
+    reading: Reading, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array, goes: Int64Array,
+    stays: Table,
+) -> Finding:  # fmt: skip
     """Judge whether a replica is busy wherever it has work, which comes and goes at instants; all ascend."""
     given = reading.given
     begin = np.concatenate((np.full(1, -1), busy[1]))
@@ -234,9 +240,13 @@ def _unbroken(
     begin, end = begin[idle], end[idle]
     there = np.searchsorted(comes, begin, side="right") > np.searchsorted(goes, begin, side="right")
     more = np.searchsorted(comes, end, side="left") > np.searchsorted(comes, begin, side="right")
+    stands = there | more
+    if "value" in stays:
+        for gap in np.flatnonzero(stands).tolist():
+            stands[gap] = not _cornered(reading, replica, stays, int(begin[gap]), int(end[gap]))
     return judged(
         len(busy[0]),
-        there | more,
+        stands,
         lambda i: f"replica {replica}",
         lambda i: (
             f"runs no step between {max(begin[i], 0):,} ns and "
@@ -244,3 +254,30 @@ def _unbroken(
         ),
         RESUME,
     )
+
+
+def _cornered(reading: Reading, replica: int, stays: Table, begin: int, end: int) -> bool:
+    """Return whether what a decode replica has between instants lacks a block for its next token.
+
+    Then it is alone, else another one would be preempted: all other blocks are set aside for sequences on their way.
+    """
+    given, runs, pieces = reading.given, reading.runs, reading.pieces
+    kind, since, until, value = (stays[name] for name in ("kind", "since", "until", "value"))
+    here = (kind == RECEIVED) & (since < end) & (until > begin)
+    for alone in np.flatnonzero(here).tolist():
+        start, stop = max(begin, int(since[alone])), min(end, int(until[alone]))
+        aside = (kind == ADMITTED) & (since <= start) & (until >= stop)
+        if (here & (since < stop) & (until > start)).sum() != 1 or not aside.any():
+            return False
+        if runs is None or pieces is None or given.pool_blocks is None or given.block_tokens is None:
+            continue  # nothing says how many blocks it has
+        entries = int(value[alone])
+        mine = (pieces.request == stays["request"][alone]) & (pieces.replica == replica)
+        for piece in np.flatnonzero(mine & (pieces.begin >= since[alone]) & (pieces.begin <= start)).tolist():
+            ran = (runs.replica == replica) & (runs.slot == pieces.slot[piece]) & (runs.recorded_end <= start)
+            ran &= (runs.step >= pieces.first_step[piece]) & (runs.step <= pieces.last_step[piece])
+            entries += int(runs.count[ran].sum())
+        taken = int((-(-value[aside] // given.block_tokens)).sum())
+        if taken - (-(entries + 1) // given.block_tokens) <= given.pool_blocks:
+            return False
+    return True

@@ -12,6 +12,7 @@ from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.replica import Replica
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
+from clustersim.serving.decision import Decision
 from clustersim.serving.disaggregated import DecodeScheduler
 from clustersim.serving.sequence import Sequence
 from tests.laws.random_scenarios import scenario_of
@@ -97,6 +98,16 @@ def loses_silently(patch: Patch) -> None:
     patch.setattr(Front, "tell", lambda self, now, kind, replica, sequence: None)
 
 
+def waits_for_what_is_on_its_way(patch: Patch) -> None:
+    """A decode replica runs no step while something is on its way to it, though it has the blocks."""
+    real = DecodeScheduler.schedule
+
+    def schedule(self: DecodeScheduler, now: int) -> Decision | None:
+        return real(self, now) if not self.receiving else None
+
+    patch.setattr(DecodeScheduler, "schedule", schedule)
+
+
 SLOW = {"name": "l40s-node", "nodes": 1}
 LONG = DOCUMENT["workload"] | {"arrivals": {"process": "constant", "rate": "1000/s"}}
 POOLS = DOCUMENT | {"topology": SLOW, "workload": LONG, "plan": {"prefill": {"dp": 2}, "decode": {"dp": 2}}}
@@ -111,7 +122,19 @@ SOURCE = with_faults({"device": 0, "at": "6090 us", "until": "6400 us"})
 TARGET = with_faults({"device": 2, "at": "6090 us", "until": "6400 us"})
 DECODING = with_faults({"device": 2, "at": "8 ms", "until": "9 ms"})
 NO_DECODE = with_faults({"device": 2, "at": "3 ms"}, {"device": 3, "at": "3 ms"})
+CORNERED = POOLS | {
+    "plan": {"prefill": {"dp": 1}, "decode": {"dp": 1}},
+    "serving": POOLS["serving"] | {"max_batch_requests": 3, "kv_block_tokens": 4, "kv_blocks": 8},
+    "workload": {
+        "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 1, "high": 16}},
+        "output_tokens": {"uniform": {"low": 1, "high": 12}}, "requests": 30,
+    },
+    "faults": [{"device": 7, "at": "1 ms"}],
+}  # fmt: skip
+"""Where a sequence that decodes often lacks a block while all others are set aside for what is on its way."""
 MISTAKES = [
+    (waits_for_what_is_on_its_way, CORNERED, "RUN-3"),
+    (waits_for_what_is_on_its_way, CORNERED | {"seed": 2}, "RUN-3"),
     (keeps_what_was_set_aside, SOURCE, "KV-7"),
     (says_nothing_of_what_was_set_aside, SOURCE, "RUN-4"),
     (transfers_survive, SOURCE, "RUN-3"),
