@@ -61,6 +61,18 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [{"node": 0, "at": "1 ms", "until": "3 ms"}],
     },
+    "requests that take turns again as the replica fails that decoded them": {
+        "name": "turns", "seed": 0, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+        "plan": {"prefill": {"dp": 3, "tp": 1}, "decode": {"dp": 2, "tp": 1}},
+        "serving": {"scheduler": "disaggregated", "kv_block_tokens": 4, "kv_blocks": 100, "engine": "ideal"},
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "1000/s"}, "prompt_tokens": 40, "output_tokens": 60,
+            "requests": 12,
+        },
+        "run": {},
+        "faults": [{"device": 3, "at": "4200 us", "until": "7300 us"}],
+    },
 }  # fmt: skip
 
 

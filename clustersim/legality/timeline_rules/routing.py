@@ -25,7 +25,8 @@ def in_turn(reading: Reading) -> Finding:
     rows = rows[np.lexsort((facts["request"][rows], facts["time_ns"][rows]))]
     time, replica = (facts[name][rows].astype(np.int64) for name in ("time_ns", "replica"))
     down = [one for one in given.down if one[0] < given.dp]
-    changes = np.unique(np.array([instant for one in down for instant in one[1:]], np.int64))
+    # What leaves a replica that fails, also one that decodes, takes its turn again.
+    changes = np.unique(np.array([instant for one in given.down for instant in one[1:]], np.int64))
     part = np.searchsorted(changes, time, side="right")
     settled = ~np.isin(time, changes)
     lives = np.ones((len(changes) + 1, given.dp), bool)
