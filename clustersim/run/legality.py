@@ -20,7 +20,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
 from clustersim.run.graph_legality import check_steps, graph_headline, violation_line
-from clustersim.run.pools import apart, in_each_pool
+from clustersim.run.pools import apart, in_each_pool, is_placed
 from clustersim.scenario.scenario import Scenario
 
 MOST_KEPT: Final = 64
@@ -36,7 +36,7 @@ def check_scenario(scenario: Scenario) -> Verdict:
     if plan.violations:
         return plan
     if scenario.pools:
-        return together((plan, in_each_pool(scenario, check_scenario).of_level("G")))
+        return together((plan, in_each_pool(scenario, lambda one, _: check_scenario(one)).of_level("G")))
     return together((plan, _check_steps(scenario.model, scenario.plan, scenario.precision)))
 
 
@@ -53,8 +53,21 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     derives from it, so that what runs is what was checked.
     """
     if scenario.pools:
-        return in_each_pool(scenario, _check_pool, tuple(apart(scenario)))
+        worlds = {pool.name: pool.plan.world for pool in scenario.pools}
+
+        def check(one: Scenario, number: int) -> Verdict:
+            beside = sum(world for name, world in worlds.items() if name != scenario.pools[number].name)
+            return _check_one(one, None) if is_placed(scenario, number) else _check_pool(one, beside)
+
+        return in_each_pool(scenario, check, tuple(apart(scenario)))
+    return _check_one(scenario, None)
+
+
+def _check_one(scenario: Scenario, devices: int | None) -> Verdict:
+    """Check a plan of one pool, on so many devices instead of those of the topology."""
     numbers = _numbers(scenario)
+    if devices is not None:
+        numbers["num_devices"] = devices
     verdict = check_plan(**numbers)
     if verdict.verdict != "legal":
         return verdict
@@ -64,12 +77,15 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     return check_plan(**numbers | {"limits": limits}, layout=layout)
 
 
-def _check_pool(scenario: Scenario) -> Verdict:
-    """Check one of two pools; where both have too few devices, which is told once, as if it had them for itself."""
-    placement, devices = scenario.plan.placement, len(scenario.topology.devices)
-    if placement is not None and max(placement) >= devices:
-        scenario = replace(scenario, plan=replace(scenario.plan, placement=None))
-    return check_scenario_plan(scenario)
+def _check_pool(scenario: Scenario, beside: int) -> Verdict:
+    """Check one of two pools that is packed, as if it had the devices that the other one leaves for itself.
+
+    So what is advised fits beside the other pool. Where both have too few devices, which is told once, it has all.
+    """
+    devices = len(scenario.topology.devices)
+    left = devices - beside
+    plan = replace(scenario.plan, placement=None)
+    return _check_one(replace(scenario, plan=plan), left if 0 < plan.world <= left else devices)
 
 
 def scenario_memory(scenario: Scenario) -> tuple[RankMemory, ...]:

@@ -11,13 +11,11 @@ from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.scenario.scenario import Scenario
 from clustersim.units import plural
 
-_PACKED: Final = " with plan.placement packed"
-"""What a repair of a pool's degrees says needlessly where the pool is packed behind the other one anyway."""
 _PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep|stages|placement|devices)\b")
 
 
 def in_each_pool(
-    scenario: Scenario, check: Callable[[Scenario], Verdict], between: tuple[Violation, ...] = ()
+    scenario: Scenario, check: Callable[[Scenario, int], Verdict], between: tuple[Violation, ...] = ()
 ) -> Verdict:
     """Check each pool by itself, and return the verdicts as one.
 
@@ -25,20 +23,19 @@ def in_each_pool(
     ----------
     scenario : Scenario
     check : callable
-        Checks a scenario of one pool.
+        Checks a scenario of one pool, with its number.
     between : tuple of Violation
         What is wrong between the pools.
     """
     violations = list(between)
     looked: dict[tuple[str, str], LookedAt] = {}
     for number, (pool, one) in enumerate(zip(scenario.pools, scenario.each_pool(), strict=True)):
-        verdict = check(one)
-        implied = "" if is_placed(scenario, number) else _PACKED
+        verdict = check(one, number)
         violations += [
             replace(
                 found,
                 where=in_pool(pool.name, found.where),
-                fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix.replace(implied, "") if implied else found.fix),
+                fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix),
             )
             for found in verdict.violations
         ]
