@@ -48,6 +48,7 @@ _EXAMPLES: Final = {
     "power": "700 W",
     "price": "2.5 USD/h",
 }
+_ARTICLE: Final = {"bytes": "bytes", "flops": "FLOP/s"}
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
 
 
@@ -83,19 +84,19 @@ def parse(text: object, dimension: str) -> float:
     50000000000.0
     """
     units = DIMENSIONS[dimension]
-    example = _EXAMPLES[dimension]
+    example, wanted = _EXAMPLES[dimension], _ARTICLE.get(dimension, f"a {dimension}")
     found = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise UnitError(f"expected a {dimension} with its unit, such as '{example}', but found {text!r}")
+        raise UnitError(f"expected {wanted} with its unit, such as '{example}', but found {text!r}")
     number, unit = found.groups()
     if unit not in units:
         reason = "has no unit" if not unit else f"has the unknown unit {unit!r}"
         guess = did_you_mean(unit, list(units)) if unit and len(unit) < 12 else ""
         guess = guess if "did you mean" in guess else ""
-        raise UnitError(f"{text!r} {reason}; expected a {dimension} such as '{example}'{guess}")
+        raise UnitError(f"{text!r} {reason}; expected {wanted} such as '{example}'{guess}")
     value = float(number) * units[unit]
     if not math.isfinite(value):
-        raise UnitError(f"{text!r} is too large; expected a {dimension} such as '{example}'")
+        raise UnitError(f"{text!r} is too large; expected {wanted} such as '{example}'")
     return value
 
 

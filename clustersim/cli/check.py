@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def check(
     elif as_json and verdict.of_level("P").violations:
         document["fix"] = _fix_json(_nearest(loaded, verdict), None)
     elif not as_json and _needs_several(verdict):
-        lines.append(_together(scenario, _nearest(loaded, verdict, alternatives=1)))
+        lines.append(_together((scenario, *overrides), _nearest(loaded, verdict, alternatives=1)))
     print_json(document) if as_json else click.echo("\n".join(lines))
     if written is None and (status := STATUS[verdict.verdict]):
         ctx.exit(status)
@@ -180,12 +181,14 @@ def _verdict_lines(scenario: Scenario, verdict: Verdict) -> Iterator[str]:
         yield "What a rule says, and why: clustersim rules ID"
 
 
-def _together(name: str, nearest: Fix) -> str:
+def _together(asked: Sequence[str], nearest: Fix) -> str:
     """Say which changes mend all places at once; of each place the verdict says what would mend it alone."""
     if nearest.changes is None:
         return f"Together: {nearest.reason}"
     changes = ", ".join(map(str, nearest.changes))
-    return f"Together: {changes} (clustersim check {name} --fix writes it)"
+    name, *overrides = map(shlex.quote, asked)
+    command = " ".join(["clustersim check", name, *(f"--set {one}" for one in overrides), "--fix"])
+    return f"Together: {changes} ({command} writes it)"
 
 
 def _fix_lines(scenario: Scenario, fix: Fix, target: Path | None) -> Iterator[str]:

@@ -95,7 +95,14 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
         symbols=found.graph.symbols, **columns, steps=(step,), plan=plan, model=model, precision=found.precision,
         cached_layers=cached, evenly_routed=False,
         in_features=any(node.amount for node in found.graph.symbols), unsaid=found.unsaid, shown=found.stages,
+        not_asked=_of_the_host(found),
     )  # fmt: skip
+
+
+def _of_the_host(found: ForeignGraph) -> frozenset[str]:
+    """Return what a graph of another program need not show: how its host schedules, where it says nothing of it."""
+    shown = {node.name for node in found.graph.symbols}
+    return frozenset() if found.naming is None else frozenset({"schedule"} - shown)
 
 
 def _said_amounts(found: ForeignGraph, worked_out: FloatArray) -> FloatArray:

@@ -101,6 +101,8 @@ class GraphView:
         The stages that a graph of a part of the plan shows; None: all of them.
     unsaid : tuple of frozenset of str
         Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
+    not_asked : frozenset of str
+        Operators that the graph need not show: work of the host, where another program draws what devices do.
     """
 
     symbols: tuple[Node, ...]
@@ -127,6 +129,7 @@ class GraphView:
     in_features: bool = True
     shown: tuple[int, ...] | None = None
     unsaid: tuple[frozenset[str], ...] = ()
+    not_asked: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.symbol)

@@ -148,6 +148,7 @@ LEGAL: dict[str, Change] = {
     "three parts": parts(0.25, 0.25, 0.5),
     "reduce-scatter and all-gather": scattered(),
     "collectives on the compute stream": on_compute,
+    "nothing of the host": lambda document: [lacks("input_ids", rank)(document) for rank in (0, 1)],
     "values past the rotation, and through it": drawn(f"{A}v_proj", f"{A}rotary_emb"),
 }
 
