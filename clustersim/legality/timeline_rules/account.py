@@ -21,6 +21,7 @@ from clustersim.legality.timeline_rules.absence import at_rest
 from clustersim.legality.timeline_rules.census import numbers_told
 from clustersim.legality.timeline_rules.failing import lost_as_declared
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.giving_up import given_up
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
@@ -74,7 +75,7 @@ def none_lost(reading: Reading) -> Finding:
         say((finished > 1) | (finished * rejected > 0), "ends more than once", once),
         say((left > 1) | (left * (finished + rejected) > 0), "ends more than once", once),
         say((rejected > 1), "is rejected more than once", once),
-        _given_up(reading),
+        given_up(reading),
     ]
     if own or came.any():
         findings.append(say((finished > 0) & (arrived == 0), "finishes, but never arrived", once))
@@ -161,33 +162,6 @@ def _before_horizon(reading: Reading) -> Finding:
         lambda i: f"horizon {horizon:,} ns",
         lambda i: f"{kinds[i][0]} is recorded at {latest[i]:,} ns, after the history was cut",
         "record what happened up to the horizon; what is unfinished then stays so",
-    )
-
-
-def _given_up(reading: Reading) -> Finding:
-    """Judge whether requests are given up by clients that do so, and not before."""
-    facts, requests = reading.history.facts, reading.history.requests
-    assert facts is not None
-    rows = reading.facts_of(CANCELLED)
-    if requests is None or "cancels_ns" not in requests:
-        return lacking("when clients give up (no cancels_ns was recorded)") if len(rows) else NOTHING
-    after = requests["cancels_ns"]
-    came = np.zeros(max(len(after), int(facts["request"].max(initial=-1)) + 1), np.int64)
-    arrivals = facts["kind"] == ARRIVED
-    came[facts["request"][arrivals]] = facts["time_ns"][arrivals]
-    request = facts["request"][rows].astype(np.int64)
-    known = request < len(after)
-    patience = np.where(known, after[np.where(known, request, 0)] if len(after) else -1, -1)
-    waited = facts["time_ns"][rows] - came[request]
-    return judged(
-        len(rows),
-        (patience < 0) | (waited < patience),
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"is given up {waited[i]:,} ns after its arrival, and its client "
-            + (f"waits {patience[i]:,} ns" if patience[i] >= 0 else "never gives up")
-        ),
-        "serve a request until it ends or its client gives it up",
     )
 
 
