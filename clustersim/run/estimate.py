@@ -108,8 +108,8 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
         if len(pools) > 1:
             carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
         ranks = one.plan.tp * one.plan.sp.degree
-        spans += ranks * sum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
-        taken = sum(carried.values())
+        spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
+        taken = math.fsum(carried.values())
         steps += taken
         rows += taken * one.plan.pp if full or one.plan.pp > 1 else 0.0
     seconds = FULL_S_PER_SPAN * spans if full else FOLDED_S_PER_STEP * steps
@@ -132,7 +132,7 @@ def _decode_steps(scenario: Scenario, requests: Requests, count: int) -> float:
     output, prompt = float(requests.output_tokens.mean()), float(requests.prompt_tokens.mean())
     plan, serving, device = scenario.plan, scenario.serving, scenario.topology.device
     memory = scenario_memory(scenario)
-    weights_s = sum(rank.weights_bytes for rank in memory) / device.memory_bytes_per_s
+    weights_s = math.fsum(rank.weights_bytes for rank in memory) / device.memory_bytes_per_s
     token_s = _SLOWER * weights_s + plan.pp * (scenario.engine.schedule_s + scenario.engine.sample_s)
     places = max(1, pool_blocks(scenario, memory)) * serving.kv_block_tokens / max(1.0, prompt + output / 2)
     most = min(serving.max_batch_requests, max(1.0, places), max(1.0, count / plan.dp))

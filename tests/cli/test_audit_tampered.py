@@ -336,5 +336,5 @@ def test_a_run_of_other_requests_is_not_comparable(run_dir: Path, other_dir: Pat
 
 def test_the_help_says_what_each_exit_status_means() -> None:
     words = " ".join(called("audit", "--help").output.split())
-    for text in ("Exit status 0: legal", "1: illegal", "or not checkable", "2: something can't be read"):
+    for text in ("Exit status 0: legal", "1: illegal", "2: something can't be read", "3: not checkable"):
         assert text in words

@@ -81,7 +81,7 @@ def test_check_advises_what_fix_writes() -> None:
     fixed = json.loads(invoke("check", *arguments, "--fix", "--json").stdout)["fix"]["changes"]
     told = re.findall(r"([a-z.]+): \S+ → (\S+?)(?:,| \()", advice)
     assert told == [(change["path"].removesuffix(".degree"), str(change["new"])) for change in fixed]
-    assert advice.endswith(" (clustersim check study/s.yaml --fix writes it)")
+    assert advice.endswith(" (clustersim check study/s.yaml --set plan.pp=81 --set plan.dp=9 --fix writes it)")
 
 
 def test_check_says_why_nothing_mends_all_places() -> None:

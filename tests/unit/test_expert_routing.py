@@ -248,14 +248,14 @@ def test_frequencies_come_from_a_file(tmp_path: Path, text: str, rows: int) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2,3,4,5,x,7,8\n", r"often\.csv:1:11: found 'x'; expected how often"),
+        ("1,2,3,4,5,x,7,8\n", r"often\.csv:1:11: found text; expected how often"),
         ("1,2,3,4,5,6,7,8\n1,-2,3,4,5,6,7,8\n", r"often\.csv:2:3: found '-2'"),
         ("1,2,3,4,5,6,7,8\n1,2\n", r"often\.csv:2:1: has 2 numbers, where the first line has 8"),
         ("1,2,3\n", r"often\.csv:1:1: has 3 numbers; tiny has 8 experts"),
         ("1,2,3,4,5,6,7,8\n" * 3, r"often\.csv:1:1: has 3 lines; tiny has 2 layers with experts"),
         ("1,0,0,0,0,0,0,0\n", r"often\.csv:1:1: lets tokens visit fewer than the 2"),
         ("\n", r"often\.csv: the file is empty"),
-        ("1,2,3,4,5,6,7," + "8" * 5000 + "\n", r"often\.csv:1:15: found '8{37}\.\.\.'; expected how often"),
+        ("1,2,3,4,5,6,7," + "8" * 5000 + "\n", r"often\.csv:1:15: found text; expected how often"),
         ("1,1e400,3,4,5,6,7,8\n", r"often\.csv:1:3: found '1e400'"),
         ("1,2,3,4,5,6,7,0." + "0" * 200 + "1\n", r"often\.csv:1:15: found"),
     ],

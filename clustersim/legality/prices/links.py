@@ -118,7 +118,7 @@ def laid(group: Members, sent: Sent, c: Mapping[str, float]) -> Rate:
             if (source, target) not in waits:
                 step = c["step_s" if node_of[source] == node_of[target] else "network_step_s"]
                 route = topology.route(source, target)
-                waits[source, target] = step + sum(float(topology.link_latency_s[link]) for link in route)
+                waits[source, target] = step + math.fsum(float(topology.link_latency_s[link]) for link in route)
         start += times * max(waits[pair] for pair in pairs)
     return Rate(
         start_s=start,
