@@ -144,6 +144,14 @@ class DeclarationReader(PlainReader):
             self.problems += [replace(problem, path="precision", file=self.file) for problem in error.problems]
             return None
 
+    def devices(self, devices: Any) -> tuple[str | None, ...]:
+        """Return the name of each rank's device; None for a rank that has none."""
+        found = self.items(devices, "devices")
+        for at, device in enumerate(found):
+            if isinstance(device, bool) or not isinstance(device, str | int | None):
+                self.unexpected(f"devices[{at}]", "the name or number of a device", device)
+        return tuple(None if device is None or device == "" else str(device) for device in found)
+
     def cut(self, cut: Any) -> Cut:
         """Return the beginning of a stage."""
         layer, _, before = str(cut).partition(".")

@@ -14,8 +14,9 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 names it, so that nobody takes a default for a statement. ``amount`` is ``{"terms": {feature: coefficient}}`` with the
 features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes, ``bytes``
 says the same. ``of`` and ``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a
-part of the plan shows: ``[1]``. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model`` is an
-architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided here.
+part of the plan shows: ``[1]``; ``devices`` names each rank's. ``step``, ``plan``, ``model`` and ``precision``
+may be absent; ``model`` is an architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is
+legal is not decided here.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class ForeignGraph:
         What the document says of :data:`FIGURES`, NaN where it says nothing.
     stages : tuple of int or None
         The stages that the graph shows, where these are not all of the plan's.
+    split_said : frozenset of str
+        The keys of ``plan.split`` that the document states.
+    devices : tuple of str or None
+        The device of each rank, None for a rank without one, where the document says them.
     naming : Naming or None
         What became of the names of its nodes, where somebody else gave them.
     """
@@ -98,6 +103,8 @@ class ForeignGraph:
     unsaid: tuple[frozenset[str], ...]
     figures: FloatArray
     stages: tuple[int, ...] | None = None
+    split_said: frozenset[str] = frozenset()
+    devices: tuple[str | None, ...] | None = None
     naming: Naming | None = None
 
 
@@ -130,6 +137,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     model = reading.model(top["model"]) if top.get("model") is not None else None
     precision = reading.precision(top["precision"]) if top.get("precision") is not None else None
     stages = reading.value(top.get("stages"), tuple[int, ...] | None, "stages")
+    devices = reading.devices(top["devices"]) if top.get("devices") is not None else None
     split = plan is None or bool(reading.problems) or plan.pp > 1 or plan.sp.degree > 1
     together = plan if plan is None or split else plan.lockstep
     graph = reading.graph(top, together)
@@ -138,6 +146,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     return ForeignGraph(
         graph=graph, batch=batch, plan=together, model=model, precision=precision, unsaid=tuple(reading.unsaid),
         declared=plan, figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
+        split_said=frozenset(top["plan"].get("split", ())) if plan is not None else frozenset(), devices=devices,
     )  # fmt: skip
 
 

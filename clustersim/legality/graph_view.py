@@ -103,6 +103,10 @@ class GraphView:
         Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
     not_asked : frozenset of str
         Operators that the graph need not show: work of the host, where another program draws what devices do.
+    split_said : frozenset of str or None
+        What of ``plan.split`` a graph from outside states; None: all of it.
+    devices : tuple of str or None
+        The device of each rank, None for one that has none, where a graph from outside says them.
     """
 
     symbols: tuple[Node, ...]
@@ -130,6 +134,8 @@ class GraphView:
     shown: tuple[int, ...] | None = None
     unsaid: tuple[frozenset[str], ...] = ()
     not_asked: frozenset[str] = frozenset()
+    split_said: frozenset[str] | None = None
+    devices: tuple[str | None, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.symbol)

@@ -92,6 +92,14 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
         yield f"unknown name {name!r:.80}: {near}; --names FILE maps names to those of step graphs"
     if (missing := left_out_line(found)) is not None:
         yield missing
+    if not_judged(found):
+        what = ", ".join(not_judged(found))
+        yield f"not judged: {what} of operators, since level G judges structure; audit judges what runs take"
+
+
+def not_judged(found: ForeignGraph) -> tuple[str, ...]:
+    """Return the statements of a graph that no rule looks at, though people may take them for judged."""
+    return ("duration_ns",) if any("duration_ns" not in unsaid for unsaid in found.unsaid) else ()
 
 
 def left_out_line(found: ForeignGraph) -> str | None:
@@ -109,6 +117,7 @@ def foreign_json(found: ForeignGraph, verdict: Verdict) -> dict[str, Any]:
     return verdict.as_json() | {
         "unknown_names": [{"name": name, "nearest": nearest} for name, nearest in unknown.items()],
         "needs": list(verdict.needs),
+        "not_judged": list(not_judged(found)),
     }
 
 

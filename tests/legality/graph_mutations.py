@@ -67,6 +67,12 @@ def retold(view: GraphView, case: str, at: int, **changes: object) -> GraphView:
     return view_of(case, in_full=len(view.layer_names) == len(CASES[case][0].layers), steps=tuple(steps))
 
 
+def resplit(view: GraphView, **split: str) -> GraphView:
+    """Return the graph under a plan that declares other splits."""
+    assert view.plan is not None
+    return replace(view, plan=replace(view.plan, split=replace(view.plan.split, **split)))  # type: ignore[arg-type]
+
+
 # --- PH -------------------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +307,26 @@ def _(view: GraphView) -> GraphView:
 @breaks("TP-2", "dense", "a concatenation is swapped for a sum")
 def _(view: GraphView) -> GraphView:
     return changed(view, [one(view, "lm_head_all_gather", step=0)], op="all_reduce")
+
+
+@breaks("TP-2", "wide", "the plan declares the first product of the FFN by rows")
+def _(view: GraphView) -> GraphView:
+    return resplit(view, ffn_up="rows")
+
+
+@breaks("TP-2", "wide", "the plan declares the second product of the FFN by columns")
+def _(view: GraphView) -> GraphView:
+    return resplit(view, ffn_down="columns")
+
+
+@breaks("TP-2", "wide", "the plan declares the output projection by columns")
+def _(view: GraphView) -> GraphView:
+    return resplit(view, attention_out="columns")
+
+
+@breaks("TP-2", "wide", "the plan declares the LM head by hidden")
+def _(view: GraphView) -> GraphView:
+    return resplit(view, lm_head="hidden")
 
 
 @breaks("TP-2", "wide", "a sum carries half of the output")
@@ -799,6 +825,31 @@ def _(view: GraphView) -> GraphView:
 @breaks("RUN-1", "dense", "there is an orphan")
 def _(view: GraphView) -> GraphView:
     return added(view, 0, Node(name="stray", op="memory", module="ffn"), [0])[0]
+
+
+@breaks("RUN-1", "wide", "all ranks are on one device")
+def _(view: GraphView) -> GraphView:
+    return replace(view, devices=("g0",) * 4)
+
+
+@breaks("RUN-1", "wide", "two ranks are on one device")
+def _(view: GraphView) -> GraphView:
+    return replace(view, devices=("g0", "g1", "g2", "g1"))
+
+
+@breaks("RUN-1", "wide", "half of the ranks have no device")
+def _(view: GraphView) -> GraphView:
+    return replace(view, devices=("g0", "g1"))
+
+
+@breaks("RUN-1", "wide", "a rank has no device")
+def _(view: GraphView) -> GraphView:
+    return replace(view, devices=("g0", None, "g2", "g3"))
+
+
+@breaks("RUN-1", "wide", "there are devices for ranks that the plan does not have")
+def _(view: GraphView) -> GraphView:
+    return replace(view, devices=("g0", "g1", "g2", "g3", "g4"))
 
 
 @breaks("RUN-1", "dense", "an operator is bound to no device")

@@ -84,7 +84,8 @@ def _text_of(name: str, kind: str) -> str:
     batch = batch_of(STEPS[kind], plan, spec)
     case = Case(model=spec, plan=plan, batch=batch, prefills=(), decodes=())
     assert case.windows == windows(spec)
-    return json.dumps(document_of(case))
+    devices = [f"gpu{rank}" for rank in range(plan.replica_ranks)]
+    return json.dumps(document_of(case) | {"devices": devices})
 
 
 def document(name: str, kind: str) -> Document:
@@ -497,8 +498,13 @@ def _of_head(name: str, kind: str) -> Iterator[Edit]:
         if not isinstance(value, dict | list):
             yield here, value
 
+    for what, devices in _other_devices(found["devices"]):
+        yield ("devices", what), lambda d, devices=devices: d.update(devices=devices)
+    products = {node["name"] for node in found["nodes"]}
     for part in ("step", "plan", "model", "precision"):
         for place, value in numbers(found[part], (part,)):
+            if place[:2] == ("plan", "split") and SPLIT_BY[place[2]] not in products:
+                continue  # it splits nothing
             others: tuple[Any, ...] = ()
             if isinstance(value, bool):
                 others = (not value,)
@@ -512,6 +518,23 @@ def _of_head(name: str, kind: str) -> Iterator[Edit]:
                 path = ".".join(key for key in place if isinstance(key, str))
                 yield (path, "other"), lambda d, place=place, other=other: _set(d, place, other)
 
+
+def _other_devices(devices: list[str]) -> Iterator[tuple[str, list[str | None]]]:
+    yield "all on one", devices[:1] * len(devices)
+    yield "two on one", [*devices[:-1], devices[0]]
+    yield "of half of the ranks", list(devices[: len(devices) // 2])
+    yield "one more", [*devices, "another"]
+    yield "one rank has none", [None, *devices[1:]]
+
+
+SPLIT_BY: Final = {
+    "attention_out": "o_proj",
+    "ffn_up": "ffn_up",
+    "ffn_down": "ffn_down",
+    "lm_head": "lm_head",
+    "embedding": "embedding",
+}
+"""Part of ``plan.split`` → the operator that it splits."""
 
 _WORDS: Final = {
     "scheme": ("ring", "all_gather", "all_to_all"),

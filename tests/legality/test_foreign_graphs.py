@@ -19,7 +19,7 @@ from foreign_cases import Document, Place, case_of, document_of, holder, kind_of
 from clustersim.errors import InputError
 from clustersim.graph.export import WRITERS
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_headline, left_out_line
+from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_lines, left_out_line, not_judged
 from clustersim.run.graph_file import graph_in
 
 GRAPHS = int(os.environ.get("CLUSTERSIM_FOREIGN_GRAPHS", "12"))
@@ -298,3 +298,37 @@ def test_a_declaration_that_no_deployment_has_is_refused(part: str, value: Any, 
     with pytest.raises(InputError) as caught:
         check(document)
     assert problem in str(caught.value)
+
+
+def test_devices_may_be_any_that_differ_of_one_replica_or_of_all() -> None:
+    found = written(0)
+    ranks = found["plan"]["tp"] * found["plan"]["pp"] * found["plan"]["sp"]["degree"]
+    for devices in (None, [f"gpu{rank}" for rank in range(ranks)], list(range(3, 3 + ranks))):
+        assert broken(found | {"devices": devices}) == set()
+    found["plan"]["dp"] = 2
+    assert broken(found | {"devices": list(range(2 * ranks))}) == set()
+    assert broken(found | {"devices": list(range(2 * ranks + 1))}) == {"RUN-1"}
+
+
+def test_a_split_that_a_plan_does_not_state_is_not_judged() -> None:
+    def by_hidden(document: Document) -> bool:
+        plan = document["plan"]
+        return plan["tp"] > 1 and plan["split"]["lm_head"] == "hidden" and has("lm_head")(document)
+
+    found = written(0, by_hidden)
+    split = found["plan"]["split"]
+    assert broken(found) == set()
+    del split["lm_head"]
+    assert broken(found) == set()
+    split["lm_head"] = "vocab"
+    assert broken(found) == {"TP-2"}
+
+
+def test_a_graph_with_durations_says_that_they_are_not_judged() -> None:
+    found = written(0)
+    plain = graph_in(json.dumps(found), "g.json")
+    assert not_judged(plain) == ()
+    found["nodes"][0]["duration_ns"] = 7
+    told = graph_in(json.dumps(found), "g.json")
+    assert not_judged(told) == ("duration_ns",)
+    assert list(foreign_lines(told, check_read(told)))[-1].startswith("not judged: duration_ns")

@@ -61,6 +61,8 @@ def harmless(label: Label) -> str | None:
     field, what, ends = padded[0], padded[1], padded[2]
     if field in FOR_READERS:
         return FOR_READERS[field]
+    if field.startswith("plan.split."):
+        return None  # the shapes of products show it
     if field in ELSEWHERE or field.partition(".")[0] in ("precision", "plan", "step", "model"):
         return ELSEWHERE.get(field) or ELSEWHERE[field.partition(".")[0]]
     joins = any(word in ends for word in ("_all_", "_reduce_scatter", "kv_ring", "kv_move"))

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
+from clustersim.legality.graph_rules.devices import on_devices
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.reach import stuck
@@ -25,7 +26,7 @@ STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 def can_run(view: GraphView) -> GraphFinding:
     """RUN-1: the graph is acyclic and connected, and every node is bound to its device or devices."""
-    return merged(_acyclic(view), _in_program_order(view), _bound(view), _connected(view))
+    return merged(_acyclic(view), _in_program_order(view), _bound(view), on_devices(view), _connected(view))
 
 
 def _acyclic(view: GraphView) -> GraphFinding:

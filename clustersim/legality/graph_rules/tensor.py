@@ -34,6 +34,7 @@ from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.shares import passes_on_all
+from clustersim.legality.graph_rules.splits import as_declared
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.plan.parallel import ParallelPlan
 
@@ -61,8 +62,8 @@ def recombines(view: GraphView) -> GraphFinding:
     wanted, made = layouts(view, plan, model)
     edges = np.flatnonzero((view.kind == DATA) & view.within_step)
     source, target = view.source[edges], view.target[edges]
-    made, mixed = filled(made, source, target)
-    want, have = wanted[target], made[source]
+    full, mixed = filled(made, source, target)
+    want, have = wanted[target], full[source]
     known = (have != UNKNOWN) & (want != UNKNOWN)
     bad = known & (
         ((want == FULL) & (have != FULL))
@@ -81,7 +82,8 @@ def recombines(view: GraphView) -> GraphFinding:
         )
 
     fix = "put an all-reduce behind partial sums, an all-gather behind slices, and nothing behind what is whole"
-    return merged(judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target), passes_on_all(view))
+    between = judged(view, int(known.sum()), np.flatnonzero(bad), message, fix, target)
+    return merged(between, passes_on_all(view), as_declared(view, plan, made))
 
 
 def inherits(view: GraphView) -> GraphFinding:
