@@ -92,7 +92,7 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
         yield f"unknown name {name!r:.80}: {near}; --names FILE maps names to those of step graphs"
     if (missing := left_out_line(found)) is not None:
         yield missing
-    if not_judged(found):
+    if not_judged(found) and not verdict.violations:
         what = ", ".join(not_judged(found))
         yield f"not judged: {what} of operators, since level G judges structure; audit judges what runs take"
 
