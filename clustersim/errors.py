@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 class ClustersimError(Exception):
@@ -79,14 +81,28 @@ class StallError(BrokenLawError):
     """Nothing can happen any more although requests are unfinished; the message says who waits for whom."""
 
 
+_AXES: Final = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "sequence": "sp", "context": "sp"}
+"""What other programs call an axis of a plan, before ``_parallel_size`` or the like."""
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that is most like ``word``, or None when nothing is alike.
 
-    A choice that goes on from the whole word comes first: ``rate`` means ``rate_scale``, not ``format``.
+    A choice that goes on from the whole word comes first: ``rate`` means ``rate_scale``, not ``format``. Where letters
+    say nothing, a choice that is a word of it counts (``tp_size``), and what other programs call an axis.
+
+    Examples
+    --------
+    >>> [nearest(word, ("tp", "pp", "placement")) for word in ("place", "tp_size", "tensor_parallel_size")]
+    ['placement', 'tp', 'tp']
     """
     known = list(choices)
+    words = re.split(r"[\W_]+", word.lower())
     longer = [choice for choice in known if choice.startswith(f"{word}_")]
-    found = longer or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    axes = [_AXES[one] for one in words if "parallel" in words and _AXES.get(one) in known]
+    found = longer or axes or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    found = found or difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    found = found or [choice for choice in known if choice in words]
     return found[0] if found else None
 
 

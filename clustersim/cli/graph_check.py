@@ -9,12 +9,12 @@ from typing import Final
 import click
 
 from clustersim import inputs
+from clustersim.cli.status import problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_json, foreign_lines
+from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_json, foreign_lines, violations_at
 from clustersim.run.graph_file import GRAPH_SUFFIXES, graph_at
-from clustersim.run.graph_legality import violation_line
 
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
 
@@ -53,13 +53,11 @@ def check_graph_file(name: str, overrides: tuple[str, ...], names: str | None, *
     graph = graph_at(Path(name), names)
     verdict = check_read(graph)
     if as_json:
-        at = {"file": name, "line": None, "column": None}
-        violations = [{**violation.as_json(), **at} for violation in verdict.violations]
-        print_json(foreign_json(graph, verdict) | {"violations": violations})
+        print_json(foreign_json(graph, verdict))
     else:
         click.echo(foreign_headline(name, verdict))
-        for violation in verdict.violations:
-            click.echo(violation_line(violation))
+        if verdict.violations:
+            click.echo(problems_text(violations_at(graph, verdict)))
         for line in foreign_lines(graph, verdict):
             click.echo(line)
         if verdict.violations:

@@ -12,7 +12,7 @@ from typing import Any, Final, get_type_hints
 from clustersim.cost.precision import Precision
 from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk, StepBatch
-from clustersim.graph.plain import PlainReader
+from clustersim.graph.plain import ABSENT, PlainReader
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.routing import Routing
@@ -104,7 +104,7 @@ class DeclarationReader(PlainReader):
             self.unexpected("model", "an object", model)
             return None
         layers: list[Layer] = []
-        for at, found in enumerate(self.items(model.get("layers"), "model.layers")):
+        for at, found in enumerate(self.items(model.get("layers", ABSENT), "model.layers")):
             path = f"model.layers[{at}]"
             known = self.mapping(found, ("count", "attention", "ffn", "moe"), path)
             count = known.get("count", 1)
@@ -114,7 +114,7 @@ class DeclarationReader(PlainReader):
             if ("ffn" in known) == ("moe" in known):
                 self.wrong(path, "expected an attention, and either ffn or moe")
                 continue
-            attention = self.fields(known.get("attention"), Attention, f"{path}.attention")
+            attention = self.fields(known.get("attention", ABSENT), Attention, f"{path}.attention")
             kind: type[Ffn] | type[Moe] = Ffn if "ffn" in known else Moe
             part = "ffn" if kind is Ffn else "moe"
             second: Ffn | Moe | None = self.fields(known[part], kind, f"{path}.{part}")

@@ -109,7 +109,7 @@ class _Parser:
         self.tokens, self.at, self.file = tokens, 0, file
         self.vertices: dict[str, Vertex] = {}
         self.arrows: list[Arrow] = []
-        self.strict = False
+        self.places: dict[str, Place] = {}
 
     @property
     def token(self) -> _Token:
@@ -160,7 +160,7 @@ class _Parser:
         self.statements(top, (), 0)
         if self.token.kind != "end":
             self.fail("the end of the file, since a file has one graph")
-        return Drawing(attributes=top.graph, vertices=self.vertices, arrows=tuple(self.arrows))
+        return Drawing(attributes=top.graph, vertices=self.vertices, arrows=tuple(self.arrows), places=self.places)
 
     def statements(self, scope: _Scope, around: tuple[_Scope, ...], depth: int) -> None:
         if depth > DEEPEST:
@@ -176,11 +176,16 @@ class _Parser:
             if self.takes(kind):
                 if self.token.text != "[":
                     self.fail("'['")
-                defaults |= self.attributes()
+                here, found = self.tokens[self.at - 1].place, self.attributes()
+                defaults |= found
+                if kind == "graph" and not around:
+                    self.places |= dict.fromkeys(found, here)
                 return
         first = self.at
         if self.tokens[min(self.at + 1, len(self.tokens) - 1)].text == "=" and self.token.kind != "mark":
             key = self.identity("a name")
+            if not around:
+                self.places[key] = self.tokens[first].place
             self.needs("=")
             scope.graph[key] = self.identity("a value")
             return

@@ -16,6 +16,7 @@ from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.export import FORMAT
 from clustersim.graph.foreign import NODE_KEYS, TOP_KEYS
 from clustersim.graph.json_text import parsed
+from clustersim.graph.unread_keys import ENDS, KeyReader, is_misspelt
 
 Place = tuple[int, int]
 """Line and column, counted from 1."""
@@ -49,11 +50,12 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A directed graph with its attributes."""
+    """A directed graph with its attributes, and where these are."""
 
     attributes: Mapping[str, str]
     vertices: Mapping[str, Vertex]
     arrows: tuple[Arrow, ...]
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ def document_of(drawing: Drawing) -> Drawn:
     """Return what a drawing says as a document; what its writer calls things is in ``said`` of its nodes."""
     document: dict[str, Any] = {"format": FORMAT}
     document |= {key: _value(key, text) for key, text in drawing.attributes.items() if key in TOP_KEYS}
-    places: dict[str, Place] = {}
+    places = dict(drawing.places)
     nodes, edges = [], []
     for at, vertex in enumerate(drawing.vertices.values()):
         places[f"nodes[{at}]"] = vertex.place
@@ -78,6 +80,17 @@ def document_of(drawing: Drawing) -> Drawn:
         kind = {"kind": arrow.attributes["kind"]} if "kind" in arrow.attributes else {}
         edges.append({"source": arrow.source, "target": arrow.target, **kind})
     return Drawn(document=document | {"nodes": nodes, "edges": edges}, places=places)
+
+
+def keys_of(drawing: Drawing) -> KeyReader:
+    """Look at the attributes of a drawing that are neither read nor say how to draw."""
+    reader = KeyReader(drawn=True)
+    reader.look("graph", drawing.attributes, "")
+    for at, vertex in enumerate(drawing.vertices.values()):
+        reader.look("node", [key for key in vertex.attributes if key not in _OURS], f"nodes[{at}]")
+    for at, arrow in enumerate(drawing.arrows):
+        reader.look("edge", arrow.attributes, f"edges[{at}]")
+    return reader
 
 
 def document_of_objects(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,17 +122,16 @@ def _object_node(node: Any) -> Any:
     return {**known, "id": identity, "said": (*short, *own)}
 
 
-_ENDS: Final = (("source", "target"), ("from", "to"), ("src", "dst"), ("tail", "head"))
-
-
 def _object_edge(edge: Any) -> Any:
     if isinstance(edge, list) and len(edge) in (2, 3):
         return {"source": edge[0], "target": edge[1]}
     if not isinstance(edge, dict):
         return edge
-    for source, target in _ENDS:
+    for source, target in ENDS:
         if source in edge and target in edge:
-            kind = {"kind": edge["kind"]} if edge.get("kind") in EDGE_KINDS else {}
+            said = edge.get("kind")
+            meant = said in EDGE_KINDS or (isinstance(said, str) and any(is_misspelt(said, one) for one in EDGE_KINDS))
+            kind = {"kind": said} if meant else {}
             return {"source": edge[source], "target": edge[target], **kind}
     return edge
 
@@ -132,6 +144,9 @@ def _said(vertex: Vertex) -> Iterator[tuple[str, str]]:
     yield "id", vertex.id
     yield from (("cluster", cluster) for cluster in reversed(vertex.clusters))
 
+
+_OURS: Final = ("terms", "least", "amount_of")
+"""Attributes that step graphs in DOT and GraphML have beside those of the JSON."""
 
 MOST_SAID: Final = 200
 """Longer texts name nothing."""

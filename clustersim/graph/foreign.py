@@ -21,24 +21,28 @@ legal is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.precision import Precision
-from clustersim.errors import InputError, did_you_mean
+from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.graph.batch import Chunk, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, HOST_OPS, OPS, STREAMS, STRUCTURAL_OPS, Node, Terms
 from clustersim.graph.declared import DeclarationReader
 from clustersim.graph.export import FORMAT
 from clustersim.graph.implied import implied_axis, implied_kind, implied_stage, is_outside_layers
 from clustersim.graph.naming import Naming
-from clustersim.graph.stepgraph import StepGraph
+from clustersim.graph.plain import ABSENT, as_json
+from clustersim.graph.stepgraph import StepGraph, Written
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
+
+if TYPE_CHECKING:
+    from clustersim.graph.unread_keys import UnreadKey
 
 TOP_KEYS: Final = (
     "format",
@@ -68,6 +72,8 @@ MOST_FIGURE: Final = 1e30
 FIGURES: Final = ("value", "flops", "bytes")
 """Numbers of a node for this very step."""
 
+Placing = Callable[[Iterable[Problem]], list[Problem]]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForeignGraph:
@@ -92,6 +98,12 @@ class ForeignGraph:
         The device of each rank, None for a rank without one, where the document says them.
     naming : Naming or None
         What became of the names of its nodes, where somebody else gave them.
+    written : tuple of Written
+        Per node, which one it is in the file; empty where there is none.
+    placed : callable or None
+        Problems with paths of the file → the same with its lines and columns.
+    unread : tuple of UnreadKey
+        Keys of the file that nobody reads.
     """
 
     graph: StepGraph
@@ -106,6 +118,9 @@ class ForeignGraph:
     split_said: frozenset[str] = frozenset()
     devices: tuple[str | None, ...] | None = None
     naming: Naming | None = None
+    written: tuple[Written, ...] = ()
+    placed: Placing | None = None
+    unread: tuple[UnreadKey, ...] = ()
 
 
 def graph_from_json(document: Mapping[str, Any], file: str | None = None) -> StepGraph:
@@ -131,7 +146,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     reading = _Reading(file)
     top = reading.mapping(document, TOP_KEYS, "")
     if top and (type(top.get("format")) is not int or top["format"] != FORMAT):
-        reading.unexpected("format", str(FORMAT), top.get("format"))
+        reading.unexpected("format", str(FORMAT), top.get("format", ABSENT))
     batch = reading.batch(top["step"]) if top.get("step") is not None else None
     plan = reading.plan(top["plan"]) if top.get("plan") is not None else None
     model = reading.model(top["model"]) if top.get("model") is not None else None
@@ -162,13 +177,13 @@ class _Reading(DeclarationReader):
         ids: dict[int | str, int] = {}
         nodes: list[Node] = []
         rows: list[tuple[int, ...]] = []
-        for at, found in enumerate(self.items(top.get("nodes"), "nodes")):
+        for at, found in enumerate(self.items(top.get("nodes", ABSENT), "nodes")):
             path = f"nodes[{at}]"
             known = self.mapping(found, NODE_KEYS, path)
-            self.identity(known.get("id"), path, ids, at)
+            self.identity(known.get("id", ABSENT), path, ids, at)
             node = self.node(known, path)
             self.figures.append(self.said_figures(known, path))
-            ranks = self.value(known.get("ranks"), tuple[int, ...], f"{path}.ranks")
+            ranks = self.value(known.get("ranks", ABSENT), tuple[int, ...], f"{path}.ranks")
             told = isinstance(ranks, tuple) and all(type(rank) is int for rank in ranks)
             if told and len(dict.fromkeys(ranks)) != max(1, len(ranks)):
                 self.unexpected(f"{path}.ranks", "one or more ranks, each once", list(ranks))
@@ -185,11 +200,11 @@ class _Reading(DeclarationReader):
             symbol = symbols.setdefault((node, frozenset(unsaid)), len(symbols))
             group = groups.setdefault(ranks, len(groups))
             rows.append((symbol, group, -1 if layer is None else layer, stage, unit, stream))
-        if not ids:
+        if top.get("nodes") == []:
             self.wrong("nodes", "expected at least one node")
         edges = [
             self.edge(found, f"edges[{at}]", ids, nodes)
-            for at, found in enumerate(self.items(top.get("edges"), "edges"))
+            for at, found in enumerate(self.items(top.get("edges", ABSENT), "edges"))
         ]
         if self.problems:
             return None
@@ -219,7 +234,7 @@ class _Reading(DeclarationReader):
         if isinstance(found, bool) or not isinstance(found, int | str):
             self.unexpected(f"{path}.id", "a number or a text", found)
         elif ids.setdefault(found, at) != at:
-            self.wrong(f"{path}.id", f"{found!r} is the id of nodes[{ids[found]}] already")
+            self.wrong(f"{path}.id", f"{as_json(found):.60} is the id of nodes[{ids[found]}] already")
 
     def duration(self, value: object, path: str) -> None:
         """Judge how long an operator is said to take; no rule looks at it, but what it says is read by people."""
@@ -227,10 +242,10 @@ class _Reading(DeclarationReader):
             self.unexpected(path, "a number of nanoseconds from 0", value)
 
     def node(self, known: Mapping[str, Any], path: str) -> Node | None:
-        op = known.get("op")
+        op = known.get("op", ABSENT)
         if op not in OPS:
-            hint = did_you_mean(op, OPS) if isinstance(op, str) else ""
-            self.wrong(f"{path}.op", f"unknown operator {op!r:.60}{hint}")
+            hint = did_you_mean(op, OPS) if isinstance(op, str) else f"; known: {', '.join(OPS)}"
+            self.wrong(f"{path}.op", f"unknown operator {as_json(op):.60}{hint}")
             return None
         plain = {key: known[key] for key in ("name", "op", *_PLAIN) if key in known}
         if known.get("duration_ns") is not None:
@@ -252,7 +267,7 @@ class _Reading(DeclarationReader):
         least = self.terms(known["least"], f"{path}.least") if known.get("least") is not None else ()
         if known and "terms" not in known and known.get("value") is not None:
             return (), least
-        return self.terms(known.get("terms"), f"{path}.terms"), least
+        return self.terms(known.get("terms", ABSENT), f"{path}.terms"), least
 
     def terms(self, terms: Any, path: str) -> Terms:
         found = []
@@ -279,7 +294,7 @@ class _Reading(DeclarationReader):
         known = self.mapping(found, ("source", "target", "kind"), path)
         ends = []
         for end in ("source", "target"):
-            identity = known.get(end)
+            identity = known.get(end, ABSENT)
             if isinstance(identity, bool) or not isinstance(identity, int | str) or identity not in ids:
                 self.unexpected(f"{path}.{end}", "the id of a node", identity)
             else:

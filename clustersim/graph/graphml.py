@@ -47,7 +47,9 @@ def read_graphml(text: str, file: str | None = None) -> Drawing:
         name = missing.source if missing.source not in reader.vertices else missing.target
         message = f"expected the id of a node, but found {name!r:.60}"
         raise InputError(Problem(file=file, line=missing.place[0], column=missing.place[1], message=message))
-    return Drawing(attributes=reader.attributes, vertices=reader.vertices, arrows=tuple(reader.arrows))
+    return Drawing(
+        attributes=reader.attributes, vertices=reader.vertices, arrows=tuple(reader.arrows), places=reader.places
+    )
 
 
 class _Reader:
@@ -62,6 +64,7 @@ class _Reader:
         self.parser.StartDoctypeDeclHandler = self.doctype
         self.keys: dict[str, str] = {}
         self.attributes: dict[str, str] = {}
+        self.places: dict[str, Place] = {}
         self.vertices: dict[str, Vertex] = {}
         self.arrows: list[Arrow] = []
         self.has_graph = False
@@ -104,6 +107,8 @@ class _Reader:
                 if key not in self.keys:
                     raise _RefusedError(f"expected a key that is declared, but found {key!r:.60}")
                 self.data = (self.keys[key], [])
+                if about is self.attributes:
+                    self.places[self.keys[key]] = self.place
         self.open.append((name, about))
 
     def ends(self, tag: str) -> None:

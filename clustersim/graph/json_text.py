@@ -114,13 +114,17 @@ def located(problems: Iterable[Problem], text: str) -> list[Problem]:
     """Return problems with the line and column of their paths, or of the nearest part of a path that is there."""
     found = list(problems)
     wanted = {part for problem in found for part in _parents(problem.path)}
-    offsets = {token.path: token.offset for token in tokens(text) if token.path in wanted} if wanted else {}
+    offsets: dict[tuple[str, bool], int] = {}
+    for token in tokens(text) if wanted else ():
+        if token.path in wanted:
+            offsets.setdefault((token.path, token.is_key), token.offset)
     lines = _Lines(text)
     return [_at(problem, offsets, lines) for problem in found]
 
 
-def _at(problem: Problem, offsets: Mapping[str, int], lines: _Lines) -> Problem:
-    known = [part for part in _parents(problem.path) if part in offsets]
+def _at(problem: Problem, offsets: Mapping[tuple[str, bool], int], lines: _Lines) -> Problem:
+    of_key = problem.message.startswith("unknown key")
+    known = [place for part in _parents(problem.path) for place in ((part, of_key), (part, False)) if place in offsets]
     if problem.line is not None or not known:
         return problem
     line, column = lines.place(offsets[known[0]])

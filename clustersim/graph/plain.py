@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import MISSING, fields
@@ -37,7 +38,7 @@ class PlainReader:
 
     def unexpected(self, path: str, expected: str, found: Any) -> None:
         """Note that something else was expected at a path."""
-        self.wrong(path, f"expected {expected}, but found {found!r:.60}")
+        self.wrong(path, f"expected {expected}, but found {as_json(found):.60}")
 
     def mapping(self, found: Any, keys: Collection[str] | None, path: str) -> Mapping[str, Any]:
         """Return an object with none but these keys (None: any); an empty one, and a problem, when it is none."""
@@ -84,6 +85,25 @@ class PlainReader:
             elif field.default is MISSING and field.default_factory is MISSING:
                 self.wrong(path, f"{field.name!r} is missing")
         return kind(**values) if len(self.problems) == before else None
+
+
+class _Absent:
+    """Stands for a value that is not there."""
+
+
+ABSENT: Final = _Absent()
+
+
+def as_json(found: Any) -> str:
+    """Return plain data as JSON writes it, and texts in quotes, for messages."""
+    if found is ABSENT:
+        return "nothing"
+    if isinstance(found, str):
+        return repr(found)
+    try:
+        return json.dumps(found, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return "something that is no JSON"
 
 
 @cache

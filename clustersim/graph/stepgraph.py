@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,13 @@ from clustersim.graph.turns import Turns, in_turn
 from clustersim.plan.parallel import ParallelPlan
 
 NO_RANK: Final = -1
+
+
+class Written(NamedTuple):
+    """A node of a graph in a file: which one it is there, counted from 0, and what it is called."""
+
+    number: int
+    id: int | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,14 @@ def check_graph(
     silent = not_checkable(view).union(without)
     findings = {rule: NOTHING if rule in silent else check(view) for rule, check in rules.items()}
     violations = [
-        Violation(rule=rule, level="G", where=fault.where, message=fault.message, fix=fault.fix)
+        Violation(
+            rule=rule,
+            level="G",
+            where=fault.where,
+            message=fault.message,
+            fix=fault.fix,
+            node=view.written[fault.node].number if fault.node is not None and view.written else None,
+        )
         for rule, finding in findings.items()
         for fault in finding.faults
     ]

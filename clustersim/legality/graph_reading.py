@@ -96,7 +96,7 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
         cached_layers=cached, evenly_routed=False,
         in_features=any(node.amount for node in found.graph.symbols), unsaid=found.unsaid, shown=found.stages,
         not_asked=_of_the_host(found),
-        split_said=found.split_said, devices=found.devices,
+        split_said=found.split_said, devices=found.devices, written=found.written,
     )  # fmt: skip
 
 

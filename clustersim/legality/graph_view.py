@@ -19,6 +19,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, Node
+from clustersim.graph.stepgraph import Written
 from clustersim.graph.steps import DecodeToken
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
@@ -103,6 +104,8 @@ class GraphView:
         Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
     not_asked : frozenset of str
         Operators that the graph need not show: work of the host, where another program draws what devices do.
+    written : tuple of Written
+        Per node, which one it is in the file of a graph from outside; empty: there is none.
     split_said : frozenset of str or None
         What of ``plan.split`` a graph from outside states; None: all of it.
     devices : tuple of str or None
@@ -136,6 +139,7 @@ class GraphView:
     not_asked: frozenset[str] = frozenset()
     split_said: frozenset[str] | None = None
     devices: tuple[str | None, ...] | None = None
+    written: tuple[Written, ...] = ()
 
     def __len__(self) -> int:
         return len(self.symbol)

@@ -73,6 +73,8 @@ class Violation:
     change : Change
         The fix for a machine: applied, it leaves the rule unbroken at this place. Empty where no single change of
         the scenario would do.
+    node : int or None
+        Of a graph in a file, which of the nodes there, counted from 0.
     """
 
     rule: str
@@ -81,6 +83,7 @@ class Violation:
     message: str
     fix: str
     change: Change = ()
+    node: int | None = None
 
     def as_json(self) -> dict[str, str]:
         """Return the violation as the contract of ``check --json`` has it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from clustersim.errors import Problem
 from clustersim.graph.foreign import ForeignGraph
 from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import check_graph
@@ -90,11 +91,28 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
     for name, nearest in (naming.unknown if naming is not None else {}).items():
         near = f"the nearest known one is {nearest}" if nearest is not None else "no known one is like it"
         yield f"unknown name {name!r:.80}: {near}; --names FILE maps names to those of step graphs"
+    for one in found.unread:
+        near = f"; did you mean {one.nearest!r}?" if one.nearest is not None else ""
+        of = "the graph" if one.of == "graph" else counted(one.count, one.of)
+        yield f"not read: the key {one.key!r:.80} of {of}{near}"
     if (missing := left_out_line(found)) is not None:
         yield missing
     if not_judged(found) and not verdict.violations:
         what = ", ".join(not_judged(found))
         yield f"not judged: {what} of operators, since level G judges structure; audit judges what runs take"
+
+
+def violations_at(found: ForeignGraph, verdict: Verdict) -> list[Problem]:
+    """Return violations as problems with the line and column of the node, or of the part of the plan, in the file."""
+    asked = [
+        Problem(path=one.where if one.node is None else f"nodes[{one.node}]", message=f"{one.message}; {one.fix}")
+        for one in verdict.violations
+    ]
+    placed = found.placed(asked) if found.placed is not None else asked
+    return [
+        replace(at, path=one.where, message=f"{one.message}; {one.fix} [{one.rule}]")
+        for at, one in zip(placed, verdict.violations, strict=True)
+    ]
 
 
 def not_judged(found: ForeignGraph) -> tuple[str, ...]:
@@ -112,9 +130,17 @@ def left_out_line(found: ForeignGraph) -> str | None:
 
 
 def foreign_json(found: ForeignGraph, verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict with what :func:`foreign_lines` says."""
+    """Return the verdict with what :func:`foreign_lines` says, and where in the file violations are."""
     unknown = found.naming.unknown if found.naming is not None else {}
+    ids = {one.number: one.id for one in found.written}
+    violations = [
+        {**one.as_json(), "node": None if one.node is None else ids[one.node]}
+        | {"file": at.file, "line": at.line, "column": at.column}
+        for one, at in zip(verdict.violations, violations_at(found, verdict), strict=True)
+    ]
     return verdict.as_json() | {
+        "violations": violations,
+        "unread_keys": [one.as_json() for one in found.unread],
         "unknown_names": [{"name": name, "nearest": nearest} for name, nearest in unknown.items()],
         "needs": list(verdict.needs),
         "not_judged": list(not_judged(found)),

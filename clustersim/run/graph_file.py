@@ -10,14 +10,17 @@ from typing import Any, Final
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.graph.dot import read_dot
-from clustersim.graph.drawing import Drawing, Place, document_of, document_of_objects
-from clustersim.graph.foreign import ForeignGraph, read_graph
+from clustersim.graph.drawing import Drawing, Place, document_of, document_of_objects, keys_of
+from clustersim.graph.foreign import ForeignGraph, Placing, read_graph
 from clustersim.graph.graphml import read_graphml
 from clustersim.graph.json_text import located, parsed
 from clustersim.graph.naming import Naming, in_own_words
+from clustersim.graph.stepgraph import Written
+from clustersim.graph.unread_keys import KeyReader, is_misspelt, keys_of_objects
 from clustersim.run.graph_contradictions import contradictions
 from clustersim.scenario.graph_names import NamesFile, read_names, shipped_names
-from clustersim.scenario.graph_plan import plan_of_graph
+from clustersim.scenario.graph_plan import model_of_graph, plan_of_graph
+from clustersim.scenario.scalars import kind_of
 
 DRAWINGS: Final[Mapping[str, Callable[[str, str | None], Drawing]]] = {
     ".dot": read_dot,
@@ -31,10 +34,11 @@ GRAPH_SUFFIXES: Final = (".json", *DRAWINGS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A graph as it is written, and where a problem with a part of it is."""
+    """A graph as it is written, where a problem with a part of it is, and the keys of it that nobody reads."""
 
     document: Mapping[str, Any]
-    placed: Callable[[Iterable[Problem]], list[Problem]]
+    placed: Placing
+    keys: KeyReader
 
 
 def graph_at(path: Path, names: str | None = None) -> ForeignGraph:
@@ -54,18 +58,32 @@ def graph_in(text: str, file: str, suffix: str = ".json", names: str | None = No
     source = _drawn(text, file, DRAWINGS[suffix]) if suffix in DRAWINGS else _parsed(text, file)
     declared = {key: value for key, value in (own.declared if own else {}).items() if key not in source.document}
     document = {**source.document, **declared}
-    if "plan" in document:
-        document["plan"] = plan_of_graph(document["plan"])
-    naming = in_own_words(document, (*([own.table] if own else ()), *shipped_names()))
+
+    def placed(problems: Iterable[Problem]) -> list[Problem]:
+        return _elsewhere(source.placed([replace(one, file=one.file or file) for one in problems]), own, declared)
+
+    slips = list(source.keys.problems)
     try:
-        found = replace(read_graph(naming.document, file), naming=naming)
-        problems = [replace(problem, file=file) for problem in contradictions(found)]
+        if "plan" in document:
+            document["plan"] = plan_of_graph(document["plan"])
+        if "model" in document:
+            try:
+                document["model"] = model_of_graph(document["model"], file)
+            except InputError as error:
+                slips += error.problems
+                del document["model"]
+        naming = in_own_words(document, (*([own.table] if own else ()), *shipped_names()))
+        try:
+            found = read_graph(naming.document, file)
+        except InputError as error:
+            raise InputError([*slips, *(_as_written(problem, naming) for problem in error.problems)]) from None
+        problems = [*slips, *(_as_written(problem, naming) for problem in contradictions(found))]
         if problems:
             raise InputError(problems)
     except InputError as error:
-        written = [_as_written(problem, naming) for problem in error.problems]
-        raise InputError(_elsewhere(source.placed(written), own, declared)) from None
-    return found
+        raise InputError(placed(error.problems)) from None
+    written = tuple(Written(number=at, id=source.document["nodes"][at]["id"]) for at in naming.origins)
+    return replace(found, naming=naming, written=written, placed=placed, unread=source.keys.unread())
 
 
 def _as_written(problem: Problem, naming: Naming) -> Problem:
@@ -91,21 +109,55 @@ def _elsewhere(problems: list[Problem], own: NamesFile | None, declared: Mapping
 
 def _parsed(text: str, file: str) -> _Source:
     found = parsed(text, file)
+    if not isinstance(found, Mapping) or not isinstance(found.get("nodes"), list | dict):
+        raise InputError(located([_no_graph(found, file)], text))
+    if "format" in found:
+        return _Source(document=found, placed=lambda problems: located(problems, text), keys=KeyReader())
+    nodes, links = found["nodes"], "edges" if "edges" in found or "links" not in found else "links"
+    names = list(nodes) if isinstance(nodes, dict) else None
+
+    def placed(problems: Iterable[Problem]) -> list[Problem]:
+        return located([replace(one, path=_in_objects(one.path, names, links)) for one in problems], text)
+
+    return _Source(document=document_of_objects(found), placed=placed, keys=keys_of_objects(found))
+
+
+def _no_graph(found: Any, file: str) -> Problem:
+    """Say what a graph has that something else has not."""
+    wanted = 'expected an object with nodes and edges, such as {"nodes": [{"id": …}], "edges": []}'
     if not isinstance(found, Mapping):
-        raise InputError(Problem(file=file, message="expected an object with nodes and edges"))
-    document = found if "format" in found or "nodes" not in found else document_of_objects(found)
-    return _Source(document=document, placed=lambda problems: located(problems, text))
+        return Problem(file=file, message=f"{wanted}, but found {kind_of(found)}", quotes=False)
+    if "nodes" in found:
+        return Problem(
+            file=file, path="nodes", message=f"expected a list of nodes, but found {kind_of(found['nodes'])}"
+        )
+    meant = next((key for key in found if is_misspelt(key, "nodes")), None)
+    if meant is not None:
+        return Problem(file=file, path=meant, message="unknown key; did you mean 'nodes'?")
+    return Problem(file=file, message=f"{wanted}, but there are no nodes", quotes=False)
+
+
+def _in_objects(path: str, names: list[str] | None, links: str) -> str:
+    """Return the path in JSON of another program: nodes may be an object, and edges may be called links."""
+    head, bracket, rest = path.partition("[")
+    number, _, rest = rest.partition("]")
+    if head == "edges":
+        return links + path.removeprefix("edges")
+    named = names is not None and head == "nodes" and number.isdecimal() and int(number) < len(names)
+    return f"nodes.{names[int(number)]}{rest}" if named and names is not None and bracket else path
 
 
 def _drawn(text: str, file: str, read: Callable[[str, str | None], Drawing]) -> _Source:
-    drawn = document_of(read(text, file))
+    drawing = read(text, file)
+    drawn = document_of(drawing)
 
     def placed(problems: Iterable[Problem]) -> list[Problem]:
         return [_at(problem, drawn.places) for problem in problems]
 
-    return _Source(document=drawn.document, placed=placed)
+    return _Source(document=drawn.document, placed=placed, keys=keys_of(drawing))
 
 
 def _at(problem: Problem, places: Mapping[str, Place]) -> Problem:
-    line, column = places.get(f"{problem.path.partition(']')[0]}]", (None, None))
+    head = problem.path.partition(".")[0]  # nodes[3] of nodes[3].layer, and plan of plan.tp
+    line, column = places.get(head, places.get(head.partition("[")[0], (None, None)))
     return problem if problem.line is not None else replace(problem, line=line, column=column)

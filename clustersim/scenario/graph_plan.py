@@ -1,12 +1,28 @@
-"""Plans as scenarios spell them, in step graphs: ``ep: 2``, ``tp: {degree: 2}``, ``stages: {cuts: [12]}``."""
+"""Plans and models as scenarios spell them, in step graphs: ``ep: 2``, ``stages: {cuts: [12]}``, ``llama-3.1-8b``."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from clustersim.graph.export import model_facts
+from clustersim.scenario.document import Document
+from clustersim.scenario.references import build_model
 from clustersim.scenario.schema import SHORTHANDS, TensorPart
 
 _SPLITS: Final = tuple(key for key in TensorPart.model_fields if key != "degree")
+
+
+def model_of_graph(model: Any, file: str) -> Any:
+    """Return the model of a scenario, a name or a name with changes, as a graph says one; else what was there.
+
+    Raises
+    ------
+    InputError
+        With the nearest name.
+    """
+    if not isinstance(model, str) and not (isinstance(model, dict) and "layers" not in model and "name" in model):
+        return model
+    return model_facts(build_model(Document(file=file, data={"model": model}, marks={}, key_marks={}), ("model",))[0])
 
 
 def plan_of_graph(plan: Any) -> Any:

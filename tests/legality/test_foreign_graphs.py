@@ -262,7 +262,7 @@ def test_figures_that_contradict_each_other_are_refused(key: str, value: int, pr
 
 NODE = '{"id": 0, "name": "a", "op": "gemm", "ranks": [0]'
 TEXTS: tuple[tuple[str, str], ...] = (
-    ('{"format": true, "nodes": [NODE}], "edges": []}', "g:1:12: format: expected 1, but found True"),
+    ('{"format": true, "nodes": [NODE}], "edges": []}', "g:1:12: format: expected 1, but found true"),
     ('{"format": 1.0, "nodes": [NODE}], "edges": []}', "g:1:12: format: expected 1, but found 1.0"),
     ('{"format": 1,\n "nodes": [NODE,\n  "op": "memory"}], "edges": []}', "g:3:3: nodes[0].op: the key is there twice"),
     ('{"format": 1, "nodes": [NODE, "n": NaN}], "edges": []}', "g:1:81: nodes[0].n: expected a number, but found NaN"),

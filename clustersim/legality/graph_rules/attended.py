@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import Node
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, fault_at, judged, merged, place
 from clustersim.legality.graph_rules.tokens import chunk_segments
 from clustersim.legality.graph_view import DATA, KV, BoolArray, GraphView, Step
 from clustersim.plan.parallel import ParallelPlan
@@ -126,7 +126,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         if message is not None and varied and not says[cores[group]].all():
             looked_at -= len(group)  # which keys these take may have been left out
         elif message is not None:
-            faults.append(GraphFault(where=place(view, first), message=message, fix=FIX))
+            faults.append(fault_at(view, first, message, FIX))
     return (
         GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
         if faults

@@ -12,11 +12,12 @@ from clustersim.legality.graph_view import GraphView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFault:
-    """One place where a rule is broken: where, the witness in one sentence, and what would be legal."""
+    """One place where a rule is broken: where, the witness in one sentence, what would be legal, and which node."""
 
     where: str
     message: str
     fix: str
+    node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,14 @@ def judged(
     first = int(bad[0])
     more = len(bad) - 1
     others = f" (and so at {more:,} more {'place' if more == 1 else 'places'})" if more else ""
-    fault = GraphFault(where=place(view, int(node[first])), message=message(first) + others, fix=fix)
-    return GraphFinding(looked_at=int(looked_at), faults=(fault,))
+    return GraphFinding(
+        looked_at=int(looked_at), faults=(fault_at(view, int(node[first]), message(first) + others, fix),)
+    )
+
+
+def fault_at(view: GraphView, node: int, message: str, fix: str) -> GraphFault:
+    """Return a fault at a node."""
+    return GraphFault(where=place(view, node), message=message, fix=fix, node=node)
 
 
 def operator(view: GraphView, node: int) -> str:
@@ -70,7 +77,7 @@ def operator(view: GraphView, node: int) -> str:
 
 
 def place(view: GraphView, node: int) -> str:
-    """Return where a node is: ``decode step 3, stage 1, layer 12, rank 5, o_proj``."""
+    """Return where a node is: ``decode step 3, stage 1, layer 12, rank 5, o_proj``, and its id in a graph's file."""
     step, layer, stage = int(view.step[node]), int(view.layer[node]), int(view.stage[node])
     words = [f"{view.steps[step].kind} step {step}", f"stage {_named(stage, view.stage_names)}"]
     if layer >= 0:
@@ -82,7 +89,8 @@ def place(view: GraphView, node: int) -> str:
         offsets, ranks = view.members
         found = ranks[offsets[node] : offsets[node + 1]].tolist()
         words.append("ranks " + (", ".join(map(str, found)) if size <= 4 else f"{found[0]} … {found[-1]}"))
-    return ", ".join([*words, operator(view, node)])
+    called = f" (node {view.written[node].id!r:.80})" if view.written else ""
+    return ", ".join([*words, operator(view, node)]) + called
 
 
 def cell_place(view: GraphView, step: int, layer: int, rank: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, judged, merged, place
 from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
@@ -36,7 +36,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         step, where = (int(part[lost][0]) for part in groups)
         at = int(writes[(view.step[writes] == step) & (view.rank[writes] == where)][0])
         message = f"decode reads the segment of rank {where}, which is never moved"
-        faults.append(GraphFault(where=place(view, at), message=message, fix=fix))
+        faults.append(fault_at(view, at, message, fix))
     told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
     edge, seen = view.rows
     into = moves[view.target[edge]] & (view.kind[edge] != ORDER)

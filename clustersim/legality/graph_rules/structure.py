@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.dataflow import contains, contracted, on_one_rank
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, merged, operator, place
+from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, merged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
 from clustersim.legality.graph_view import ORDER, BoolArray, GraphView, base_name
 from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
@@ -67,7 +67,7 @@ def sees_attention(view: GraphView) -> GraphFinding:
         node = int(hungry[0])
         message = f"{operator(view, node)} has no edge from the attention of its layer and step"
         fix = "route a token by the output of its attention in this layer and step"
-        faults.append(GraphFault(where=place(view, node), message=message, fix=fix))
+        faults.append(fault_at(view, node, message, fix))
     across = np.flatnonzero((step[view.source] != step[view.target]) & entry[view.target])
     told = _first(view, across, "feeds experts from another step", "experts only from attention of their own step")
     return merged(GraphFinding(looked_at=int(entry.sum()), faults=tuple(faults)), told)
@@ -78,9 +78,7 @@ def _first(view: GraphView, edges: Int64Array, what: str, fix: str) -> GraphFind
         return GraphFinding(looked_at=0)
     source, target = int(view.source[edges[0]]), int(view.target[edges[0]])
     message = f"the edge from {place(view, source)} {what}"
-    return GraphFinding(
-        looked_at=0, faults=(GraphFault(where=place(view, target), message=message, fix=f"keep it {fix}"),)
-    )
+    return GraphFinding(looked_at=0, faults=(fault_at(view, target, message, f"keep it {fix}"),))
 
 
 def _crossing(view: GraphView) -> GraphFinding:
@@ -180,10 +178,11 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
             at = np.flatnonzero(here)
             own = at[view.takes_part(at, np.full(len(at), rank))]
             lacks = "" if keys is missing else ", which the model does not have"
-            where = place(view, int(own[0])) if len(own) else f"step {step}, layer {layer}, rank {rank}, {name}"
             message = f"on rank {rank} {name} {words} {needed}{lacks}{others}"
             advice = f"draw the edges of the single-device graph on every rank: {fix}"
-            faults.append(GraphFault(where=where, message=message, fix=advice))
+            where = f"step {step}, layer {layer}, rank {rank}, {name}"
+            missing_one = GraphFault(where=where, message=message, fix=advice)
+            faults.append(fault_at(view, int(own[0]), message, advice) if len(own) else missing_one)
     return GraphFinding(looked_at=len(wanted), faults=tuple(faults))
 
 

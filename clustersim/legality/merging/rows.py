@@ -77,8 +77,10 @@ class Rows:
 
     def breaks(self, rule: str, at: int, message: str, fix: str) -> None:
         """Note that a rule is broken at a row."""
-        where = self.rows[at].place
-        self.violations.append(Violation(rule=rule, level="G", where=where, message=message, fix=fix))
+        written = self.found.written[at] if self.found.written else None
+        where = self.rows[at].place + (f" (node {written.id!r:.80})" if written else "")
+        number = written.number if written else None
+        self.violations.append(Violation(rule=rule, level="G", where=where, message=message, fix=fix, node=number))
 
     def merge(self, parts: list[int], row: Row, *, at: int) -> None:
         """Put one row, at the place of ``at``, in place of several: inside edges go, all others are its own."""
@@ -115,7 +117,9 @@ class Rows:
         columns |= dict(zip(("source", "target", "kind"), _columns(edges, 3), strict=True))
         graph = StepGraph(symbols=tuple(node for node, _ in symbols), groups=tuple(groups), **columns)
         figures = np.array([row.figures for row in self.rows.values()], np.float64).reshape(-1, len(FIGURES))
-        return replace(self.found, graph=graph, unsaid=tuple(unsaid for _, unsaid in symbols), figures=figures)
+        written = tuple(self.found.written[at] for at in self.rows) if self.found.written else ()
+        unsaid = tuple(unsaid for _, unsaid in symbols)
+        return replace(self.found, graph=graph, unsaid=unsaid, figures=figures, written=written)
 
 
 def _columns(rows: list[tuple[int, ...]] | list[tuple[int, int, int]], width: int) -> Int64Array:
