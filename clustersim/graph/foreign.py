@@ -13,7 +13,8 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 (:mod:`clustersim.graph.implied`); the rest has the defaults of ``clustersim.graph.blueprint.Node``, and ``unsaid``
 names it, so that nobody takes a default for a statement. ``amount`` is ``{"terms": {feature: coefficient}}`` with the
 features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes, ``bytes``
-says the same. ``of`` and ``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a
+says the same. Beside terms ``flops`` and ``bytes`` are those of :mod:`clustersim.graph.work`. ``of`` and
+``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a
 part of the plan shows: ``[1]``; ``devices`` names each rank's. ``step``, ``plan``, ``model`` and ``precision``
 may be absent; ``model`` is an architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is
 legal is not decided here.

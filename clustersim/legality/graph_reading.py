@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,12 @@ from clustersim.plan.parallel import ParallelPlan, SequencePlan
 
 COUNTED_IN_BYTES: Final = ("memory", *COLLECTIVE_OPS, *TRANSFER_OPS)
 """Operators whose amount is the bytes that they move; of the others bytes depend on what one counts."""
+
+_ATTENDED: Final = {
+    "attention_prefill": ("pairs", "prefill_keys"),
+    "attention_decode": ("decode_keys", "decode_keys"),
+}
+"""Operator → the features that count what it attends to, and the keys that it reads for that."""
 
 PRODUCTS: Final = ("gemm", "grouped_gemm")
 """Operators whose FLOPs are 2·m·n·k, whoever counts them."""
@@ -82,7 +87,7 @@ def view_of_foreign(found: ForeignGraph) -> GraphView:
     batch, plan, model = found.batch, found.plan, found.model
     known = windows(model) if model is not None else ()
     columns = _columns(found.graph, batch, plan, known, {}, 0, 0, 0)
-    columns |= {"symbol": found.graph.symbol, "amount": _said_amounts(found, columns["amount"])}
+    columns |= {"symbol": found.graph.symbol, "amount": said_amounts(found, columns["amount"])}
     step = (
         Step(kind="unknown")
         if batch is None
@@ -106,7 +111,7 @@ def _of_the_host(found: ForeignGraph) -> frozenset[str]:
     return frozenset() if found.naming is None else frozenset({"schedule"} - shown)
 
 
-def _said_amounts(found: ForeignGraph, worked_out: FloatArray) -> FloatArray:
+def said_amounts(found: ForeignGraph, worked_out: FloatArray) -> FloatArray:
     """Return amounts: of their terms, else of what is said for this step, be it as a value or in bytes."""
     if found.batch is None:
         return worked_out
@@ -117,28 +122,6 @@ def _said_amounts(found: ForeignGraph, worked_out: FloatArray) -> FloatArray:
     said = np.where(np.isnan(value) & in_bytes, moved, value)
     empty = np.array(["amount" not in unsaid for unsaid in found.unsaid], bool)[of] & ~terms & np.isnan(said)
     return np.where(terms, worked_out, np.where(empty, 0.0, said))
-
-
-def disagreements(found: ForeignGraph) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) where a number that a node says for this step is not what its terms and shape give."""
-    known = windows(found.model) if found.model is not None else ()
-    amounts = _said_amounts(found, _figures(found.graph, found.batch, found.plan, known)[0])
-    nodes = found.graph.symbols
-    of = found.graph.symbol
-    shaped = [node.op in PRODUCTS and not unsaid & {"n", "k"} for node, unsaid in zip(nodes, found.unsaid, strict=True)]
-    each = np.array([2.0 * node.n * node.k for node in nodes])[of]
-    told = {
-        "amount.value": (found.figures[:, 0], amounts),
-        "flops": (found.figures[:, 1], np.where(np.array(shaped, bool)[of], amounts * each, np.nan)),
-        "bytes": (
-            found.figures[:, 2],
-            np.where(np.array([node.op in COUNTED_IN_BYTES for node in nodes], bool)[of], amounts, np.nan),
-        ),
-    }
-    for key, (said, expected) in told.items():
-        for at in np.flatnonzero(np.abs(said - expected) > 1e-6 * np.maximum(expected, 1)).tolist():
-            what = "terms" if nodes[int(of[at])].amount else "amount"
-            yield f"nodes[{at}].{key}", f"{said[at]:,.6g}, but its {what} gives {expected[at]:,.6g} for this step"
 
 
 def windows(model: ModelSpec) -> tuple[int, ...]:
@@ -163,7 +146,7 @@ def _columns(
     counts = np.diff(offsets)[graph.group]
     inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     node = np.repeat(np.arange(len(graph)), counts)
-    values, attended = _figures(graph, batch, plan, sizes)
+    values, attended, _ = figures_of(graph, batch, plan, sizes).T
     return {
         "symbol": numbers[graph.symbol],
         "step": np.full(len(graph), step, np.int64),
@@ -180,27 +163,26 @@ def _columns(
     }
 
 
-def _figures(
+def figures_of(
     graph: StepGraph, batch: StepBatch | None, plan: ParallelPlan | None, sizes: tuple[int, ...]
-) -> tuple[FloatArray, FloatArray]:
-    """Return amounts and attended pairs or keys for a batch, NaN where they can't be told."""
+) -> FloatArray:
+    """Return amounts, attended pairs or keys, and keys read, for a batch: (nodes, 3), NaN where they can't be told."""
     if batch is None or (plan is None and len(batch.decode_sequences) > 1):
-        return np.full(len(graph), np.nan), np.full(len(graph), np.nan)
+        return np.full((len(graph), 3), np.nan)
     sp = plan.sp if plan is not None else SequencePlan()
     features = features_of(batch, sp, sizes)
     stage_ranks, tp = (plan.stage_ranks, plan.tp) if plan is not None else (1, 1)
     s_of_group = np.array([ranks[0] for ranks in graph.groups], np.int64) % stage_ranks // tp
     pairs, which = np.unique(np.stack([graph.symbol, s_of_group[graph.group]]), axis=1, return_inverse=True)
     found = [_figure(graph.symbols[symbol], features, s) for symbol, s in pairs.T.tolist()]
-    figures = np.array(found, np.float64).reshape(-1, 2)[which.ravel()]
-    return figures[:, 0], figures[:, 1]
+    figures: FloatArray = np.array(found, np.float64).reshape(-1, 3)[which.ravel()]
+    return figures
 
 
-def _figure(node: Node, features: Features, s: int) -> tuple[float, float]:
+def _figure(node: Node, features: Features, s: int) -> tuple[float, float, float]:
     known = all(feature in features for feature, _ in (*node.amount, *node.least))
-    prefix = {"attention_prefill": "pairs", "attention_decode": "decode_keys"}.get(node.op)
-    seen = features.get(f"{prefix}{node.variant}") if prefix is not None else None
-    return (
-        node_amount(node, features, s) if node.amount and known else np.nan,
-        seen[s] if seen is not None else np.nan,
-    )
+    seen = [
+        features[f"{prefix}{node.variant}"][s] if f"{prefix}{node.variant}" in features else np.nan
+        for prefix in _ATTENDED.get(node.op, ("", ""))
+    ]
+    return (node_amount(node, features, s) if node.amount and known else np.nan, seen[0], seen[1])

@@ -117,3 +117,30 @@ def foreign_fields(name: str, op: str, layer: Layer | None) -> tuple[str, ...]:
     lacks += ("width",) if name in _NO_OUTPUT else ()
     lacks += () if name in CORES else ("variant", "shared_kv")
     return lacks + (() if op == "grouped_gemm" else EXPERTS)
+
+
+def words_of_split(name: str, layer: Layer | None, plan: ParallelPlan) -> tuple[str, ...]:
+    """Return the words that say how TP splits an operator: those of step graphs, and those of ``plan.split``."""
+    split = plan.split
+    products = {
+        "o_proj": ("attention_out", split.attention_out),
+        "ffn_up": ("ffn_up", split.ffn_up),
+        "ffn_down": ("ffn_down", split.ffn_down),
+        "lm_head": ("lm_head", split.lm_head, "columns" if split.lm_head == "vocab" else "rows"),
+        "embedding": ("embedding", split.embedding),
+        "expert_up": ("expert_up", "columns"),
+        "expert_down": ("expert_down", "rows"),
+        "qkv_proj": ("qkv", "columns"),
+        "shared_down": ("rows",),
+        **dict.fromkeys(("q_b_proj", "kv_b_proj", "shared_up"), ("columns",)),
+        **dict.fromkeys(("q_absorb", "v_absorb"), ("heads_columns", "heads", "columns")),
+        **dict.fromkeys(("ffn_act", "shared_act"), ("elementwise",)),
+        **dict.fromkeys(("aggregate", "shared_add"), ("linear",)),
+        **{one: (one,) for one in (*_PERMUTES, "expert_act")},
+    }
+    if name in products:
+        return products[name]
+    latent = layer is not None and layer.attention.kind == "mla"
+    if name in (*ROTATIONS, *CORES) or (name == "kv_write" and not latent):
+        return ("latent_heads" if latent and name in CORES else "heads",)
+    return ("replicate",)

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.errors import Problem
+from clustersim.graph.batch import StepBatch
 from clustersim.graph.foreign import ForeignGraph
 from clustersim.legality.deployment import counted
-from clustersim.legality.graph_reading import disagreements
+from clustersim.legality.figures import disagreements
 from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
@@ -97,6 +98,8 @@ def _of_step(found: ForeignGraph) -> Iterator[Problem]:
         return
     if not len(batch.decode_sequences) == len(batch.decode_keys) > 0:
         yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
+    else:
+        yield from _of_keys(batch)
     degree = plan.sp.degree if plan is not None else None
     if degree is None:
         return
@@ -104,5 +107,25 @@ def _of_step(found: ForeignGraph) -> Iterator[Problem]:
     counts = (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
     if max(owners, default=0) >= degree or any(len(each) > degree for each in counts):
         yield Problem(path="step", message=f"more SP ranks than the plan has ({degree})")
-    elif not all(batch.windowed_keys.values()):
-        yield Problem(path="step.windowed_keys", message="expected keys in each window, one number per SP rank")
+
+
+def _of_keys(batch: StepBatch) -> Iterator[Problem]:
+    """Keys that sequences can't attend to: fewer than themselves, more than there are, or without a sequence.
+
+    Where all keys are 0, nothing was said of them.
+    """
+    for s, (sequences, keys) in enumerate(zip(batch.decode_sequences, batch.decode_keys, strict=True)):
+        if 0 < keys < sequences or (keys and not sequences):
+            words = f"{keys:,}, where {counted(sequences, 'sequence')} decode: each attends to itself at least"
+            yield Problem(path=f"step.decode_keys[{s}]", message=words)
+    for window, counts in batch.windowed_keys.items():
+        path = f"step.windowed_keys.{window}"
+        if len(counts) != len(batch.decode_keys):
+            yield Problem(path=path, message="expected keys in each window, one number per SP rank")
+            continue
+        for sequences, keys, seen in zip(batch.decode_sequences, batch.decode_keys, counts, strict=True):
+            most = min(keys, window * sequences)
+            least = min(most, sequences - 1 + min(window, keys - sequences + 1)) if sequences else 0
+            if not least <= seen <= most:
+                words = f"{counted(sequences, 'sequence')} of {keys:,} keys have {least:,} to {most:,} in it"
+                yield Problem(path=path, message=f"{seen:,}, where {words}")

@@ -28,7 +28,7 @@ from graph_cases_small import (
 from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.steps import DecodeToken
 from clustersim.legality.graph_view import GraphView
-from clustersim.run.graph_legality import story
+from clustersim.run.graph_legality import StepContents, story
 
 Change = Callable[[GraphView], GraphView]
 
@@ -579,6 +579,19 @@ def _(view: GraphView) -> GraphView:
     return drawn(cut(view, edges(view, [late], move)), [(early, move[0], "kv")])
 
 
+@breaks("TP-8", "gather", "the move is said to be of one layer")
+def _(view: GraphView) -> GraphView:
+    moves = pick(view, "kv_move", step=0)
+    return replace(view, layer=np.where(np.isin(np.arange(len(view)), moves), 0, view.layer))
+
+
+@breaks("SP-8", "ring", "K/V moves to a rank that idles in decode")
+def _(view: GraphView) -> GraphView:
+    (first, *_), *_ = (step.chunks for step in story(CASES["ring"][1]))
+    steps = (StepContents(chunks=(replace(first, owner=1),)),)
+    return view_of("ring", in_full=len(view.layer_names) == len(CASES["ring"][0].layers), steps=steps)
+
+
 @breaks("SP-8", "gather", "two sequences decode where the other one's K/V is")
 def _(view: GraphView) -> GraphView:
     first, second = view.steps[2].decodes or ()
@@ -993,7 +1006,7 @@ def _(view: GraphView) -> GraphView:
     return changed(view, pick(view, "expert_down", step=2, layer=0), num_experts=16)
 
 
-def said(rule: str, case: str, what: str, name: str, **fields: object) -> None:
+def said(rule: str, case: str, what: str, name: str, /, **fields: object) -> None:
     """Let an operator say something else of itself."""
 
     @breaks(rule, case, what)
@@ -1010,6 +1023,10 @@ said("TP-8", "wide", "attention reads keys and values as one", "attention_decode
 said("TP-8", "wide", "a sum behind the FFN is said to be of attention", "ffn_down_all_reduce", module="attention")
 said("TP-5", "wide", "a sum behind attention is said to join ranks of experts", "o_proj_all_reduce", axis="expert_tp")
 said("TP-8", "experts", "tokens of experts on one rank are exchanged", "dispatch", op="all_to_all")
+said("TP-8", "wide", "an output projection is said to be split by columns", "o_proj", rule="columns")
+said("TP-8", "wide", "a rotation is said to be done by every rank for all heads", "rope", rule="replicate")
+said("SP-3", "ring", "a norm of ranks that idle is said to be on all of them", "ffn_norm", where="all")
+said("SP-3", "gather", "a norm of every rank is said to be on the first one", "ffn_norm", where="s0")
 
 
 @breaks("PH-3", "wide", "a step takes what the step before it made in its layers")

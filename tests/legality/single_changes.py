@@ -20,6 +20,7 @@ from graph_cases_small import GATHER, PRECISION, RING, changed, cut, drawn, valu
 from omissions import doubled, dropped
 from plans import EXPERTS, GQA, LATENT, model
 
+from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import EDGE_KINDS, OPS, STREAMS, Node
 from clustersim.graph.steps import DecodeToken
@@ -27,6 +28,8 @@ from clustersim.legality.graph_reading import windows
 from clustersim.legality.graph_view import GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, TensorSplit
+from clustersim.run.foreign_graph import check_read
+from clustersim.run.graph_file import graph_in
 from clustersim.run.graph_legality import StepContents, batch_of, graph_view, lockstep_story, story
 from tests.laws.graph_cases import Case
 
@@ -98,6 +101,14 @@ WRITTEN: Final = tuple(
     if not plan.is_two_batch and not plan.is_lockstep
 )  # fmt: skip
 """Graphs that are tried as files as well."""
+
+
+def verdict_of(found: Document) -> str:
+    """Return the verdict on a file; ``refused`` where it contradicts itself."""
+    try:
+        return check_read(graph_in(json.dumps(found), "graph.json")).verdict
+    except InputError:
+        return "refused"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
     told = merged(
         told, judged(view, 0, out, lambda at: f"the move does not wait for rank {int(rank[at])}'s entries", fix, node)
     )
-    told = merged(told, repeated(view, moves), _brings(view, moves, fix), _one_owner(view))
+    told = merged(told, repeated(view, moves), _brings(view, moves, fix), _one_owner(view, plan))
     told = merged(told, whole_groups(view, plan, moves, fix), _leads_to_boundary(view, moves, fix))
     if not told.faults:
         told = merged(told, _every_layer(view, writes, edge[into], seen[into], fix))
@@ -98,13 +98,19 @@ def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: In
     )  # fmt: skip
 
 
-def _one_owner(view: GraphView) -> GraphFinding:
-    """A sequence decodes on the SP rank to which its chunks moved."""
+def _one_owner(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+    """A sequence decodes on the SP rank to which its chunks moved, and chunks move to a rank that decodes."""
     owners: dict[tuple[int, int], int] = {}
     faults = []
     looked = 0
     for number, step in enumerate(view.steps):
         owners.update({(step.replica, chunk.request): chunk.owner for chunk in step.chunks})
+        for chunk in step.chunks if plan.sp.decode == "idle" else ():
+            looked += 1
+            if chunk.owner:
+                message = f"K/V of sequence {chunk.request} moves to SP rank {chunk.owner}, which idles in decode"
+                fix = "let the first SP rank own every sequence, or declare plan.sp.decode dp"
+                faults.append(GraphFault(where=f"{step.kind} step {number}", message=message, fix=fix))
         for token in step.decodes or ():
             owner = owners.get((step.replica, token.request), token.owner)
             looked += 1

@@ -185,7 +185,7 @@ def prefill_only(view: GraphView) -> GraphFinding:
     inside = judged(
         view, int(decodes.sum()), over, lambda _: "a decode step has an operator of SP", fix, np.arange(len(view))
     )
-    inside = merged(inside, _exchanged(view, fix))
+    inside = merged(inside, _exchanged(view, fix), _said_alone(view, fix))
     if plan.sp.decode != "idle":
         return inside
     everywhere = view.of_steps(lambda step: step.kind != "prefill")
@@ -196,6 +196,23 @@ def prefill_only(view: GraphView) -> GraphFinding:
         fix, cores,
     )  # fmt: skip
     return merged(inside, idle)
+
+
+def _said_alone(view: GraphView, fix: str) -> GraphFinding:
+    """What is said to be on the first SP rank only is nowhere else, and what idle ranks lack is not said of all."""
+    cell = np.stack([view.step, view.layer, view.stage, view.name])
+    _, which = np.unique(cell, axis=1, return_inverse=True)
+    which = which.ravel()
+    last = np.zeros(len(view), np.int64)
+    np.maximum.at(last, which[view.member_node], view.s_of(view.member_rank))
+    alone = view.mask(lambda node: node.where == "s0")
+    decodes = view.of_steps(lambda step: step.kind == "decode") & view.mask(lambda node: node.op not in COLLECTIVE_OPS)
+    decodes &= (view.size > 0) & (view.plan is not None and view.plan.sp.decode == "idle")
+    wrong = np.flatnonzero(view.says("where") & (alone != (last[which] == 0)) & (alone | decodes))
+    return judged(
+        view, 0, wrong, lambda node: f"it is said to be on {'one' if alone[node] else 'every'} SP rank, and is not",
+        fix, np.arange(len(view)),
+    )  # fmt: skip
 
 
 def _exchanged(view: GraphView, fix: str) -> GraphFinding:

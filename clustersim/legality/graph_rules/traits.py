@@ -20,6 +20,7 @@ from clustersim.legality.traits import (
     is_absorbed,
     output_width,
     repeats,
+    words_of_split,
 )
 from clustersim.model.architecture import Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
@@ -62,6 +63,11 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
         return f"it is said to join ranks of axis {node.axis}, where experts are on all ranks of a stage"
     if node.op in COLLECTIVE_OPS and node.copies != 1 and "copies" not in unsaid:
         return f"{node.copies} ranks are said to do the same, where a collective takes place once"
+    if name == "kv_move" and layer is not None:
+        return "it is said to be of one layer, and moves the K/V of all layers of its stage"
+    words = words_of_split(name, layer, plan)
+    if plan.tp > 1 and "rule" not in unsaid and node.rule not in words:
+        return f"it is said to be split as {node.rule}, where {name} is {' or '.join(dict.fromkeys(words))}"
     a = layer.attention if layer is not None else None
     if a is not None and "shared_kv" not in unsaid and node.shared_kv != is_absorbed(name, a):
         return f"it is said to read keys and values {'as one' if node.shared_kv else 'apart'}"

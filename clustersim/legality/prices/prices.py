@@ -203,7 +203,7 @@ class Prices:
         return np.maximum(found, least)
 
 
-def visited(tokens: FloatArray, share: float, experts: float) -> FloatArray:
+def visited(tokens: FloatArray, share: FloatArray | float, experts: FloatArray | float) -> FloatArray:
     """Return how many of a rank's experts some of these tokens visit, each with a probability of ``share``."""
     whole = np.floor(tokens)
     found: FloatArray = experts * (1.0 - (1.0 - share) ** whole * (1.0 - (tokens - whole) * share))
