@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -84,6 +85,10 @@ def audit(
         ctx.exit(status)
 
 
+NO_SAY: Final = "have no say in"
+"""What is said of rules that neither looked at something nor should have."""
+
+
 def _name(recorded: Sequence[Path]) -> str:
     """Return what was recorded in a few words: the path, or how many files, and where."""
     if len(recorded) == 1:
@@ -95,25 +100,27 @@ def _name(recorded: Sequence[Path]) -> str:
 
 def verdict_lines(verdict: Verdict, name: str, *, many: bool = False) -> Iterator[str]:
     """Yield the verdict on a history and each violation, as lines of text; ``many``: the name is a plural."""
-    silent = [rule.id for rule in verdict.rules if not rule.looked_at]
-    looked = len(verdict.rules) - len(silent)
+    missed = [rule.id for rule in verdict.rules if rule.is_missed]
+    silent = [rule.id for rule in verdict.rules if not rule.looked_at and not rule.is_missed]
+    looked = len(verdict.rules) - len(silent) - len(missed)
     if verdict.violations:
         broken = dict.fromkeys(violation.rule for violation in verdict.violations)
         yield f"illegal: {name} {'break' if many else 'breaks'} {counted(len(broken), 'rule')}"
     elif not looked:
-        yield f"not checkable: no rule had anything to look at in {name}"
+        yield f"not checkable: no rule had anything to look at in {name}" + (f": {', '.join(missed)}" if missed else "")
     elif verdict.verdict == "legal":
         yield f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
     else:
-        missed = [rule.id for rule in verdict.rules if rule.is_missed]
         text = f"not checkable: {counted(looked, 'rule')} found nothing wrong with {name}, and {len(missed)} that "
         yield f"{text}should look at {'them' if many else 'it'} can't: {', '.join(missed)}"
     for words, rules in verdict.needs.items():
         yield f"to make {', '.join(rules)} checkable: {words}"
     for violation in verdict.violations:
         yield violation_line(violation)
+    if missed and verdict.violations:
+        yield f"not checkable: {', '.join(missed)}"
     if silent:
-        yield f"not checkable: {', '.join(silent)}"
+        yield f"{NO_SAY} {'them' if many else 'it'}: {', '.join(silent)}"
     for rule in verdict.rules:
         if rule.looked_at and rule.lacks:
             yield f"not checkable of {rule.id}: {'; '.join(rule.lacks)}"

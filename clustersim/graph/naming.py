@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
 from clustersim.graph.names import Named, NameTable, read_name
@@ -21,6 +21,13 @@ from clustersim.graph.vocabulary import CORE, PART_MARK, is_known, is_told, kind
 _OF_EXPERTS: Final = {"ffn_norm": "moe_norm", "ffn_add": "moe_add"}
 _OF_MODULE: Final = ("o_proj", "qkv_proj", "q_proj")
 """Where a graph names one of these, its attention is the core alone, else the whole module."""
+
+
+class Unknown(NamedTuple):
+    """What patterns had to match of a name that none knows, and the nearest name that is known."""
+
+    left: str
+    nearest: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +40,8 @@ class Naming:
         In the words of step graphs.
     origins : tuple of int
         Per node of it, the node of the document as it was.
-    unknown : dict from str to (str or None)
-        Names that no pattern knows → the nearest one that is known.
+    unknown : dict from str to Unknown
+        Names that no pattern knows.
     unplaced : tuple of str
         Names of nodes of which nothing tells the rank; they count as rank 0.
     modules : tuple of str
@@ -45,7 +52,7 @@ class Naming:
 
     document: dict[str, Any]
     origins: tuple[int, ...]
-    unknown: Mapping[str, str | None]
+    unknown: Mapping[str, Unknown]
     unplaced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     foreign: bool = False
@@ -110,12 +117,13 @@ class _Renaming:
         return _Row(node=node, name=str(node["name"]), names=names, places=places, own=own)
 
     def naming(self) -> Naming:
-        unknown: dict[str, str | None] = {}
+        unknown: dict[str, Unknown] = {}
         modules: dict[str, None] = {}
         told = [(row, self.operators(row)) for row in self.rows]
         for row, names in told:
             if not names and not is_told(row.node):
-                unknown.setdefault(row.name, nearest_name(self.said(row.name).rest))
+                left = self.said(row.name).rest
+                unknown.setdefault(row.name, Unknown(left=left, nearest=nearest_name(left)))
             elif len(names) > 1:
                 modules[row.name] = None
             self.place(row, names)

@@ -77,15 +77,53 @@ def is_told(node: Mapping[str, Any]) -> bool:
     return node.get("op") in (*COLLECTIVE_OPS, *TRANSFER_OPS)
 
 
+_SAME: Final[Mapping[str, str]] = {
+    "query": "q", "key": "k", "value": "v", "wq": "q proj", "wk": "k proj", "wv": "v proj",
+    **dict.fromkeys(("out", "output"), "o proj down"), "wo": "o proj", "fc": "proj", "in": "up",
+    **dict.fromkeys(("linear", "dense", "lin", "projection"), "proj"), "fc1": "ffn up", "fc2": "ffn down",
+    **dict.fromkeys(("mlp", "feedforward"), "ffn"), **dict.fromkeys(("attn", "sdpa", "mha", "self"), "attention"),
+    **dict.fromkeys(("softmax", "score", "scores", "matmul", "qk", "av"), "attention"),
+    **dict.fromkeys(("ln", "layernorm", "rmsnorm"), "norm"), **dict.fromkeys(("resid", "residual", "skip"), "add"),
+    **dict.fromkeys(("emb", "embed", "embeddings", "wte"), "embedding"), **dict.fromkeys(("rotary", "rot"), "rope"),
+    **dict.fromkeys(("append", "store", "update"), "write"), **dict.fromkeys(("load", "fetch"), "read"),
+    **dict.fromkeys(("router", "gating", "topk"), "gate"), **dict.fromkeys(("experts", "moe"), "expert"),
+    **dict.fromkeys(("head", "logits", "unembed", "vocab"), "lm head"), "cache": "kv", "argmax": "sample",
+    **dict.fromkeys(("activation", "silu", "gelu", "relu", "swiglu"), "act"), "multiply": "mul", "a2a": "all to",
+    "allreduce": "all reduce", "allgather": "all gather", "alltoall": "all to", "p2p": "send", "receive": "recv",
+}  # fmt: skip
+"""Words of other programs → the words that the names of step graphs have for them."""
+_OWN_WORDS: Final = tuple(dict.fromkeys(word for name in (CORE, *KINDS) for word in name.split("_")))
+
+
 def nearest_name(name: str) -> str | None:
-    """Return the known name that is most like another one, or like its last words; None where nothing is alike."""
-    words = [word for word in re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()) if word]
-    found: tuple[float, str] = (0.0, "")
-    for count in range(1, min(len(words), 4) + 1):
-        candidate = "_".join(words[-count:])
-        for like in difflib.get_close_matches(candidate, KINDS, n=1, cutoff=0.5):
-            found = max(found, (difflib.SequenceMatcher(None, like, candidate).ratio(), like))
-    return found[1] or None
+    """Return the known name that has most words in common with another one; None where nothing is alike.
+
+    Examples
+    --------
+    >>> [nearest_name(name) for name in ("QueryLinear", "mlp_out", "KVCacheAppend", "q_projj", "banana")]
+    ['q_proj', 'ffn_down', 'kv_write', 'q_proj', None]
+    """
+    parts = re.sub(r"([a-z])(?=[A-Z])|([A-Z]+)(?=[A-Z][a-z])", r"\1\2_", name).lower()
+    words = [word for word in re.split(r"[\W_]+", parts) if word]
+    told = list(dict.fromkeys(" ".join(map(_own_word, words)).split()))
+    found: tuple[float, float, str] = (0.0, 0.0, "")
+    for known in (CORE, *KINDS):
+        have = set(known.split("_"))
+        share = 2 * len(have.intersection(told)) / (len(have) + len(told))
+        if share >= 0.5:
+            found = max(found, (share, difflib.SequenceMatcher(None, "_".join(told), known).ratio(), known))
+    ends = ["_".join(words[-count:]) for count in range(1, min(len(words), 4) + 1)] if found[0] < 1 else []
+    alike = [like for end in ends for like in difflib.get_close_matches(end, KINDS, n=1, cutoff=0.8)]
+    return (alike or [found[2]])[0] or None
+
+
+def _own_word(word: str) -> str:
+    """Return the words that names of step graphs have for a word: ``proj`` for ``projection`` and ``linear2``."""
+    plain = word if word in _SAME else word.rstrip("0123456789")
+    if plain in _SAME:
+        return _SAME[plain]
+    begins = (known for known in (*_OWN_WORDS, *_SAME) if len(known) > 3 and plain.startswith(known))
+    return next((_SAME.get(known, known) for known in begins), plain)
 
 
 assert set(KINDS.values()) <= set(OPS)

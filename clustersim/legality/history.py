@@ -177,12 +177,15 @@ class SpanTable:
         Rows that must end before others start.
     numbered : bool
         Whether the steps were told; where not, all spans count as step 0.
+    recorded : frozenset of str
+        The columns of a table from outside, by their names there; empty where it is none.
     """
 
     columns: Table
     symbols: tuple[tuple[str, str, str], ...]
     after: tuple[Int64Array, Int64Array] | None = None
     numbered: bool = True
+    recorded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

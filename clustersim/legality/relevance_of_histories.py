@@ -6,7 +6,7 @@ Data: rule → when it is relevant, by what was declared and recorded, and what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,11 +19,12 @@ Relevant = Callable[[History], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """When a rule is relevant; the tables that it reads, and columns of them beside the needed ones, in words."""
+    """When a rule is relevant; the tables that it reads, the columns of spans beside the needed ones, or what does."""
 
     when: Relevant
     tables: tuple[str, ...]
-    columns: str = ""
+    columns: tuple[str, ...] = ()
+    instead: str = ""
 
 
 def _always(_: History) -> bool:
@@ -80,29 +81,31 @@ HISTORY: Final[Mapping[str, Demand]] = {
     "PH-3": Demand(when=_decodes_on, tables=_CARRIED),
     "PH-4": Demand(when=_always, tables=_CARRIED),
     "KV-1": Demand(when=_always, tables=_CARRIED),
-    "KV-2": Demand(when=_always, tables=(*_CARRIED, "spans"), columns="name, layer and after of spans, or held"),
+    "KV-2": Demand(
+        when=_always, tables=(*_CARRIED, "spans"), columns=("name", "layer", "after"), instead="or give held"
+    ),
     "KV-3": Demand(when=_decodes, tables=_CARRIED),
     "KV-5": Demand(when=_shared, tables=("held",)),
-    "KV-6": Demand(when=_sized, tables=("held", "steps"), columns="declare pool_blocks, or max_batch_tokens"),
+    "KV-6": Demand(when=_sized, tables=("held", "steps"), instead="declare pool_blocks, or max_batch_tokens"),
     "KV-7": Demand(when=_pooled, tables=("held", "facts")),
-    "TP-5": Demand(when=_tp, tables=("spans",), columns="name, stream and group of spans"),
-    "TP-6": Demand(when=_tp, tables=("spans",), columns="name, stream, group and after of spans"),
-    "TP-7": Demand(when=_tp, tables=("spans",), columns="name, stream, group and layer of spans"),
-    "SP-2": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
-    "SP-3": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name and layer of spans"),
-    "SP-5": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
-    "SP-8": Demand(when=_sp, tables=("spans", *_CARRIED), columns="name, group, layer and after of spans"),
-    "PP-2": Demand(when=_pp, tables=("spans",), columns="name, step and layer of spans"),
+    "TP-5": Demand(when=_tp, tables=("spans",), columns=("name", "stream", "group")),
+    "TP-6": Demand(when=_tp, tables=("spans",), columns=("name", "stream", "group", "after")),
+    "TP-7": Demand(when=_tp, tables=("spans",), columns=("name", "stream", "group", "layer")),
+    "SP-2": Demand(when=_sp, tables=("spans", *_CARRIED), columns=("name", "group", "layer", "after")),
+    "SP-3": Demand(when=_sp, tables=("spans", *_CARRIED), columns=("name", "layer")),
+    "SP-5": Demand(when=_sp, tables=("spans", *_CARRIED), columns=("name", "group", "layer", "after")),
+    "SP-8": Demand(when=_sp, tables=("spans", *_CARRIED), columns=("name", "group", "layer", "after")),
+    "PP-2": Demand(when=_pp, tables=("spans",), columns=("name", "step", "layer")),
     "PP-3": Demand(when=_pp, tables=("spans", *_CARRIED)),
     "PP-4": Demand(when=_pp, tables=_CARRIED),
-    "PP-6": Demand(when=_layered, tables=("spans",), columns="layer and step of spans"),
-    "EP-2": Demand(when=_experts, tables=("routes",), columns="declare top_k"),
+    "PP-6": Demand(when=_layered, tables=("spans",), columns=("layer", "step")),
+    "EP-2": Demand(when=_experts, tables=("routes",), instead="declare top_k"),
     "EP-3": Demand(when=_experts, tables=("routes",)),
-    "EP-4": Demand(when=_experts, tables=("spans",), columns="name, group, layer and after of spans"),
-    "EP-5": Demand(when=_experts, tables=("spans",), columns="name, group, layer and after of spans"),
+    "EP-4": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
+    "EP-5": Demand(when=_experts, tables=("spans",), columns=("name", "group", "layer", "after")),
     "DP-2": Demand(when=_dp, tables=(*_CARRIED, "facts")),
-    "DP-3": Demand(when=_dp, tables=("spans",), columns="group and after of spans"),
-    "RUN-2": Demand(when=_always, tables=("spans", "steps"), columns="after and cost_ns of spans"),
+    "DP-3": Demand(when=_dp, tables=("spans",), columns=("group", "after")),
+    "RUN-2": Demand(when=_always, tables=("spans", "steps"), columns=("after", "cost_ns")),
     "RUN-3": Demand(when=_always, tables=("spans",)),
     "RUN-4": Demand(when=_always, tables=("facts", "requests")),
 }
@@ -112,17 +115,27 @@ HISTORY: Final[Mapping[str, Demand]] = {
 def demanded_of(history: History, verdict: Verdict) -> Verdict:
     """Return the verdict on a history from outside, legal only where each relevant rule looked at something."""
     relevant: list[tuple[str, Level]] = [(rule, "T") for rule, demand in HISTORY.items() if demand.when(history)]
-    return demanded(verdict, relevant, lambda entry: (*_lacks(history, entry), *entry.lacks))
+    return demanded(verdict, relevant, lambda entry: tuple(_lacks(history, entry)) or entry.lacks)
 
 
 def _lacks(history: History, entry: LookedAt) -> Iterator[str]:
     demand = HISTORY[entry.id]
     tables = [name for name in demand.tables if getattr(history, name) is None]
+    spans = history.spans
+    columns = [name for name in demand.columns if spans is not None and name not in spans.recorded]
     if tables:
         yield f"give {', '.join(tables)}"
     elif not history.given.mesh:
         yield "declare tp, sp, pp and dp, which account for all ranks"
+    if columns:
+        yield f"record {_listed(columns)} of spans" + (f", {demand.instead}" if demand.instead else "")
+    elif tables or not history.given.mesh:
+        return
     elif demand.columns:
-        yield f"record {demand.columns}" if not demand.columns.startswith("declare") else demand.columns
-    elif not entry.lacks:
-        yield f"record what {entry.id} is about: clustersim rules {entry.id}"
+        yield f"let {_listed(demand.columns)} of spans tell what it is about: clustersim rules {entry.id}"
+    elif demand.instead or not entry.lacks:
+        yield demand.instead or f"record what it is about: clustersim rules {entry.id}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -19,7 +19,7 @@ from clustersim.legality.relevance import demanded, relevant_to
 from clustersim.legality.rule import Verdict, together
 from clustersim.legality.unsaid import left_out
 from clustersim.run.graph_file import graph_at
-from clustersim.run.graph_legality import graph_headline
+from clustersim.run.graph_legality import graph_headline, no_say
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
@@ -80,7 +80,7 @@ def foreign_headline(name: str, verdict: Verdict) -> str:
         return f"{text}, and {len(missed)} that should look at it can't: {', '.join(missed)}"
     silent = dict.fromkeys(rule.id for rule in verdict.rules if rule.id not in looked)
     text = f"legal: {counted(len(looked), 'rule')} found nothing wrong with {name}"
-    return f"{text}; {len(silent)} have no say in such a plan and step: {', '.join(silent)}" if silent else text
+    return f"{text}; {no_say(silent, 'plan and step')}" if silent else text
 
 
 def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
@@ -88,9 +88,10 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
     for words, rules in verdict.needs.items():
         yield f"to make {', '.join(rules)} checkable: {words}"
     naming = found.naming
-    for name, nearest in (naming.unknown if naming is not None else {}).items():
+    for name, (left, nearest) in (naming.unknown if naming is not None else {}).items():
         near = f"the nearest known one is {nearest}" if nearest is not None else "no known one is like it"
-        yield f"unknown name {name!r:.80}: {near}; --names FILE maps names to those of step graphs"
+        match = f" (patterns match it, or {left!r:.80})" if left not in ("", name) else ""
+        yield f"unknown name {name!r:.80}{match}: {near}; --names FILE maps names to those of step graphs"
     for one in found.unread:
         near = f"; did you mean {one.nearest!r}?" if one.nearest is not None else ""
         of = "the graph" if one.of == "graph" else counted(one.count, one.of)
@@ -141,7 +142,7 @@ def foreign_json(found: ForeignGraph, verdict: Verdict) -> dict[str, Any]:
     return verdict.as_json() | {
         "violations": violations,
         "unread_keys": [one.as_json() for one in found.unread],
-        "unknown_names": [{"name": name, "nearest": nearest} for name, nearest in unknown.items()],
+        "unknown_names": [{"name": name, "nearest": one.nearest, "left": one.left} for name, one in unknown.items()],
         "needs": list(verdict.needs),
         "not_judged": list(not_judged(found)),
     }

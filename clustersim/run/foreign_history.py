@@ -160,6 +160,7 @@ def _spans(table: ForeignTable, given: Given) -> SpanTable:
         symbols=tuple(symbols) or (("", "", ""),),
         after=_after(columns) if "after" in table.recorded else None,
         numbered=numbered,
+        recorded=frozenset(table.recorded),
     )
 
 

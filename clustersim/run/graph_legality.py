@@ -6,7 +6,7 @@ and a part of another, the rest of that one beside a decode, two decodes; anothe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -189,7 +189,12 @@ def graph_headline(name: str, verdict: Verdict) -> str:
             else (f"not checkable: {name} has nothing that any rule looks at")
         )
     text = f"legal: {counted(looked, 'rule')} found nothing wrong with {name}"
-    return f"{text}; not checkable: {', '.join(silent)}" if silent else text
+    return f"{text}; {no_say(silent)}" if silent else text
+
+
+def no_say(rules: Collection[str], of: str = "plan") -> str:
+    """Say that rules are about what a plan does not have."""
+    return f"{len(rules)} {'has' if len(rules) == 1 else 'have'} no say in such a {of}: {', '.join(rules)}"
 
 
 def violation_line(violation: Violation) -> str:

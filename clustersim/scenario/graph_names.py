@@ -10,7 +10,9 @@
       - {match: mlp, name: [ffn_norm, ffn_up, ffn_act, ffn_down]}
     plan: {tp: 2}   # and model, step, precision, stages: what the graph itself has no words for
 
-Case does not matter. Those that ship lie in the folder ``names``.
+What places match is taken out of a name, and ``_`` stands for each run of what is no letter or digit: of
+``model.layers.0.self_attn.q_proj`` patterns of operators have ``model_self_attn_q_proj`` to match, or the name itself
+as it is written. Both as a whole, and case does not matter. Those that ship lie in the folder ``names``.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def read_names(text: str) -> NamesFile:
         With every problem at its line and column: what is no pattern, unknown operators, unknown keys.
     """
     mark = Mark(file="--names")
-    return _read(find(text, folder=FOLDER, kind="file of names", mark=mark, path="--names", base=Path.cwd()))
+    return _read(find(text, folder=FOLDER, kind="file of names", mark=mark, path="", base=Path.cwd()))
 
 
 def _read(path: Path) -> NamesFile:

@@ -62,7 +62,8 @@ def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Pat
     shorts = [shown(folder) for folder in bases]
     places = " and ".join(dict.fromkeys("here" if short == "." else short for short in shorts))
     looked = f"{hint} (looked from {places})" if hint else f"; looked from {places}"
-    message = f"no {kind} file {text!r}{looked}"
+    what = kind if kind.startswith("file") else f"{kind} file"
+    message = f"no {what} {text!r}{looked}"
     raise InputError(_problem(message, mark, path))
 
 

@@ -61,7 +61,7 @@ def test_audit_finds_a_run_legal_and_says_what_it_looked_at(run_dir: Path) -> No
 def test_audit_names_what_is_not_checkable_in_words(run_dir: Path) -> None:
     lines = called("audit", run_dir).output.splitlines()
     assert lines[0] == f"legal: 23 rules found nothing wrong with {run_dir}"
-    assert lines[1].startswith("not checkable: TP-9, SP-2")
+    assert lines[1].startswith("have no say in it: TP-9, SP-2")
 
 
 def test_audit_of_a_changed_record_names_rule_place_witness_and_fix(run_dir: Path, tmp_path: Path) -> None:
@@ -184,12 +184,35 @@ def test_audit_of_our_own_run_as_plain_tables_finds_nothing_wrong(tmp_path: Path
     status, verdict = verdict_of(*paths, *GIVEN, "--given", "horizon_ns=300000000")
     assert (status, verdict["verdict"], verdict["violations"]) == (3, "not_checkable", [])
     missed = {rule["id"]: rule["lacks"] for rule in verdict["rules"] if rule["relevant"] and not rule["looked_at"]}
-    assert missed["TP-5"] == ["record name, stream and group of spans"]
+    assert missed["TP-5"] == ["record group of spans"]
     assert set(missed) == {"TP-5", "TP-6", "TP-7", "RUN-2"}
     looked = {rule["id"] for rule in verdict["rules"] if rule["looked_at"]}
     assert {"PH-1", "PH-2", "PH-3", "PH-4", "KV-1", "KV-2", "KV-3", "KV-5", "KV-6", "KV-7", "PP-2", "PP-3", "PP-6",
             "DP-2", "RUN-3", "RUN-4"} <= looked  # fmt: skip
     assert not {"TP-5", "TP-6", "RUN-2"} & looked, "plain spans do not say which of them are one collective"
+
+
+@pytest.mark.parametrize(
+    ("columns", "lacks"),
+    [
+        ("name,step,stream,group", ["record after of spans"]),
+        ("name,step", ["record stream, group and after of spans"]),
+        ("name,step,stream,group,id,after", ["let name, stream, group and after of spans tell what it is about: "
+                                             "clustersim rules TP-6"]),
+    ],
+)  # fmt: skip
+def test_audit_names_the_columns_that_lack_and_no_others(tmp_path: Path, columns: str, lacks: list[str]) -> None:
+    cell = {"name": "qkv_proj", "step": "0", "stream": "compute", "group": "-1", "after": ""}
+    rows = [
+        f"{rank},0,10," + ",".join(str(rank) if name == "id" else cell[name] for name in columns.split(","))
+        for rank in (0, 1)
+    ]
+    spans = csv_file(tmp_path, "spans", f"rank,start_ns,end_ns,{columns}", *rows)
+    _, verdict = verdict_of(spans, "--given", "tp=2")
+    assert {rule["id"]: rule["lacks"] for rule in verdict["rules"]}["TP-6"] == lacks
+    lines = called("audit", spans, "--given", "tp=2").output.splitlines()
+    headline, silent = lines[0], next(line for line in lines if line.startswith("have no say"))
+    assert not {*headline.partition("can't: ")[2].split(", ")} & {*silent.partition(": ")[2].split(", ")}
 
 
 def csv_file(folder: Path, name: str, *lines: str) -> Path:

@@ -112,8 +112,12 @@ def test_check_of_a_legal_plan_says_so_in_two_lines() -> None:
     result = invoke("check", "mixtral-ep")
     assert result.exit_code == 0
     first, second = result.stdout.splitlines()
-    assert first.startswith("legal: 8 rules found nothing wrong with the plan of mixtral-ep; not checkable: ")
-    assert second.startswith("legal: 23 rules found nothing wrong with the step graphs of mixtral-ep; not checkable: ")
+    assert first.startswith(
+        "legal: 8 rules found nothing wrong with the plan of mixtral-ep; 4 have no say in such a plan: "
+    )
+    assert second.startswith(
+        "legal: 23 rules found nothing wrong with the step graphs of mixtral-ep; 10 have no say in such a plan: "
+    )
 
 
 @pytest.mark.parametrize("kind", ["prefill", "mixed", "decode"])

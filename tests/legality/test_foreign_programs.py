@@ -236,7 +236,10 @@ def test_an_unknown_name_is_told_with_the_nearest_and_nothing_is_legal() -> None
     found = graph_in(json.dumps(document), "graph.json")
     verdict = check_read(found)
     assert (verdict.verdict, verdict.violations) == ("not_checkable", ())
-    told = "unknown name 'model.layers.0.self_attn.k_projektion': the nearest known one is k_proj; --names FILE"
+    told = (
+        "unknown name 'model.layers.0.self_attn.k_projektion' (patterns match it, or 'model_self_attn_k_projektion'): "
+        "the nearest known one is k_proj; --names FILE"
+    )
     assert any(line.startswith(told) for line in foreign_lines(found, verdict))
     around(REDUCED)(document)
     assert {violation.rule for violation in check(json.dumps(document)).violations} == {"TP-2"}
