@@ -191,8 +191,9 @@ class _Expansion:
             entering = np.concatenate([leaving[half][tile.entry_rank] for half in of])
             linked = entering != NO_RANK
             nodes_in, kinds_in = (np.tile(column, len(of))[linked] for column in (tile.entry_node, tile.entry_kind))
-            joined = np.stack([entering[linked], nodes_in + self.count, kinds_in])
-            self.edges.append(np.unique(joined, axis=1) if joined.size else joined)
+            kinds, width = len(EDGE_KINDS), self.count + nodes
+            joined = np.unique((entering[linked] * width + nodes_in + self.count) * kinds + kinds_in)
+            self.edges.append(np.stack([joined // kinds // width, joined // kinds % width, joined % kinds]))
             turns = self.turns.of(unit.body, unit.half)
             self.turn += [turns[position] for position in tile.position]
             for local, node in enumerate(tile.exit_node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -134,14 +134,17 @@ class Passes:
             starts[steps] = self.tables.starts[at[block.of[steps]] + block.index[steps]]
         return starts
 
-    def durations(self, block: Block, template: int) -> Int64Array:
-        """Return the durations by class of steps that all have this template, of shape (steps, classes)."""
-        width = self.tables.templates[template].num_classes
+    def durations(self, block: Block, template: int, classes: Sequence[int] | None = None) -> Int64Array:
+        """Return the durations by class, or of some classes, of steps that all have this template."""
+        if classes is None:
+            classes = range(self.tables.templates[template].num_classes)
         rows, back = np.unique(self.tables.passes["row"][block.runs], return_inverse=True)
-        values = self.tables.row_values[self.tables.rows["at"][rows][:, None] + np.arange(width)]
+        values = self.tables.row_values[self.tables.rows["at"][rows][:, None] + np.array(classes, np.int64)]
         table: Int64Array = values[back[block.of]]
         for _, columns, steps, found in self.varying(block):
-            table[steps[:, None], list(columns)] = found
+            for at, cls in enumerate(classes):
+                if cls in columns:
+                    table[steps, at] = found[:, columns.index(cls)]
         return table
 
     @cached_property

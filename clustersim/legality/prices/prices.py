@@ -15,6 +15,7 @@ from clustersim.legality.prices.kernels import Kernels
 from clustersim.legality.prices.links import Links, Rates, fastest
 from clustersim.legality.prices.ways import WAYS
 from clustersim.legality.prices.work import HOST, Work, Works
+from clustersim.legality.timeline_rules.grouping import numbered
 from clustersim.legality.timeline_rules.pieces import BoolArray
 
 ROUTED = ("expert_", "dispatch", "combine")
@@ -58,7 +59,7 @@ class Prices:
             return {}, {name for name, _, _ in template.symbols}
         first = np.array([one[0] for one in members], np.int64) // tp
         last = np.array([one[-1] for one in members], np.int64) // tp
-        sizes = np.array([len(one) for one in members], np.int64)
+        sizes = np.fromiter(map(len, members), np.int64)
         half = template.node_half if len(template.node_half) else np.zeros(len(members), np.int64)
         layer = self.alike[template.node_layer]
         if self.visited_apart:
@@ -66,8 +67,7 @@ class Prices:
             layer = np.where(routed[template.node_symbol], template.node_layer, layer)
         cls = template.instance_class[template.node_instance]
         columns = np.stack((cls, template.node_symbol, layer, half, first, last, sizes))
-        _, at, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-        of = of.reshape(-1)
+        _, at, of = np.unique(numbered(columns), return_index=True, return_inverse=True)
         names = [symbol[0] for symbol in template.symbols]
         cached = tuple(
             layer
@@ -107,7 +107,7 @@ class Prices:
         return (
             bool(template.members)
             and all(low <= values.min() and values.max() < high for values, low, high in bounds)
-            and all(some and min(some) >= 0 and max(some) < ranks for some in template.members)
+            and all(some and min(some) >= 0 and max(some) < ranks for some in set(template.members))
         )
 
     @staticmethod

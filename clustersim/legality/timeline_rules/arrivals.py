@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import STREAMS, SpanTable
 from clustersim.legality.timeline_rules.grouping import Groups
-from clustersim.legality.timeline_rules.occupation import Occupation, order_key
+from clustersim.legality.timeline_rules.occupation import Occupation, in_order, order_key
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.timeline.tables import Tables
 
@@ -15,40 +17,34 @@ Arrivals = tuple[Occupation, Int64Array, Int64Array, BoolArray]
 """Passes, the pass of the next stage of each (−1: none), when its output has arrived, and whether it was sent."""
 
 
-def sends(tables: Tables, passes: Occupation) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return starts and ends of the sends, of shape (passes, ranks), by the pass whose output they carry.
+class Sends(NamedTuple):
+    """Sends by the pass whose output they carry: int64 arrays of shape (passes, ranks).
 
-    Returns
-    -------
-    (starts, ends, has)
-        ``has`` is how many rows of transfers each pass has.
+    ``has`` is how many rows of transfers each pass has, of shape (passes,).
     """
-    ranks = tables.sp_tp[0] * tables.sp_tp[1]
-    transfers = tables.transfers
-    key = order_key(*(transfers[name].astype(np.int64) for name in ("replica", "stage", "step")))
-    own = passes.key()
-    at = np.minimum(np.searchsorted(own, key), max(len(own) - 1, 0))
-    starts, ends = (np.zeros((len(own), ranks), np.int64) for _ in range(2))
-    has = np.zeros(len(own), np.int64)
-    if len(key) and len(own):
-        known = own[at] == key
-        at, rows = at[known], np.flatnonzero(known)
-        times = tables.transfer_times[transfers["at"][rows].astype(np.int64)[:, None] + np.arange(2 * ranks)]
-        starts[at], ends[at] = times[:, :ranks], times[:, ranks:]
-        np.add.at(has, at, 1)
-    return starts, ends, has
+
+    starts: Int64Array
+    ends: Int64Array
+    bytes: Int64Array
+    has: Int64Array
 
 
-def sent_bytes(tables: Tables, passes: Occupation) -> Int64Array:
-    """Return what sends carry, of shape (passes, ranks), by the pass whose output that is."""
+def sends_of(tables: Tables, passes: Occupation) -> Sends:
+    """Return the sends of a folded timeline."""
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
     transfers, own = tables.transfers, passes.key()
-    key = order_key(*(transfers[name].astype(np.int64) for name in ("replica", "stage", "step")))
-    at = np.minimum(np.searchsorted(own, key), max(len(own) - 1, 0))
-    found = np.zeros((len(own), ranks), np.int64)
+    replica, stage, step = (transfers[name].astype(np.int64) for name in ("replica", "stage", "step"))
+    rows = in_order(replica, stage, step)
+    key = order_key(replica, stage, step)[rows]
+    found = Sends(*(np.zeros((len(own), ranks), np.int64) for _ in range(3)), np.zeros(len(own), np.int64))
     if len(key) and len(own):
-        rows = np.flatnonzero(own[at] == key)
-        found[at[rows]] = tables.sent_bytes(rows, ranks)
+        at = np.minimum(np.searchsorted(own, key), len(own) - 1)
+        known = own[at] == key
+        at, rows = at[known], rows[known]
+        times = tables.transfer_times[transfers["at"][rows].astype(np.int64)[:, None] + np.arange(2 * ranks)]
+        found.starts[at], found.ends[at] = times[:, :ranks], times[:, ranks:]
+        found.bytes[at] = tables.sent_bytes(rows, ranks)
+        np.add.at(found.has, at, 1)
     return found
 
 
@@ -60,10 +56,9 @@ def _next(passes: Occupation) -> Int64Array:
     return np.where(own[at] == key, at, -1) if len(own) else at
 
 
-def arrivals_of(tables: Tables, passes: Occupation) -> Arrivals:
+def arrivals_of(sends: Sends, passes: Occupation) -> Arrivals:
     """Return the arrivals of a folded timeline; outputs of ranks that idle need not arrive."""
-    _, ends, has = sends(tables, passes)
-    return passes, _next(passes), ends.max(axis=1, initial=0), has == 1
+    return passes, _next(passes), sends.ends.max(axis=1, initial=0), sends.has == 1
 
 
 def arrivals_in(table: SpanTable) -> Arrivals:

@@ -14,7 +14,6 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import HAND_OVER, SWAP, BoolArray, Ways
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.arrivals import sends, sent_bytes
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import place_of
 from clustersim.legality.timeline_rules.reading import Reading
@@ -33,16 +32,17 @@ def outputs(reading: Reading) -> Finding:
         return NOTHING
     if carriage is None:
         return lacking("what sends take (no routes were declared)")
-    starts, ends, _ = sends(tables, passes)
+    sends = reading.sends
+    assert sends is not None
     known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
     known &= passes.stage < given.pp
-    places, ranks = np.nonzero((ends > 0) & known[:, None])
-    start, end = starts[places, ranks], ends[places, ranks]
+    places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
+    start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.bytes))
     number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
     return _timed(
         carriage.sends(given.first_rank),
         number * given.stage_ranks + ranks,
-        (sent_bytes(tables, passes)[places, ranks], passes.start[places], start, end),
+        (carried, passes.start[places], start, end),
         lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
     )
 
@@ -55,10 +55,11 @@ def payloads(reading: Reading) -> Finding:
     prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
     if given.hidden_bytes is None or prefills is None or decodes is None:
         return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
-    _, _, has = sends(tables, passes)
+    sends = reading.sends
+    assert sends is not None
     at = runs.at(passes.replica, passes.step)
-    rows = np.flatnonzero((has > 0) & (at >= 0))
-    carried = sent_bytes(tables, passes)[rows].reshape(len(rows), given.sp, given.tp)
+    rows = np.flatnonzero((sends.has > 0) & (at >= 0))
+    carried = sends.bytes[rows].reshape(len(rows), given.sp, given.tp)
     tokens = (prefills + decodes)[at[rows]]
     told, due = carried.sum(axis=(1, 2)), tokens * given.hidden_bytes * given.tp
     uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % given.hidden_bytes != 0).any(axis=(1, 2))

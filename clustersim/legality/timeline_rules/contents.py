@@ -31,7 +31,7 @@ class Contents:
     """
 
     def __init__(self, rows: tuple[Int64Array, ...], prompts: Int64Array, hash_tokens: int, block_tokens: int) -> None:
-        sizes = np.array([len(row) for row in rows], np.int64)
+        sizes = np.fromiter(map(len, rows), np.int64)
         firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         flat = np.concatenate([np.empty(0, np.int64), *rows])
         starts = _equal_starts(flat, firsts[:-1], sizes)

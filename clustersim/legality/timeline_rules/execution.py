@@ -7,7 +7,6 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.history import STREAMS
-from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.carried import outputs
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import Occupation, losses, place_of
@@ -130,12 +129,15 @@ def as_recorded(reading: Reading) -> Finding:
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
         findings.append(outputs(reading))
-        starts, ends, has = sends(tables, passes)
+        assert reading.sends is not None
         assert passes.leaves is not None
         assert passes.sends_for is not None
-        sent = (has[:, None] > 0) & (passes.sends_for >= 0)
+        sends = reading.sends
+        sent = (sends.has[:, None] > 0) & (passes.sends_for >= 0)
         places, ranks = np.nonzero(sent)
-        start, end, left, cost = (values[places, ranks] for values in (starts, ends, passes.leaves, passes.sends_for))
+        start, end, left, cost = (
+            values[places, ranks] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
+        )
         findings.append(
             judged(
                 len(places),
@@ -176,7 +178,7 @@ def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
     for number, shape in enumerate(tables.templates):
         mine = template == number
         sizes = np.zeros(len(shape.instance_class), np.int64)
-        np.maximum.at(sizes, shape.node_instance, np.array([len(members) for members in shape.members]))
+        np.maximum.at(sizes, shape.node_instance, np.fromiter(map(len, shape.members), np.int64))
         joins[mine] = sizes[instances[mine]] > 1
     places = zip(tables.passes["replica"][rows].tolist(), tables.passes["stage"][rows].tolist(), strict=True)
     alone = np.array([carriage is not None and carriage.alone(*place) for place in places], bool)

@@ -65,3 +65,17 @@ def without(rows: Int64Array, others: Int64Array) -> Int64Array:
     """Return rows, each once and ascending, without others: as ``numpy.setdiff1d``, which sorts them first."""
     found: Int64Array = rows[~np.isin(rows, others)] if len(others) else rows
     return found
+
+
+def numbered(columns: Int64Array) -> Int64Array:
+    """Return a number for each column of a matrix: equal for equal columns, and in their order from the top on."""
+    found, many = np.zeros(columns.shape[1], np.int64), 1
+    for values in columns:
+        low = int(values.min(initial=0))
+        width = int(values.max(initial=0)) - low + 1
+        if many * width >= 1 << 62:
+            found, values = (np.unique(each, return_inverse=True)[1] for each in (found, values))
+            low, many = 0, len(found)
+            width = many
+        found, many = found * width + (values - low), many * width
+    return found

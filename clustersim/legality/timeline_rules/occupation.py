@@ -56,6 +56,13 @@ def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64
     return found
 
 
+def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
+    """Return rows in that order, equal ones as they are; each stage's are mostly in order already."""
+    rows = np.argsort(stage.astype(np.int16), kind="stable")
+    found: Int64Array = rows[np.argsort(order_key(replica, stage, step)[rows], kind="stable")]
+    return found
+
+
 def place_of(passes: Occupation, at: int) -> str:
     """Return where a pass is."""
     return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
@@ -117,7 +124,7 @@ def occupation_of(tables: Tables) -> Occupation:
     if tables.stages > 1:
         leaves = np.concatenate([part["leaves"] for part in parts])
         sends = np.concatenate([part["sends_for"] for part in parts])
-    order = np.argsort(order_key(columns["replica"], columns["stage"], columns["step"]), kind="stable")
+    order = in_order(columns["replica"], columns["stage"], columns["step"])
     return Occupation(
         **{name: values[order] for name, values in columns.items()},
         leaves=None if leaves is None else leaves[order],
@@ -160,7 +167,7 @@ def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
         classes = list(template.send_classes)
         for some in blocks(np.ones(len(mine), np.int64)):
             (block,) = passes.blocks(runs[mine[some]])
-            costs[mine[some][:, None], np.arange(len(classes))] = passes.durations(block, number)[:, classes]
+            costs[mine[some][:, None], np.arange(len(classes))] = passes.durations(block, number, classes)
     return costs
 
 

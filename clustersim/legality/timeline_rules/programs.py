@@ -18,6 +18,7 @@ from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.grouping import numbered
 from clustersim.legality.timeline_rules.reading import Reading
 
 FIX: Final = "run the operators of the step graph, each on its ranks when all that it needs has ended"
@@ -185,8 +186,9 @@ def _waits(template: PassTemplate, program: Program, tp: int, named: Int64Array)
     for at in np.flatnonzero((same[instance] != what.T).any(axis=1))[:1].tolist():
         yield f"operator {instance[at]} stands for several operators of the step graph"
     joined: list[set[int]] = [set() for _ in range(many)]
+    coordinates = {ranks: {rank // tp for rank in ranks} for ranks in set(template.members)}
     for of, ranks in zip(instance.tolist(), template.members, strict=True):
-        joined[of].update([rank // tp for rank in ranks])
+        joined[of] |= coordinates[ranks]
     for at, (s, on) in enumerate(zip(template.instance_s, joined, strict=True)):
         if set(s) != on:
             yield f"operator {at} is told on SP ranks {list(s)}, and is on {sorted(on)}"
@@ -198,8 +200,8 @@ def _classes(template: PassTemplate, program: Program, named: Int64Array) -> Ite
     cls = template.instance_class[template.node_instance]
     shapes: dict[int, object] = {}
     names: dict[int, set[What]] = {}
-    for pair in np.unique(np.stack((cls, program.symbol, named)), axis=1).T.tolist():
-        of, symbol, _ = pair
+    told = np.stack((cls, program.symbol, named))
+    for of, symbol, _ in told[:, np.unique(numbered(told), return_index=True)[1]].T.tolist():
         if shapes.setdefault(of, program.shapes[symbol]) != program.shapes[symbol]:
             yield f"{program.symbols[symbol][0]} costs what operators of another shape do (class {of})"
         names.setdefault(of, set()).add(program.symbols[symbol])

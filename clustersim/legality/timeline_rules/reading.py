@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Given, History
 from clustersim.legality.timeline_rules.absence import Absence, absences_of
-from clustersim.legality.timeline_rules.arrivals import Arrivals, arrivals_in, arrivals_of
+from clustersim.legality.timeline_rules.arrivals import Arrivals, Sends, arrivals_in, arrivals_of, sends_of
 from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.hand_over import HandOvers
 from clustersim.legality.timeline_rules.occupation import Occupation, occupation_of
@@ -89,13 +89,18 @@ class Reading:
         return None
 
     @cached_property
+    def sends(self) -> Sends | None:
+        """What each pass sent to the next stage; None where there is no folded form."""
+        tables, passes = self.history.folded, self.passes
+        return None if tables is None or passes is None else sends_of(tables, passes)
+
+    @cached_property
     def arrivals(self) -> Arrivals | None:
         """Passes, the pass of the next stage of each, when its output has arrived there, and whether it was sent."""
         if self.given.pp == 1:
             return None
-        tables, passes = self.history.folded, self.passes
-        if tables is not None and passes is not None:
-            return arrivals_of(tables, passes)
+        if self.sends is not None and self.passes is not None:
+            return arrivals_of(self.sends, self.passes)
         spans = self.history.spans
         return arrivals_in(spans) if spans is not None and spans.numbered else None
 

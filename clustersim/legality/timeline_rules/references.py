@@ -6,6 +6,7 @@ Readers of files refuse most of this with the line; a history need not come from
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -162,8 +163,9 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
         yield _inside(f"{where}, {name}", np.array(getattr(template, name), np.int64), low, high)
     for name, high in (("instance_s", degree - 1), ("after", instances - 1), ("members", template.ranks - 1)):
         rows = getattr(template, name)
-        flat = np.array([value for row in rows for value in row], np.int64)
+        flat = np.fromiter(chain.from_iterable(rows), np.int64)
         yield _inside(f"{where}, {name}", flat, 0, high)
         if name != "after":
-            odd = np.array([not row or len(set(row)) < len(row) for row in rows], bool)
+            repeats = {row for row in set(rows) if not row or len(set(row)) < len(row)}
+            odd = np.fromiter(map(repeats.__contains__, rows), bool)
             yield judged(0, odd, lambda i, name=name: f"{where}, {name}", lambda i: "names nothing, or one twice", FIX)  # type: ignore[misc]

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from clustersim.legality.history import ADMITTED, History
-from clustersim.legality.timeline_rules.arrivals import sends
 from clustersim.legality.timeline_rules.failing import leaves_what_fails, works
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.grouping import Groups
@@ -113,7 +112,8 @@ def _sends(reading: Reading) -> Finding:
     tables, passes = reading.history.folded, reading.passes
     if tables is None or passes is None or tables.stages == 1:
         return NOTHING
-    starts, ends, _ = sends(tables, passes)
+    assert reading.sends is not None
+    starts, ends = reading.sends.starts, reading.sends.ends
     findings = []
     for rank in range(starts.shape[1]):
         rows = np.flatnonzero(ends[:, rank] > 0)

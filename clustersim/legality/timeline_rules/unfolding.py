@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -53,9 +54,9 @@ class TemplateRows:
 
     def __init__(self, template: PassTemplate) -> None:
         self.template = template
-        sizes = np.array([len(members) for members in template.members], np.int64)
+        sizes = np.fromiter(map(len, template.members), np.int64)
         self.node = np.repeat(np.arange(len(sizes)), sizes)
-        self.rank = np.array([rank for members in template.members for rank in members], np.int64)
+        self.rank = np.fromiter(chain.from_iterable(template.members), np.int64)
         joins = np.array([op in COLLECTIVE_OPS for _, op, _ in template.symbols], bool)[template.node_symbol]
         self.group = np.where((sizes > 1) | joins, np.arange(len(sizes)), -1)[self.node]
         self.instance = template.node_instance[self.node]
