@@ -103,10 +103,10 @@ class Passes:
         group, groups = self._groups
         passes = self.tables.passes
         of_run = group[passes["row"][block.runs]]
-        for number in np.unique(of_run).tolist():
+        for number in np.flatnonzero(np.bincount(of_run)).tolist():
             template, columns = groups[number]
             if columns:
-                steps = np.flatnonzero(of_run[block.of] == number)
+                steps = np.flatnonzero((of_run == number)[block.of])
                 at = passes["varying_at"][block.runs][block.of[steps]] + block.index[steps] * len(columns)
                 yield template, columns, steps, self.tables.varying[at[:, None] + np.arange(len(columns))]
 
@@ -136,10 +136,11 @@ class Passes:
 
     def durations(self, block: Block, template: int, classes: Sequence[int] | None = None) -> Int64Array:
         """Return the durations by class, or of some classes, of steps that all have this template."""
+        row, back = self.tables.passes["row"][block.runs], np.arange(len(block.runs))
         if classes is None:
             classes = range(self.tables.templates[template].num_classes)
-        rows, back = np.unique(self.tables.passes["row"][block.runs], return_inverse=True)
-        values = self.tables.row_values[self.tables.rows["at"][rows][:, None] + np.array(classes, np.int64)]
+            row, back = np.unique(row, return_inverse=True)
+        values = self.tables.row_values[self.tables.rows["at"][row][:, None] + np.array(classes, np.int64)]
         table: Int64Array = values[back[block.of]]
         for _, columns, steps, found in self.varying(block):
             for at, cls in enumerate(classes):

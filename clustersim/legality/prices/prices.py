@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.prices.contents import Features
 from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.kernels import Kernels
 from clustersim.legality.prices.links import Links, Rates, fastest
 from clustersim.legality.prices.ways import WAYS
@@ -130,7 +131,7 @@ class Prices:
         unknown = np.isnan(amount)
         if one.work.keys:
             unknown |= np.isnan(features.get(one.work.keys, one.s))
-        return np.where(unknown, np.nan, found)
+        return np.where(unknown, np.nan, found) if unknown.any() else found
 
     def _kernel_ns(self, one: Priced, amount: FloatArray, features: Features, gap: FloatArray) -> FloatArray:
         work, engine = one.work, self.declared.engine
@@ -175,7 +176,7 @@ class Prices:
                     self.links.rates(one.work.op, self._devices(replica, stage, group)) for group in one.groups
                 )
             )
-            for replica in np.unique(replicas).tolist()
+            for replica in np.flatnonzero(np.bincount(replicas)).tolist()
         }
         for replica, rates in by_replica.items():
             found.setdefault(rates, np.zeros(len(payload), bool))
@@ -196,11 +197,12 @@ class Prices:
     @staticmethod
     def amount(work: Work, features: Features, s: int) -> FloatArray:
         """Return rows, bytes or payload of an operator."""
-        found, least = (
-            sum((features.get(name, s) * value for name, value in terms.items()), np.zeros(len(features)))
+        found, *least = (
+            reduce(np.add, [features.get(name, s) * value for name, value in terms.items()])
             for terms in (work.amount, work.least)
+            if terms
         )
-        return np.maximum(found, least)
+        return np.maximum(found, least[0]) if least else found
 
 
 def visited(tokens: FloatArray, share: FloatArray | float, experts: FloatArray | float) -> FloatArray:

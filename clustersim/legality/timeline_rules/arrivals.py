@@ -25,7 +25,7 @@ class Sends(NamedTuple):
 
     starts: Int64Array
     ends: Int64Array
-    bytes: Int64Array
+    carried: Int64Array
     has: Int64Array
 
 
@@ -36,16 +36,17 @@ def sends_of(tables: Tables, passes: Occupation) -> Sends:
     replica, stage, step = (transfers[name].astype(np.int64) for name in ("replica", "stage", "step"))
     rows = in_order(replica, stage, step)
     key = order_key(replica, stage, step)[rows]
-    found = Sends(*(np.zeros((len(own), ranks), np.int64) for _ in range(3)), np.zeros(len(own), np.int64))
+    starts, ends, carried = (np.zeros((len(own), ranks), np.int64) for _ in range(3))
+    has = np.zeros(len(own), np.int64)
     if len(key) and len(own):
         at = np.minimum(np.searchsorted(own, key), len(own) - 1)
         known = own[at] == key
         at, rows = at[known], rows[known]
         times = tables.transfer_times[transfers["at"][rows].astype(np.int64)[:, None] + np.arange(2 * ranks)]
-        found.starts[at], found.ends[at] = times[:, :ranks], times[:, ranks:]
-        found.bytes[at] = tables.sent_bytes(rows, ranks)
-        np.add.at(found.has, at, 1)
-    return found
+        starts[at], ends[at] = times[:, :ranks], times[:, ranks:]
+        carried[at] = tables.sent_bytes(rows, ranks)
+        np.add.at(has, at, 1)
+    return Sends(starts, ends, carried, has)
 
 
 def _next(passes: Occupation) -> Int64Array:

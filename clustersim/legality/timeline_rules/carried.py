@@ -37,7 +37,7 @@ def outputs(reading: Reading) -> Finding:
     known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
     known &= passes.stage < given.pp
     places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
-    start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.bytes))
+    start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.carried))
     number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
     return _timed(
         carriage.sends(given.first_rank),
@@ -59,7 +59,7 @@ def payloads(reading: Reading) -> Finding:
     assert sends is not None
     at = runs.at(passes.replica, passes.step)
     rows = np.flatnonzero((sends.has > 0) & (at >= 0))
-    carried = sends.bytes[rows].reshape(len(rows), given.sp, given.tp)
+    carried = sends.carried[rows].reshape(len(rows), given.sp, given.tp)
     tokens = (prefills + decodes)[at[rows]]
     told, due = carried.sum(axis=(1, 2)), tokens * given.hidden_bytes * given.tp
     uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % given.hidden_bytes != 0).any(axis=(1, 2))

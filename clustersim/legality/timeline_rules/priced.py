@@ -14,7 +14,8 @@ import numpy as np
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.history import Given
-from clustersim.legality.prices.contents import Contents, Features
+from clustersim.legality.prices.contents import Contents
+from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.reading import Reading
@@ -91,7 +92,7 @@ class _OfTemplate:
             features = self.contents.at(table["replica"][visited].astype(np.int64), step)
         replica, row = (table[name][visited].astype(np.int64) for name in ("replica", "row"))
         sets = rows["columns"][row]
-        for columns in np.unique(sets).tolist():
+        for columns in np.flatnonzero(np.bincount(sets)).tolist():
             varies = set(self.tables.column_sets[columns])
             priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
             some = np.flatnonzero(sets == columns)
@@ -124,31 +125,37 @@ class _OfTemplate:
         priced: dict[int, list[Priced]],
     ) -> Int64Array:  # fmt: skip
         """Return the first visit of each row, and all others that differ from it in what it is priced by."""
-        _, first, of = np.unique(row[some], return_index=True, return_inverse=True)
-        of = of.reshape(-1)
+        at = np.arange(len(some))
+        first_of = np.zeros(int(row[some].max(initial=-1)) + 1, np.int64)
+        first_of[row[some][::-1]] = at[::-1]  # what is assigned last stays
+        first = first_of[row[some]]
         names = {(name, one.s) for operators in priced.values() for one in operators for name in one.work.features}
-        differs = replica[some] != replica[some][first][of]
-        differs &= any(one.groups for operators in priced.values() for one in operators)
+        differs = first == at
+        if any(one.groups for operators in priced.values() for one in operators):
+            differs |= replica[some] != replica[some][first]
         for name, s in names:
             values = np.nan_to_num(features.get(name, s)[some], nan=-1.0)
-            differs |= values != values[first][of]
-        differs[first] = True
+            differs |= values != values[first]
         return np.flatnonzero(differs)
 
     def _varying(self, passes: Int64Array) -> Iterator[Finding]:
         table = self.tables.passes
         walker = Passes(self.tables)
         for block in walker.blocks(passes):
+            replicas, firsts, many = (
+                table[name][block.runs].astype(np.int64) for name in ("replica", "first_step", "steps")
+            )
+            begin, end = (self.contents.at(replicas, at) for at in (firsts, firsts + many - 1))
+            as_one = len(block.of) > 2 * len(block.runs) and begin.recorded.all() and (begin.run == end.run).all()
             for _, columns, steps, values in walker.varying(block):
-                here = block.runs[block.of[steps]]
-                replica = table["replica"][here].astype(np.int64)
-                step = table["first_step"][here].astype(np.int64) + block.index[steps]
-                features = self.contents.at(replica, step)
+                of, index = block.of[steps], block.index[steps]
+                replica, step = replicas[of], firsts[of] + index
+                features = begin.going_on(of, index) if as_one else self.contents.at(replica, step)
                 if not features.recorded.all():
                     known = np.flatnonzero(features.recorded)
                     replica, step, values = replica[known], step[known], values[known]
                     features = self.contents.at(replica, step)
-                row = table["row"][block.runs[block.of[steps]]].tolist()
+                row = table["row"][block.runs[of]].tolist() if self.spread_of else []
                 if self.spread_of and len(row) == len(step) and all(one in self.spread_of for one in row):
                     features = self.contents.at(replica, step, np.stack([self.spread_of[one] for one in row], axis=1))
                 gap = self._gap(features)

@@ -82,7 +82,10 @@ class Runs:
         known &= place < self._bases[np.where(known, replica + 1, 1)]
         found = np.full(len(step), ABSENT, np.int64)
         if int(self._bases[-1]) <= MOST_GAPS * int(self.count.sum() + 1):
-            found[known] = self._run_of[place[known]]
+            if known.all():
+                found = self._run_of[place].astype(np.int64)
+            else:
+                found[known] = self._run_of[place[known]]
             return found
         first = self._bases[self.replica] + self.step  # a table by number would be mostly empty
         run = np.searchsorted(first, place[known], side="right") - 1

@@ -16,6 +16,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "cost.kernels": {"ASSUMED"},
     "cost.precision": {"Precision"},
     "graph.template": {"PassTemplate"},
+    "legality.timeline_rules.grouping": {"numbered"},
     "legality.timeline_rules.pieces": {"BoolArray", "Pieces"},
     "legality.timeline_rules.runs": {"Runs"},
     "model.architecture": {"Attention", "Ffn", "Layer", "ModelSpec", "Moe"},
