@@ -49,6 +49,8 @@ GRAPHS: Final[dict[str, tuple[ModelSpec, ParallelPlan]]] = {
     "latent": (model(LATENT, MOE, layers=2), ParallelPlan(tp=2, ep=ExpertPlan(degree=2))),
     "experts": (model(ffn=EXPERTS, layers=2), ParallelPlan(tp=4, ep=ExpertPlan(degree=2))),
     "ring": (model(layers=2), ParallelPlan(tp=2, sp=replace(RING, degree=3))),
+    "ring of stages": (model(layers=2), ParallelPlan(pp=2, tp=2, sp=replace(RING, degree=2), stages=(Cut(layer=1),))),
+    "stripes": (model(layers=2), ParallelPlan(tp=2, sp=replace(RING, degree=2, partition="striped"))),
     "gather": (model(LATENT, layers=2), ParallelPlan(tp=2, sp=replace(GATHER, degree=2))),
     "gathered heads": (model(layers=2), ParallelPlan(tp=2, sp=GATHER)),
     "by heads": (model(layers=2), ParallelPlan(tp=2, sp=replace(RING, degree=2, scheme="all_to_all"))),

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graph_cases_small import CASES, one, view_of
+from graph_mistakes import MISTAKES, Mistake
 from graph_mutations import MUTATIONS, Mutation
+from single_changes import view_of as view_in_full
 
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.legality.graph_rules import data
@@ -23,6 +25,13 @@ LEVEL_G = [rule.id for rule in RULES if "G" in rule.levels]
 def broken(mutation: Mutation, in_full: bool) -> list[str]:
     """Return the rules that a mutation breaks."""
     verdict = check_graph(mutation.change(view_of(mutation.case, in_full)))
+    return list(dict.fromkeys(violation.rule for violation in verdict.violations))
+
+
+@cache
+def broken_by(mistake: Mistake) -> list[str]:
+    """Return the rules that a mistake breaks."""
+    verdict = check_graph(mistake.change(view_in_full(mistake.graph)))
     return list(dict.fromkeys(violation.rule for violation in verdict.violations))
 
 
@@ -54,9 +63,20 @@ def test_each_rule_is_necessary(rule: str) -> None:
     assert check_graph(mutation.change(view_of(mutation.case)), others).verdict == "legal"
 
 
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_a_mistake_is_caught(mistake: Mistake) -> None:
+    assert broken_by(mistake) != []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.graph}: {mistake.beside}")
+def test_what_stands_beside_a_mistake_is_legal(mistake: Mistake) -> None:
+    assert check_graph(mistake.neighbour(view_in_full(mistake.graph))).violations == ()
+
+
 def test_matrix_of_mutations_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
     lines = [f"{one.rule:6}  {one.what:72}  {' '.join(broken(one, in_full=False))}" for one in MUTATIONS]
-    compare(request, Path(__file__).with_name("graph_matrix.txt"), "\n".join(sorted(lines)) + "\n")
+    more = [f"{one!s:96}  {' '.join(broken_by(one))}" for one in MISTAKES]
+    compare(request, Path(__file__).with_name("graph_matrix.txt"), "\n".join(sorted(lines) + sorted(more)) + "\n")
 
 
 def test_a_template_shows_two_of_the_layers_that_are_alike() -> None:

@@ -111,11 +111,14 @@ def crosses_as(
 ) -> GraphFinding:
     """Say which edges from one step to a later one (from the nodes ``among``) are not of the kind of what they carry.
 
-    An edge of kind ``order`` delays what comes next, and brings it nothing.
+    An edge of kind ``order`` delays what comes next, and brings it nothing; beside one that does it is idle.
     """
     between = ~view.within_step & view.named(source)[view.source] & view.named(target)[view.target]
     between &= True if among is None else among[view.source]
-    wrong = np.flatnonzero(between & (view.kind != EDGE_KINDS.index(kind)))
+    right = view.kind == EDGE_KINDS.index(kind)
+    ends = view.source * len(view) + view.target
+    idle = (view.kind == ORDER) & np.isin(ends, ends[between & right])
+    wrong = np.flatnonzero(between & ~right & ~idle)
 
     def message(edge: int) -> str:
         found = EDGE_KINDS[int(view.kind[edge])]
