@@ -74,11 +74,14 @@ def _plans(plan: ParallelPlan, decode: ParallelPlan | None) -> dict[str, str]:
     return found
 
 
-def _unrecorded(proof: Proof) -> str:
-    """Say why no order is one that a run recorded, where none is."""
+def _orders(proof: Proof) -> str:
+    """Say in which orders nodes ran, and why none of them is one that a run recorded, where none is."""
+    if not proof.orders:
+        return "none"
+    found = f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each"
     if "recorded order" in proof.orders:
-        return ""
-    return "; no recorded order: no small run is made of replicas that share experts"
+        return found
+    return f"{found}; no recorded order: no small run is made of replicas that share experts"
 
 
 def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
@@ -87,9 +90,10 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
     if found.verdict.verdict == "legal":
         click.echo(f"legal: executed, the step graphs of {scenario.name} compute what the unsharded model does")
     else:
-        click.echo(
-            f"illegal: executed, the step graphs of {scenario.name} do not compute what the unsharded model does"
-        )
+        what = f"executed, the step graphs of {scenario.name} do not compute what the unsharded model does"
+        if not proof.orders:
+            what = f"the steps of a small run of {scenario.name} can't be executed: they are not those of its sequences"
+        click.echo(f"illegal: {what}")
         for one in found.verdict.violations:
             click.echo(f"{one.where}: {one.message}; {one.fix} [{one.rule}]")
     model, plan = found.model, found.plan
@@ -100,7 +104,7 @@ def _show(scenario: Scenario, found: ScenarioProof, proof: Proof) -> None:
             f"{model.layers[0].attention.num_heads} heads",
             **_plans(plan, found.decode),
             "steps": f"{len(script.steps)} of which {script.prefill_steps} with prompts ({prompts} tokens)",
-            "orders": f"{', '.join(proof.orders)}; {proof.nodes:,} nodes each{_unrecorded(proof)}",
+            "orders": _orders(proof),
             "logits": f"{proof.num_logits:,} vectors, largest relative error {proof.max_relative_error:.1e} "
             f"(at most {TOLERANCE:.0e})",
             "tokens": f"{proof.num_tokens} greedy ones, {'all equal' if proof.tokens_equal else 'not all equal'}",

@@ -146,6 +146,14 @@ def prove(
     )
 
 
+def unexecuted(violation: Violation, plan: ParallelPlan, model: ModelSpec) -> Proof:
+    """Return what is shown of steps that can't be executed, since they are not those of their sequences."""
+    verdict = Verdict(violations=(violation,), rules=looked_at(Counter(), plan, model, 0))
+    return Proof(
+        verdict=verdict, max_relative_error=math.nan, tokens_equal=False, num_logits=0, num_tokens=0, orders=(), nodes=0
+    )
+
+
 def _order_matters(name: str) -> Violation:
     return Violation(
         rule="TP-2", level="X", where=name, message="logits are not those of the program order, bit for bit",

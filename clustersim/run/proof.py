@@ -6,8 +6,9 @@ says (who was in which step, which operator started when) is executed, beside th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,10 +18,11 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.brought import of_moves
+from clustersim.proof.course import gone_astray
 from clustersim.proof.execution import Event
 from clustersim.proof.hand_over import Halves, halves, prove_hand_over
 from clustersim.proof.order import orders_from_spans
-from clustersim.proof.proof import RULES, Proof, graphs_of, prove
+from clustersim.proof.proof import RULES, Proof, graphs_of, prove, unexecuted
 from clustersim.proof.script import Part, Script, chunked_script, in_halves, owner_of, random_prompts
 from clustersim.proof.shrink import shrunk, shrunk_together
 from clustersim.proof.wiring import wired
@@ -29,6 +31,7 @@ from clustersim.run.legality import check_scenario_plan
 from clustersim.run.simulate import replay_input
 from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.serving.config import ServingConfig
+from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.tables import Table
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
@@ -96,6 +99,9 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
     model, plan = shrunk(scenario.model, scenario.plan, positions=max(PROMPTS) + OUTPUT_TOKENS)
     timeline = small_run(scenario, model, plan)
     script, starts = recorded(timeline, plan, model.vocab, scenario.seed)
+    if (astray := gone_astray(script)) is not None:
+        proof = unexecuted(astray, plan, model)
+        return ScenarioProof(verdict=proof.verdict, proof=proof, model=model, plan=plan, script=script)
     graphs = graphs_of(model, plan, script)
     ready = {kind: wired(graph) for kind, graph in graphs.items()}
     order = orders_from_spans(script, ready, starts)
@@ -126,10 +132,16 @@ def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
         steps = halves(model, plans, PROMPTS, output_tokens=OUTPUT_TOKENS, budget=budget, seed=scenario.seed)
     else:
         timeline = small_run(scenario, model, source, target)
-        (first, prompts, _), (second, decodes, starts) = (
-            _recorded_order(timeline, model, plan, scenario.seed, replica) for replica, plan in enumerate(plans)
-        )
-        steps, order = Halves(prefill=first, decode=second), {"recorded order": (prompts, decodes)}
+        told = [recorded(timeline, one, model.vocab, scenario.seed, replica=at) for at, one in enumerate(plans)]
+        (first, _), (second, starts) = told
+        steps = Halves(prefill=first, decode=second)
+        if (astray := gone_astray(steps.whole)) is not None:
+            proof = unexecuted(astray, source, model)
+            return ScenarioProof(
+                verdict=proof.verdict, proof=proof, model=model, plan=source, script=steps.whole, decode=target
+            )
+        prompts, decodes = (_recorded_order(model, one, *found) for one, found in zip(plans, told, strict=True))
+        order = {"recorded order": (prompts, decodes)}
         brought = of_moves(
             model,
             plans,
@@ -144,13 +156,10 @@ def _prove_pools(scenario: Scenario, orders: int) -> ScenarioProof:
     )
 
 
-def _recorded_order(
-    timeline: Timeline, model: ModelSpec, plan: ParallelPlan, seed: int, replica: int
-) -> tuple[Script, list[Event], Starts]:
-    """Return the steps that a timeline recorded of one replica, the order in which it ran their nodes, and when."""
-    script, starts = recorded(timeline, plan, model.vocab, seed, replica=replica)
+def _recorded_order(model: ModelSpec, plan: ParallelPlan, script: Script, starts: Starts) -> list[Event]:
+    """Return the order in which a recorded timeline ran the nodes of its steps."""
     graphs = {kind: wired(graph) for kind, graph in graphs_of(model, plan, script).items()}
-    return script, orders_from_spans(script, graphs, starts), starts
+    return orders_from_spans(script, graphs, starts)
 
 
 def _first_ranks(timeline: Timeline) -> tuple[int, int]:
@@ -163,7 +172,7 @@ def _first_reads(script: Script, starts: Starts) -> dict[int, int]:
     """Return when the first step of each sequence starts; it may read what was moved then."""
     found: dict[int, int] = {}
     for parts, spans in zip(script.steps, starts, strict=True):
-        begins = min(start for start, _ in spans.values())
+        begins = min((start for start, _ in spans.values()), default=0)
         for part in parts:
             found[part.sequence] = min(found.get(part.sequence, begins), begins)
     return found
@@ -207,7 +216,13 @@ def recorded(
     """Return the steps that a timeline recorded of one replica, and when each of their operators ran.
 
     What the second of two replicas carries was prefilled, and its first token sampled, on the other one.
+
+    Raises
+    ------
+    InputError
+        When the tables can't be those of a timeline.
     """
+    refuse_unsound(timeline, Path("timeline of a small run"))
     slots: dict[int, int] = {}
     owners = _owners(timeline, replica)
     steps, chunks, decodes = (_of(table, replica) for table in (timeline.steps, timeline.chunks, timeline.decodes))
@@ -221,7 +236,7 @@ def recorded(
                 carried[step].append((request, 1, True))
     for step, request, count in zip(*(chunks[name].tolist() for name in ("step", "request", "count")), strict=True):
         carried[step].append((request, count, False))
-    computed = dict(enumerate(PROMPTS)) if replica else dict.fromkeys(range(len(PROMPTS)), 0)
+    computed = Counter(dict(enumerate(PROMPTS)) if replica else {})
     parts = []
     for step in sorted(slots):
         here = []

@@ -309,6 +309,8 @@ class Works:
 
     def _put_together(self, name: str, op: str, at: Layer | None, layer: int, s: tuple[int, int]) -> Work | None:
         """Return the collective over what an operator has made: its rows, as wide as they are on all ranks."""
+        if f"_{op}" not in SUFFIXES:
+            return None
         base = next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), "")
         a, f, h = (at.attention, at.ffn, self.hidden) if at is not None else (None, None, self.hidden)
         rows: Terms = TOKENS

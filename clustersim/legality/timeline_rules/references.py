@@ -13,7 +13,9 @@ import numpy as np
 
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History, SpanTable
+from clustersim.legality.timeline_rules.columns import misshapen
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.timeline.head import MOST_LAYERS
 from clustersim.timeline.soundness import misplaced
 from clustersim.timeline.tables import Table
 
@@ -22,14 +24,22 @@ LEAST: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
     "chunks": ("KV-3", {"replica": 0, "step": 0, "request": 0, "start": 0, "count": 0, "sampled": 0}),
     "decodes": ("PH-2", {"replica": 0, "slot": 0, "request": 0, "first_step": 0, "last_step": 0}),
     "facts": ("RUN-4", {"replica": 0, "kind": 0, "request": 0}),
-    "moves": ("DP-2", {"request": 0, "from_replica": 0, "to_replica": 0, "from_rank": -1, "to_rank": -1, "tokens": 0}),
+    "moves": (
+        "DP-2",
+        {
+            "request": 0, "from_replica": 0, "to_replica": 0, "from_rank": -1, "to_rank": -1, "layer": -1, "head": -1,
+            "heads": -1, "tokens": 0,
+        },
+    ),
     "routes": ("EP-2", {"replica": 0, "step": 0, "layer": 0, "request": 0, "token": 0, "expert": 0}),
     "held": ("KV-5", {"replica": 0, "block": 0, "request": 0}),
     "requests": ("RUN-4", {"prompt_tokens": 0, "output_tokens": 0}),
-}
+}  # fmt: skip
 """Table → the rule that needs it most, and the least value of columns that name or count something."""
 MOST: Final[Mapping[tuple[str, str], int]] = {
     ("steps", "kind"): len(KINDS) - 1, ("facts", "kind"): len(FACTS) - 1, ("chunks", "sampled"): 1,
+    ("steps", "count"): 1 << 26, ("moves", "layer"): MOST_LAYERS,
+    **{("moves", name): (1 << 15) - 1 for name in ("head", "heads")},
     **{(table, "replica"): 1 << 20 for table in ("steps", "chunks", "decodes", "facts")},
 }  # fmt: skip
 CARRIED: Final = ("chunks", "decodes", "facts", "moves")
@@ -40,9 +50,10 @@ FIX: Final = "name only what the record has"
 def unfounded(history: History) -> dict[str, Finding]:
     """Return by rule what a history names that is not there; nothing more can be said of one that does."""
     found: dict[str, list[Finding]] = {}
-    for rule, finding in _all(history):
-        if finding.faults:
-            found.setdefault(rule, []).append(finding)
+    for judge in (misshapen, _all):
+        for rule, finding in () if found else judge(history):  # what names rows relies on columns
+            if finding.faults:
+                found.setdefault(rule, []).append(finding)
     return {rule: merged(*findings) for rule, findings in found.items()}
 
 

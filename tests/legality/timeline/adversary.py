@@ -60,6 +60,7 @@ UNSEEN: Final = {
     "steps.running": "swaps, hand-overs and failures: said to be unseen",
     "steps.waiting": "swaps, hand-overs and failures: said to be unseen",
     "facts.used": "between two decisions of one instant",
+    "facts.time_ns": "an admission or a preemption while the step before it still runs",
     "facts.value": "what is set aside layer by layer",
     "facts.replica": "where a request arrived that a failure moved",
     "templates.variant": "a number of a placement, from which nothing is computed",
@@ -67,6 +68,7 @@ UNSEEN: Final = {
     "templates.class_symbol": "of a class that no operator has",
     "templates.exits": "none where nothing is sent",
     "templates.instance_class": "another class of the same shape: a duration",
+    "passes.steps": "a pass behind the last step, as there is where a horizon cuts a run",
     "passes.first_step": "passes of replicas in lockstep, of equal steps",
 }
 """Field of a table or vector → what stays legal in it although it says something else."""
