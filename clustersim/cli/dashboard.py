@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from clustersim.cli.layouts import layout
+from clustersim.errors import InputError
+from clustersim.report.agreement import refuse_differing
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.run_directory import dashboard_of, read_run
 
@@ -19,6 +21,13 @@ def dashboard(run_dir: Path, name: str, output: Path | None) -> None:
     """Write the dashboard of RUN_DIR."""
     run = read_run(run_dir)
     target = output if output is not None else run_dir / "dashboard.html"
-    html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, layout(name))
+    panels = layout(name)
+    try:
+        html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels)
+    except InputError:
+        raise
+    except Exception:  # figures that nobody could draw: are they those of the timeline?
+        refuse_differing(run_dir)
+        raise
     write_dashboard(target, html)
     click.echo(str(target))

@@ -9,14 +9,16 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from clustersim.errors import InputError, Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LEVELS, LookedAt, Verdict, Violation
 from clustersim.report.metrics import EXPLAINED, Columns
-from clustersim.report.recorded import RecordedRun
+from clustersim.report.recorded import RecordedRun, read_recorded
 from clustersim.report.run_directory import step_columns
 from clustersim.report.summary_again import summary_again
 
@@ -74,6 +76,25 @@ def agreements(recorded: RecordedRun, verdict: Verdict) -> tuple[Agreement, ...]
         _agreement("RUN-5", "summary.json", "figures", _summary(recorded)),
         _agreement("RUN-5", "verdict.json", "answers", _verdicts(recorded, verdict), by="the rules say"),
     )
+
+
+def refuse_differing(run_dir: Path) -> None:
+    """Refuse a run directory of which a file that pages are drawn from does not say what its timeline says.
+
+    Raises
+    ------
+    InputError
+        With the first value of each such file, or where a file can't be read.
+    """
+    recorded = read_recorded(run_dir)
+    nothing = Verdict(violations=(), rules=())
+    problems = [
+        Problem(file=str(run_dir / one.file), message=f"{one.violation.where}: {one.violation.message}")
+        for one in agreements(recorded, nothing)
+        if one.violation is not None and one.file != "verdict.json"
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def with_agreements(verdict: Verdict, found: Sequence[Agreement]) -> Verdict:

@@ -7,11 +7,7 @@ seed and number.
 from __future__ import annotations
 
 import os
-import resource
-import signal
-import time
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import pytest
@@ -19,12 +15,11 @@ import yaml
 from click.testing import CliRunner
 
 from clustersim.cli import main
+from tests.fuzz.bounds import faults_of
 from tests.fuzz.cases import SMALL, cases
 
 COUNT: Final = int(os.environ.get("CLUSTERSIM_FUZZ", "150"))
 SEED: Final = int(os.environ.get("CLUSTERSIM_FUZZ_SEED", "1"))
-LONGEST_S: Final = 20
-MOST_KIB: Final = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -42,26 +37,6 @@ def test_every_command_ends_as_it_should(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERSIM_ALLOW_CODE", raising=False)
     found: list[str] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"longer than {LONGEST_S} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        for case in cases(SEED, COUNT, tmp_path, run):
-            started, most = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            signal.alarm(6 * LONGEST_S)
-            result = CliRunner().invoke(main, case.words)
-            signal.alarm(0)
-            took = time.process_time() - started
-            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most
-            what = f"seed {SEED}, case {case.number}: {case.words}"
-            if result.exit_code not in (0, 1, 2, 3) or "Traceback" in result.output:
-                found.append(f"{what}: status {result.exit_code}: {result.output[-400:]}")
-            if took > LONGEST_S or grown > MOST_KIB:
-                found.append(f"{what}: {took:.1f} s, {grown / 1024:.0f} MiB")
-            if result.exit_code == 2 and not result.stderr.strip():
-                found.append(f"{what}: status 2 without a word")
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    for case in cases(SEED, COUNT, tmp_path, run):
+        found += faults_of(case.words, f"seed {SEED}, case {case.number}: {case.words}")
     assert not found, "\n".join(found)
