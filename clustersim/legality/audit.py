@@ -18,6 +18,7 @@ from clustersim.legality.timeline_rules import (
     data,
     execution,
     expert,
+    followed,
     moves,
     order,
     phases,
@@ -141,6 +142,8 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if "RUN-2" in looked and not any(violations.values()):  # what a rule has a word for is told by that
         for part in parts:
             take("RUN-2", programs.as_graphs(part))
+    if "RUN-5" in looked and not any(violations.values()):
+        take("RUN-5", followed.as_declared(reading))
     return _verdict(violations, looked, lacks)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.legality.declared.policy import Policy
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.prices.declared import Declared
 from clustersim.timeline.parts import of_pool
@@ -94,6 +95,8 @@ class Given:
         By layer: bytes of one head of one token.
     declared : Declared or None
         What operators run on, as far as it bears on what they cost.
+    policy : Policy or None
+        Who is to be served when; None: it was not said.
     """
 
     tp: int = 1
@@ -130,6 +133,7 @@ class Given:
     kv_held: tuple[Mapping[int, frozenset[int]], ...] = ()
     kv_head_bytes: tuple[float, ...] = ()
     declared: Declared | None = None
+    policy: Policy | None = None
 
     @property
     def stage_ranks(self) -> int:
@@ -213,8 +217,8 @@ class History:
     given : Given
     requests : Table or None
         ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
-        ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request), and
-        ``cancels_ns`` (how long after its arrival the client gives it up, −1 for never).
+        ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request),
+        ``cancels_ns`` (how long after its arrival the client gives it up, −1 for never), and ``priority``.
     steps, chunks, decodes, facts : Table or None
         As in ``timeline.tables``; columns that may lack are named by the rules that need them. Facts may have
         ``explained`` too.
@@ -242,6 +246,8 @@ class History:
         Where a digest of this history comes from, and the digest.
     other : Outcome or None
         The same requests under another plan.
+    concurrency : int or None
+        Requests that a closed loop keeps in flight; None: each arrives when the workload says.
     """
 
     given: Given
@@ -261,6 +267,7 @@ class History:
     other: Outcome | None = None
     moves: Table | None = None
     pools: tuple[Given, ...] = ()
+    concurrency: int | None = None
 
     def apart(self) -> tuple[History, ...]:
         """Return a history per pool, of what happened inside its replicas: itself, where there is one."""

@@ -20,6 +20,7 @@ from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.stepgraph import StepGraph, expand, place
 from clustersim.legality.declared.outages import Broken, down
+from clustersim.legality.declared.policy import Policy
 from clustersim.legality.declared.setting import Groups, Pool, Setting
 from clustersim.legality.declared.slowness import slow_ranks, weak_groups
 from clustersim.legality.declared.transfers import Carriage
@@ -82,7 +83,27 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
         slow=slow_ranks(setting, pool),
         weak_groups=weak_groups(setting, pool),
         declared=_costs(scenario),
+        policy=_policy(scenario, number),
         **host,
+    )
+
+
+def _policy(scenario: Scenario, number: int) -> Policy:
+    """Return what a scenario of one pool declares of who is served when."""
+    serving, ways = scenario.serving, scenario.serving.prefix_routing
+    return Policy(
+        scheduler=serving.scheduler if isinstance(serving.scheduler, str) else None,
+        order=serving.order.by,
+        patience_ns=serving.order.patience_ns,
+        long_prompt_tokens=serving.long_prompt_tokens,
+        queue_limit=serving.queue_limit,
+        queue_timeout_ns=serving.queue_timeout_ns,
+        swaps=serving.preemption == "swap",
+        cache_threshold=ways.cache_threshold,
+        balance_abs_threshold=ways.balance_abs_threshold,
+        balance_rel_threshold=ways.balance_rel_threshold,
+        seed=scenario.seed,
+        stream=("router", "router of the decode pool")[number],
     )
 
 
@@ -197,6 +218,8 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         told["arrives_ns"] = requests.arrived_at_ns
     cancels = requests.cancel_after_ns
     told["cancels_ns"] = np.full(len(requests), -1, np.int64) if cancels is None else cancels
+    if requests.priorities is not None:
+        told["priority"] = requests.priorities
     if explained is not None:
         reasons = np.zeros(len(requests), np.int64)
         reasons[list(explained)] = 1
@@ -211,6 +234,7 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         given=given,
         pools=pools,
         requests=told,
+        concurrency=requests.concurrency,
         steps=timeline.steps,
         chunks=timeline.chunks,
         decodes=timeline.decodes,

@@ -1,0 +1,48 @@
+"""What a scenario declares of who is served when: what its scheduler, its queues and its routers are to keep to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ANY_WAIT: Final = -1
+"""As the patience: no wait outweighs a priority, or a token of the prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Of one pool of replicas.
+
+    Parameters
+    ----------
+    scheduler : str or None
+        ``static``, ``continuous`` or ``chunked_prefill``; None: a user's own, which may decide as it likes.
+    order : str
+        ``arrival``, ``priority`` or ``shortest_prompt``.
+    patience_ns : int
+        What one level of priority or one token of the prompt is worth in waiting, or ``ANY_WAIT``.
+    long_prompt_tokens : int or None
+        Most tokens of one prompt in one step; None: no limit of its own.
+    queue_limit, queue_timeout_ns : int or None
+        How many may wait, and for how long until they are first admitted.
+    swaps : bool
+        Whether who is preempted is kept in host memory where that has room.
+    cache_threshold, balance_abs_threshold, balance_rel_threshold : float
+        Of the router ``prefix_aware``.
+    seed : int
+    stream : str
+        The stream of random numbers that a router draws from.
+    """
+
+    scheduler: str | None
+    order: str
+    patience_ns: int
+    long_prompt_tokens: int | None
+    queue_limit: int | None
+    queue_timeout_ns: int | None
+    swaps: bool
+    cache_threshold: float
+    balance_abs_threshold: int
+    balance_rel_threshold: float
+    seed: int
+    stream: str

@@ -1,0 +1,21 @@
+"""RUN-5: what is served when follows the policies that were declared, as far as the record tells.
+
+The same scenario gives the same timeline: a record that could not have come from what it declares is another one's.
+"""
+
+from __future__ import annotations
+
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.policies import policies_of
+from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.scheduled import as_scheduled
+from clustersim.legality.timeline_rules.taken_up import in_order
+from clustersim.legality.timeline_rules.waits import as_long_as_declared
+
+
+def as_declared(reading: Reading) -> Finding:
+    """Judge who is served when by the policies that were declared."""
+    policies = policies_of(reading)
+    if policies is None:
+        return NOTHING
+    return merged(as_scheduled(reading, policies), in_order(reading, policies), as_long_as_declared(reading, policies))

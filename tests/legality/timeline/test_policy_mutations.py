@@ -1,0 +1,307 @@
+"""Serving code that ignores what the scenario declares is noticed (RUN-5); the same scenario without it is legal.
+
+Each mutation is a few lines that somebody could have written: a limit that nobody reads, another order, another choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clustersim.replay.by_events import EventReplay
+from clustersim.replay.patience import Patience
+from clustersim.run.audit import audit_run
+from clustersim.run.simulate import simulate
+from clustersim.serving.members import Members
+from clustersim.serving.order import Order
+from clustersim.serving.prompt_queue import PromptQueue
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.serving.static import StaticScheduler
+from clustersim.serving.swapping import SwappingScheduler
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.test_replay_mutations import FOLDED, FULL, PIPE, broken_by, document
+
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+
+def configured(**changes: Any) -> Mutation:
+    """Let schedulers work under another configuration than was declared."""
+
+    def mutate(patch: Patch) -> None:
+        make = Scheduler.__init__
+
+        def careless(self: Scheduler, config: Any, *arguments: Any, **more: Any) -> None:
+            make(self, replace(config, **changes), *arguments, **more)
+
+        patch.setattr(Scheduler, "__init__", careless)
+
+    return mutate
+
+
+def shorter_chunks(patch: Patch) -> None:
+    """A step leaves a part of its budget to nobody."""
+    prefills = Scheduler._prefills
+    patch.setattr(
+        Scheduler,
+        "_prefills",
+        lambda self, now, budget, decodes, *, whole: prefills(self, now, max(1, budget // 2), decodes, whole=whole),
+    )
+
+
+def partial_prompts(patch: Patch) -> None:
+    """Whole prompts are taken in parts, as chunks are."""
+    prefills = Scheduler._prefills
+
+    def parts(self: Scheduler, now: int, budget: int, decodes: list[Sequence], *, whole: bool) -> Any:
+        del whole
+        return prefills(self, now, budget, decodes, whole=False)
+
+    patch.setattr(Scheduler, "_prefills", parts)
+
+
+def prefills_beside_decodes(patch: Patch) -> None:
+    """A step decodes besides the prompts that it takes whole."""
+
+    def decide(self: Scheduler, now: int) -> Any:
+        self.evicted = False
+        found = original(self, now)
+        if found is not None and found.prefills and not found.decodes:
+            left = self.config.max_batch_tokens - found.tokens
+            return replace(found, decodes=tuple(self._decodes(now, left)))
+        return found
+
+    original = Scheduler._decide
+    patch.setattr(Scheduler, "_decide", decide)
+
+
+def lazy_decodes(patch: Patch) -> None:
+    """Only two sequences decode in a step, though more could."""
+    decodes = Scheduler._decodes
+    patch.setattr(Scheduler, "_decodes", lambda self, now, budget: decodes(self, now, min(budget, 2)))
+
+
+def greedy_stage(patch: Patch) -> None:
+    """A micro-batch takes all that can decode, and leaves the other stages nothing."""
+    decodes = Scheduler._decodes
+
+    def greedy(self: Scheduler, now: int, budget: int) -> list[Sequence]:
+        stages, self.stages = self.stages, 1
+        try:
+            return [s for s in decodes(self, now, budget) if not s.in_flight]
+        finally:
+            self.stages = stages
+
+    patch.setattr(Scheduler, "_decodes", greedy)
+
+
+def last_first(patch: Patch) -> None:
+    """The queue is a stack."""
+
+    def add(self: Members, sequence: Sequence) -> None:
+        sequence.rank = (0, 0, -sequence.request)
+        self.waiting.appendleft(sequence)  # type: ignore[union-attr]
+
+    patch.setattr(Members, "add", add)
+
+
+def ranked_by(rank: Callable[[Order, Sequence], tuple[int, int, int]]) -> Mutation:
+    return lambda patch: patch.setattr(Order, "rank", rank)
+
+
+def reluctant(patch: Patch) -> None:
+    """One place of the batch stays empty."""
+    patch.setattr(Members, "_admits", lambda self, sequence: len(self.running) < self.config.max_batch_requests - 1)
+
+
+def one_at_a_time(patch: Patch) -> None:
+    """A step takes up no more than one request, in the folded replay."""
+    choose = PromptQueue._admit_from_queue
+
+    def admit(self: PromptQueue, now: int, budget: int, free: int, chunks: Any) -> int:
+        most, self.max_requests = self.max_requests, min(self.max_requests, len(self.running) + 1)
+        try:
+            return choose(self, now, budget, free, chunks)
+        finally:
+            self.max_requests = most
+
+    patch.setattr(PromptQueue, "_admit_from_queue", admit)
+
+
+def joins_the_batch(patch: Patch) -> None:
+    """Whoever waits joins the static batch that is under way."""
+
+    def admits(self: StaticScheduler, sequence: Sequence) -> bool:
+        self.owners.setdefault(sequence.request, 0)
+        return len(self.running) < self.config.max_batch_requests
+
+    patch.setattr(StaticScheduler, "_admits", admits)
+
+
+def other_victims(patch: Patch) -> None:
+    """The sequence that came first gives way."""
+    after = Members._after
+    patch.setattr(Members, "_after", lambda self, sequence: after(self, sequence)[::-1])
+
+
+def two_victims(patch: Patch) -> None:
+    """Where one has given way, the next one does, too."""
+    grow = Members._grow
+
+    def both(self: Members, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
+        before = len(self.running)
+        found = grow(self, now, sequence, tokens, chosen)
+        if found and len(self.running) < before and self._may_preempt(self.running[-1], sequence, [sequence, *chosen]):
+            self._preempt(now, self.running[-1])
+        return found
+
+    patch.setattr(Members, "_grow", both)
+
+
+def computed_anew(patch: Patch) -> None:
+    """Nothing is kept in host memory, though there is room."""
+    patch.setattr(SwappingScheduler, "_preempt", Members._preempt)
+
+
+def last_comes_back(patch: Patch) -> None:
+    """Who was swapped out last comes back first."""
+    swap_in = SwappingScheduler._swap_in
+
+    def wrong(self: SwappingScheduler, now: int) -> None:
+        if len(self.swapped) > 1:
+            last = max(self.swapped, key=lambda one: one.rank)
+            self.swapped.remove(last)
+            self.swapped.appendleft(last)  # type: ignore[union-attr]
+        swap_in(self, now)
+
+    patch.setattr(SwappingScheduler, "_swap_in", wrong)
+
+
+def limit_of_queues(of: Callable[[int], int | None]) -> Mutation:
+    def mutate(patch: Patch) -> None:
+        def crowded(self: EventReplay, replica: Any) -> str | None:
+            limit = of(self.given.serving.queue_limit or 0)
+            return "full" if limit is not None and replica.waiting >= limit else None
+
+        patch.setattr(EventReplay, "_crowded", crowded)
+
+    return mutate
+
+
+def timeouts(of: Callable[[int], int | None]) -> Mutation:
+    def mutate(patch: Patch) -> None:
+        own = Patience.__init__
+
+        def wrong(self: Patience, *given: Any, **more: Any) -> None:
+            own(self, *given, **more)
+            self.timeout_ns = of(self.timeout_ns or 0)
+
+        patch.setattr(Patience, "__init__", wrong)
+
+    return mutate
+
+
+def crowd_in_the_loop(patch: Patch) -> None:
+    """One request too many is in flight."""
+    release = EventReplay._release
+    patch.setattr(EventReplay, "_release", lambda self, count: release(self, count + (self.next_request == 0)))
+
+
+def admitted_before_those_away(patch: Patch) -> None:
+    """Requests are admitted while others wait in host memory."""
+
+    def admits(self: SwappingScheduler, sequence: Sequence) -> bool:
+        del sequence
+        return len(self.running) + len(self.inbound) < self.config.max_batch_requests
+
+    patch.setattr(SwappingScheduler, "_admits", admits)
+
+
+def serving(**changes: Any) -> dict[str, Any]:
+    return {"serving": changes}
+
+
+LONG = serving(long_prompt_tokens=6)
+WHOLE = serving(scheduler="continuous")
+STATIC = serving(scheduler="static", max_batch_requests=3)
+CROWD = {"workload": {"arrivals": {"process": "all_at_once"}, "requests": 12}}
+FEW = serving(max_batch_requests=2) | CROWD
+URGENT = serving(max_batch_requests=2, order={"by": "priority", "patience": "1 ms"}) | {
+    "workload": {"priority": {"values": [0, 1, 2]}, "requests": 16}
+}
+SHORTEST = serving(max_batch_requests=2, order={"by": "shortest_prompt", "patience": "1 ms"}) | CROWD
+LIMITED = serving(max_batch_requests=2, queue_limit=3) | CROWD
+TIMED = serving(max_batch_requests=2, queue_timeout="3 ms") | CROWD
+LOOP = {"workload": {"arrivals": {"process": "closed_loop", "concurrency": 3}, "requests": 12}}
+SHORT = {
+    "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 4, "high": 16}},
+    "output_tokens": {"uniform": {"low": 20, "high": 30}}, "requests": 16,
+}  # fmt: skip
+CRAMPED = serving(kv_blocks=40) | {"workload": SHORT}
+RANKED = serving(kv_blocks=40, order={"by": "shortest_prompt", "patience": "unlimited"}) | {"workload": SHORT}
+CRAMPED_WHOLE = serving(kv_blocks=40, scheduler="continuous") | {"workload": SHORT}
+AWAY = serving(kv_blocks=40, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {"workload": SHORT}
+LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {
+    "workload": {"output_tokens": {"uniform": {"low": 20, "high": 30}}, "requests": 12}
+}
+
+MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
+    "long_prompt_tokens is ignored": (configured(long_prompt_tokens=None), LONG, FOLDED),
+    "long_prompt_tokens is twice as many": (configured(long_prompt_tokens=12), LONG, FOLDED),
+    "long_prompt_tokens is half as many": (configured(long_prompt_tokens=3), LONG, FOLDED),
+    "long_prompt_tokens is of nobody's": (configured(long_prompt_tokens=6), {}, FULL),
+    "half a budget is prefilled": (shorter_chunks, {}, FULL),
+    "continuous takes parts of prompts": (partial_prompts, WHOLE, FULL),
+    "static takes parts of prompts": (partial_prompts, STATIC, FULL),
+    "continuous decodes beside prompts": (
+        prefills_beside_decodes, serving(scheduler="continuous", kv_block_tokens=128), FULL,
+    ),
+    "continuous instead of chunked_prefill": (configured(scheduler="continuous"), {}, FOLDED),
+    "chunked_prefill instead of continuous": (configured(scheduler="chunked_prefill"), WHOLE, FOLDED),
+    "a sequence that could decode is left out": (lazy_decodes, {}, FULL),
+    "a micro-batch takes all that can decode": (greedy_stage, {"plan": PIPE} | CROWD, FULL),
+    "the queue is a stack": (last_first, FEW, FULL),
+    "priorities are ignored": (ranked_by(lambda _, s: (0, s.arrived_ns, s.request)), URGENT, FULL),
+    "priorities are the other way round": (
+        ranked_by(lambda one, s: (0, s.arrived_ns - one.patience_ns * s.priority, s.request)), URGENT, FULL,
+    ),
+    "the patience is another one": (
+        ranked_by(lambda one, s: (0, s.arrived_ns + 9 * one.patience_ns * s.priority, s.request)), URGENT, FULL,
+    ),
+    "the patience has no limit": (ranked_by(lambda _, s: (s.priority, s.arrived_ns, s.request)), URGENT, FULL),
+    "the longest prompt goes first": (ranked_by(lambda _, s: (0, -s.prompt_tokens, s.request)), SHORTEST, FULL),
+    "a place of the batch stays empty": (reluctant, FEW, FULL),
+    "half of the places stay empty": (configured(max_batch_requests=4), CROWD, FOLDED),
+    "half of the budget is used": (configured(max_batch_tokens=16), CROWD, FOLDED),
+    "a step takes up one request": (
+        one_at_a_time, CROWD | serving(max_batch_tokens=256) | {"workload": CROWD["workload"]}, FOLDED,
+    ),
+    "others join a static batch": (joins_the_batch, STATIC | {"workload": {"requests": 12}}, FULL),
+    "the first sequence gives way": (other_victims, CRAMPED, FULL),
+    "the first sequence gives way in a ranked queue": (other_victims, RANKED, FULL),
+    "the first prompt gives way to its successors": (other_victims, CRAMPED_WHOLE, FULL),
+    "more give way than has to": (two_victims, CRAMPED, FULL),
+    "the first sequence leaves for its host": (other_victims, AWAY, FULL),
+    "nothing is kept in host memory": (computed_anew, AWAY, FULL),
+    "who was swapped out last comes back first": (last_comes_back, LONG_AWAY, FULL),
+    "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, FULL),
+    "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, FULL),
+    "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, FULL),
+    "queue_timeout is ignored": (timeouts(lambda _: None), TIMED, FULL),
+    "queue_timeout is longer": (timeouts(lambda ns: ns + 1), TIMED, FULL),
+    "queue_timeout is shorter": (timeouts(lambda ns: ns // 2), TIMED, FULL),
+    "queue_timeout is nobody's": (timeouts(lambda _: 2_000_000), FEW, FULL),
+    "a closed loop has one request too many": (crowd_in_the_loop, LOOP, FULL),
+    "requests are admitted before those that are away": (admitted_before_those_away, AWAY, FULL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_serving_that_ignores_what_is_declared_is_noticed(name: str) -> None:
+    mutation, changes, run = MUTATIONS[name]
+    assert "RUN-5" in broken_by(mutation, changes, run)
+    assert audit_run(simulate(scenario_of(document(**changes), **run))).violations == ()
