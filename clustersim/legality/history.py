@@ -248,6 +248,8 @@ class History:
         The same requests under another plan.
     concurrency : int or None
         Requests that a closed loop keeps in flight; None: each arrives when the workload says.
+    layerwise : bool
+        Whether a prefill pool is to hand K/V over layer by layer.
     """
 
     given: Given
@@ -268,6 +270,7 @@ class History:
     moves: Table | None = None
     pools: tuple[Given, ...] = ()
     concurrency: int | None = None
+    layerwise: bool = False
 
     def apart(self) -> tuple[History, ...]:
         """Return a history per pool, of what happened inside its replicas: itself, where there is one."""

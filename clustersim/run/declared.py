@@ -235,6 +235,7 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         pools=pools,
         requests=told,
         concurrency=requests.concurrency,
+        layerwise=scenario.serving.transfer == "layerwise",
         steps=timeline.steps,
         chunks=timeline.chunks,
         decodes=timeline.decodes,

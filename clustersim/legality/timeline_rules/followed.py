@@ -8,6 +8,7 @@ from __future__ import annotations
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, merged
 from clustersim.legality.timeline_rules.policies import policies_of
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.routed import as_routed
 from clustersim.legality.timeline_rules.scheduled import as_scheduled
 from clustersim.legality.timeline_rules.taken_up import in_order
 from clustersim.legality.timeline_rules.waits import as_long_as_declared
@@ -18,4 +19,5 @@ def as_declared(reading: Reading) -> Finding:
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
-    return merged(as_scheduled(reading, policies), in_order(reading, policies), as_long_as_declared(reading, policies))
+    judges = (as_scheduled, in_order, as_long_as_declared, as_routed)
+    return merged(*(judge(reading, policies) for judge in judges))

@@ -172,7 +172,7 @@ def _stays(reading: Reading, facts: Table, due: Int64Array) -> Finding:
         carried[pieces.request[(pieces.end >= horizon) & (pieces.request < len(due))]] = True
         if _moves(reading) or not _have(facts, due, ADMITTED).any():
             carried |= _have(facts, due, ADMITTED)
-        stays &= ~carried
+        stays &= ~carried & ~_perhaps_carried(reading, facts, due)
     return judged(
         0,
         stays,
@@ -180,6 +180,23 @@ def _stays(reading: Reading, facts: Table, due: Int64Array) -> Finding:
         lambda i: f"is there when the history ends, and its client gave it up at {due[i]:,} ns",
         FIX,
     )
+
+
+def _perhaps_carried(reading: Reading, facts: Table, due: Int64Array) -> BoolArray:
+    """Return which requests a step may carry that the end of the history cuts off, so that it was not recorded.
+
+    It began before the request was due; where a later step has ended since, that one has, too.
+    """
+    runs, rows = reading.runs, reading.facts_of(ADMITTED)
+    found, home = np.zeros(len(due), bool), np.full(len(due), -1)
+    rows = rows[np.argsort(facts["time_ns"][rows], kind="stable")]
+    home[facts["request"][rows]] = facts["replica"][rows]
+    if runs is None:
+        return found
+    last = np.full(max(int(home.max(initial=-1)) + 1, len(runs.bounds)), -1)
+    np.maximum.at(last, runs.replica, runs.start)
+    found[home >= 0] = (last[home] < due)[home >= 0]
+    return found
 
 
 def _have(facts: Table, due: Int64Array, *kinds: int) -> BoolArray:

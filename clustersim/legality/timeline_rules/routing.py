@@ -1,6 +1,6 @@
 """RUN-3: which replica a request goes to: one that lives, and by ``round_robin`` the next one of these.
 
-Which of the living ones another policy chooses is not followed.
+Which one another policy chooses is judged in ``routed``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.legality.history import ARRIVED, REJECTED
 from clustersim.legality.timeline_rules.failing import RESUME
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.reading import Reading
 
 
@@ -47,11 +47,7 @@ def in_turn(reading: Reading) -> Finding:
         "send requests to replicas that live",
     )
     if given.router != "round_robin":
-        return (
-            merged(fault, lacking(f"which of the living replicas a request goes to (by {given.router})"))
-            if down
-            else fault
-        )
+        return fault
     follows = settled[1:] & settled[:-1] & inside[1:] & inside[:-1] & (part[1:] == part[:-1]) & (count[part[1:]] > 0)
     here, before = places[part[1:], at[1:]], places[part[1:], at[:-1]]
     skips = follows & ~dead[1:] & ~dead[:-1] & (here != (before + 1) % np.maximum(count[part[1:]], 1))

@@ -13,8 +13,10 @@ import pytest
 
 from clustersim.replay.by_events import EventReplay
 from clustersim.replay.patience import Patience
+from clustersim.replay.together import Together
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
+from clustersim.serving import router
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
 from clustersim.serving.prompt_queue import PromptQueue
@@ -221,6 +223,75 @@ def admitted_before_those_away(patch: Patch) -> None:
     patch.setattr(SwappingScheduler, "_admits", admits)
 
 
+def routed_by(route: Callable[[Any, Any], Any]) -> Mutation:
+    """Let routers choose another replica; of two pools in both."""
+
+    def mutate(patch: Patch) -> None:
+        for made in (router.Least, router.PowerOfTwo, router.PrefixAware):
+            patch.setattr(made, "route", lambda self, now, request, loads: route(self, loads).index)
+
+    return mutate
+
+
+def fullest(self: Any, loads: Any) -> Any:
+    return max(loads, key=lambda load: (load.outstanding, load.index))
+
+
+def in_turn(self: Any, loads: Any) -> Any:
+    self.turn = getattr(self, "turn", -1) + 1
+    return loads[self.turn % len(loads)]
+
+
+def fewest_tokens(self: Any, loads: Any) -> Any:
+    return min(loads, key=lambda load: (load.outstanding, load.index))
+
+
+def fewest_running(self: Any, loads: Any) -> Any:
+    return min(loads, key=lambda load: (load.running, load.index))
+
+
+def another_draw(patch: Patch) -> None:
+    """The router draws from another stream."""
+    make = router.PowerOfTwo.__init__
+    patch.setattr(router.PowerOfTwo, "__init__", lambda self, seed, stream="router": make(self, seed + 1, stream))
+
+
+def always_balanced(patch: Patch) -> None:
+    """Nobody looks at the loads where a prefix is cached."""
+    patch.setattr(router.PrefixAware, "_unbalanced", lambda self, loads: False)
+
+
+def any_prefix(patch: Patch) -> None:
+    """A prefix is followed however short it is."""
+    make = router.PrefixAware.__init__
+
+    def careless(self: Any, routing: Any) -> None:
+        make(self, replace(routing, cache_threshold=0.0))
+
+    patch.setattr(router.PrefixAware, "__init__", careless)
+
+
+def stuck_turn(patch: Patch) -> None:
+    """The router in turn stays with one replica for two requests."""
+
+    def route(self: router.RoundRobin, now: int, request: Any, loads: Any) -> int:
+        self.turn += 1
+        index: int = loads[(self.turn - 1) // 2 % len(loads)].index
+        return index
+
+    patch.setattr(router.RoundRobin, "route", route)
+
+
+def fullest_lane(patch: Patch) -> None:
+    """The folded replay sends requests to the fullest replica."""
+
+    def route(self: Together, request: int) -> int:
+        del request
+        return max(range(len(self.lanes)), key=lambda number: self.lanes[number].outstanding)
+
+    patch.setattr(Together, "_route", route)
+
+
 def serving(**changes: Any) -> dict[str, Any]:
     return {"serving": changes}
 
@@ -248,6 +319,30 @@ AWAY = serving(kv_blocks=40, preemption="swap", host_kv="1 GiB", max_batch_reque
 LONG_AWAY = serving(kv_blocks=30, preemption="swap", host_kv="1 GiB", max_batch_requests=6) | {
     "workload": {"output_tokens": {"uniform": {"low": 20, "high": 30}}, "requests": 12}
 }
+
+
+def fleet(name: str, **more: Any) -> dict[str, Any]:
+    """Three replicas behind a router, and more requests than they can take at once."""
+    return {
+        "plan": {"dp": 3}, "serving": {"router": name, "max_batch_requests": 2, **more},
+        "workload": {"requests": 24},
+    }  # fmt: skip
+
+
+def pools(prefill: str, decode: str, **more: Any) -> dict[str, Any]:
+    """Two replicas behind a router in each of two pools."""
+    routers = {"prefill": {"router": prefill}, "decode": {"router": decode}}
+    return {
+        "plan": {"prefill": {"dp": 2}, "decode": {"dp": 2}},
+        "serving": {"scheduler": "disaggregated", **routers, **more}, "workload": {"requests": 24},
+    }  # fmt: skip
+
+
+def shared(**options: Any) -> dict[str, Any]:
+    """Replicas that cache prefixes, which a router follows."""
+    found = fleet("prefix_aware", prefix_caching=True, router_options=options)
+    return found | {"workload": {"requests": 24, "shared_prefixes": {"groups": 5, "tokens": 16}}}
+
 
 MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "long_prompt_tokens is ignored": (configured(long_prompt_tokens=None), LONG, FOLDED),
@@ -288,6 +383,30 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "the first sequence leaves for its host": (other_victims, AWAY, FULL),
     "nothing is kept in host memory": (computed_anew, AWAY, FULL),
     "who was swapped out last comes back first": (last_comes_back, LONG_AWAY, FULL),
+    "requests go to the fullest replica": (routed_by(fullest), fleet("least_outstanding"), FULL),
+    "requests go to the fullest replica in the folded replay": (fullest_lane, fleet("least_outstanding"), FOLDED),
+    "requests go in turn, not where fewest tokens are": (routed_by(in_turn), fleet("least_outstanding"), FULL),
+    "requests go where fewest tokens are, not where fewest wait": (
+        routed_by(fewest_tokens), fleet("fewest_waiting"), FULL,
+    ),
+    "nobody counts who waits": (routed_by(fewest_running), fleet("fewest_waiting"), FULL),
+    "the best of three is taken, not of two": (routed_by(fewest_tokens), fleet("power_of_two"), FULL),
+    "two others are drawn": (another_draw, fleet("power_of_two"), FULL),
+    "requests go in turn, not where prefixes are": (routed_by(in_turn), shared(), FULL),
+    "requests go to the fullest replica, not where prefixes are": (routed_by(fullest), shared(), FULL),
+    "loads are never unbalanced": (always_balanced, shared(balance_abs_threshold=0, balance_rel_threshold=0), FULL),
+    "a short prefix is followed": (any_prefix, shared(cache_threshold=1.0), FULL),
+    "prompts go to the fullest prefill replica": (routed_by(fullest), pools("least_outstanding", "round_robin"), FULL),
+    "prompts go in turn, not where fewest wait": (routed_by(in_turn), pools("fewest_waiting", "round_robin"), FULL),
+    "prompts go to the fullest decode replica": (routed_by(fullest), pools("round_robin", "least_outstanding"), FULL),
+    "prompts go in turn to decode": (routed_by(in_turn), pools("round_robin", "fewest_waiting"), FULL),
+    "the worse of two decode replicas is taken": (routed_by(fullest), pools("round_robin", "power_of_two"), FULL),
+    "a decode replica gets two in turn": (
+        stuck_turn, pools("least_outstanding", "round_robin"), FULL,
+    ),
+    "layers go to the fullest decode replica": (
+        routed_by(fullest), pools("round_robin", "least_outstanding", transfer="layerwise"), FULL,
+    ),
     "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, FULL),
     "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, FULL),
     "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, FULL),
