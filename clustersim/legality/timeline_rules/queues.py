@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.declared.policy import Policy
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
     CANCELLED,
+    FINISHED,
     LOST,
     PREEMPTED,
     REJECTED,
@@ -24,6 +24,7 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     Given,
 )
+from clustersim.legality.timeline_rules.policies import NO_LIMIT
 from clustersim.legality.timeline_rules.reading import Reading
 
 Rank = tuple[int, int, int]
@@ -121,15 +122,20 @@ class Chances:
     whole: bool = False
 
 
-def chances_of(reading: Reading, given: Given, policy: Policy, replica: int) -> Chances:
+def chances_of(reading: Reading, given: Given, replica: int) -> Chances:
     """Return the steps of a replica that had places and tokens left."""
-    runs = reading.runs
+    runs, policy = reading.runs, given.policy
     names = ("prefill_tokens", "decode_tokens", "batch_requests", "running", "waiting", "kv_blocks_used")
     columns = [runs.column(name) for name in names] if runs is not None else [None]
     sized = None not in (given.max_batch_tokens, given.max_batch_requests, given.block_tokens, given.pool_blocks)
     if runs is None or any(one is None for one in columns) or not sized or replica >= len(runs.bounds) - 1:
         return Chances()
-    if policy.scheduler not in ("continuous", "chunked_prefill") or policy.swaps or given.role == "decode":
+    if (
+        policy is None
+        or policy.scheduler not in ("continuous", "chunked_prefill")
+        or policy.swaps
+        or given.role == "decode"
+    ):
         return Chances()
     if given.down or reading.several_pools:
         return Chances()
@@ -153,3 +159,27 @@ def chances_of(reading: Reading, given: Given, policy: Policy, replica: int) -> 
         starts=starts[rows].tolist(), left=left[rows].tolist(), free=free[rows].tolist(),
         begun=(prefills[rows] > 0).tolist(), size=given.block_tokens, budget=given.max_batch_tokens, whole=whole,
     )  # fmt: skip
+
+
+def one_after_the_other(reading: Reading, given: Given, rows: Int64Array, chances: Chances) -> bool:
+    """Return whether requests were taken up as they came, and as soon as they could be: most are, and need no walk."""
+    facts, requests, policy = reading.history.facts, reading.history.requests, given.policy
+    assert facts is not None
+    assert requests is not None
+    kind, request, time = (facts[name][rows] for name in ("kind", "request", "time_ns"))
+    plain = policy is not None and policy.order == "arrival" and policy.scheduler != "static"
+    if not plain or not np.isin(kind, (ARRIVED, ADMITTED, FINISHED, REUSED)).all():
+        return False
+    came, taken = np.flatnonzero(kind == ARRIVED), np.flatnonzero(kind == ADMITTED)
+    limited = policy is not None and policy.queue_limit is not None
+    if limited or len(taken) > len(came) or (request[taken] != request[came[: len(taken)]]).any():
+        return False
+    starts, left, free = (np.array(values, np.int64) for values in (chances.starts, chances.left, chances.free))
+    head = np.searchsorted(time[taken], starts, side="right")
+    there = head < np.searchsorted(time[came], starts, side="right")
+    known = requests["prompt_tokens"][np.append(request[came], 0)[np.where(there, head, -1)]].astype(np.int64)
+    limit = NO_LIMIT if policy is None or policy.long_prompt_tokens is None else policy.long_prompt_tokens
+    count = np.minimum(np.minimum(known, left), limit)
+    kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
+    blocks = -(-(known if given.prefix_caching else count) // chances.size)
+    return not (there & ~kept_whole & (blocks <= free)).any()

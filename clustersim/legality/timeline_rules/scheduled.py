@@ -107,7 +107,9 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
     share = np.minimum(-(-ready // np.maximum(stages, 1)), budget)
     gone = reading.facts_of(PREEMPTED)
     instants = {*zip(facts["replica"][gone].tolist(), facts["time_ns"][gone].tolist(), strict=True)}
-    evicts = np.array([one in instants for one in zip(runs.replica.tolist(), runs.start.tolist(), strict=True)], bool)
+    evicts = np.isin(runs.start, facts["time_ns"][gone])
+    for at in np.flatnonzero(evicts).tolist():
+        evicts[at] = (int(runs.replica[at]), int(runs.start[at])) in instants
     fewer = (stages == 1) & (decodes < share) & ~(whole & (chunks > 0)) & ~evicts
     fewer &= (used < total) & (not reading.several_pools)
 

@@ -26,7 +26,16 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.timeline_rules.policies import Policies
-from clustersim.legality.timeline_rules.queues import ARRIVALS, DEPARTURES, Chances, Queue, Rank, chances_of, phase_of
+from clustersim.legality.timeline_rules.queues import (
+    ARRIVALS,
+    DEPARTURES,
+    Chances,
+    Queue,
+    Rank,
+    chances_of,
+    one_after_the_other,
+    phase_of,
+)
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.victims import Victims
 
@@ -98,8 +107,9 @@ class Walk:
             while failed < len(self.down) and self.down[failed][0] <= now:
                 queue.forget()
                 failed += 1
-            queue.come(now)
-            gone = any(since <= now <= until for since, until in self.down)
+            if queue.coming:
+                queue.come(now)
+            gone = bool(self.down) and any(since <= now <= until for since, until in self.down)
             request, kind = self.request[at], self.kind[at]
             if kind == ARRIVED and not gone:
                 self.arrives(request, now, leaves)
@@ -241,7 +251,11 @@ def in_order(reading: Reading, policies: Policies) -> Finding:
             found.append(lacking("in which order decode replicas take up what waits (some of them fail)"))
             continue
         mine = order[bounds[number] : bounds[number + 1]]
+        chances = chances_of(reading, given, number)
+        if one_after_the_other(reading, given, mine, chances):
+            found.append(Finding(looked_at=len(mine)))
+            continue
         walk = Walk(reading, given, number, mine, arrived)
-        walk.go(leaves, chances_of(reading, given, walk.policy, number))
+        walk.go(leaves, chances)
         found.append(Finding(looked_at=len(mine), faults=tuple(walk.faults[:1])))
     return merged(*found)
