@@ -6,6 +6,7 @@ The same scenario gives the same timeline: a record that could not have come fro
 from __future__ import annotations
 
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.kept_prefixes import as_cached
 from clustersim.legality.timeline_rules.policies import policies_of
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.routed import as_routed
@@ -19,5 +20,5 @@ def as_declared(reading: Reading) -> Finding:
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
-    judges = (as_scheduled, in_order, as_long_as_declared, as_routed)
+    judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached)
     return merged(*(judge(reading, policies) for judge in judges))

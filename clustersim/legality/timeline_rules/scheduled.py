@@ -120,7 +120,7 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
 
     return judged(
         int(named.sum()),
-        named & (fewer | (decodes > share)),
+        named & (fewer | ((decodes > share) & ~evicts)),
         lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
         message,
         FIX,

@@ -19,6 +19,7 @@ from clustersim.run.simulate import simulate
 from clustersim.serving import router
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
+from clustersim.serving.prefix_cache import PrefixCache
 from clustersim.serving.prompt_queue import PromptQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -292,6 +293,52 @@ def fullest_lane(patch: Patch) -> None:
     patch.setattr(Together, "_route", route)
 
 
+def fewer_blocks(patch: Patch) -> None:
+    """One block less is taken over than is cached."""
+    leading = PrefixCache.leading
+    patch.setattr(PrefixCache, "leading", lambda self, keys, most: max(0, leading(self, keys, most) - 1))
+
+
+def half_a_prompt_at_most(patch: Patch) -> None:
+    """No more than one block of a prompt is ever taken over."""
+    leading = PrefixCache.leading
+    patch.setattr(PrefixCache, "leading", lambda self, keys, most: leading(self, keys, min(most, 1)))
+
+
+def nothing_cached(patch: Patch) -> None:
+    """Every prompt is computed in full."""
+    patch.setattr(PrefixCache, "leading", lambda self, keys, most: 0)
+
+
+def newest_first(patch: Patch) -> None:
+    """What came free last is taken first."""
+
+    def take(self: PrefixCache, blocks: int) -> None:
+        while blocks:
+            last, count = next(reversed(self.free.items()))
+            if last < 0 and count > blocks:
+                self.free[last] = count - blocks
+                return
+            del self.free[last]
+            if last >= 0:
+                del self.holders[last]
+            blocks -= count
+
+    patch.setattr(PrefixCache, "take", take)
+
+
+def contents_first(patch: Patch) -> None:
+    """Blocks that hold something are taken before blank ones."""
+    take = PrefixCache.take
+
+    def wrong(self: PrefixCache, blocks: int) -> None:
+        for key in [key for key in self.free if key < 0]:
+            self.free.move_to_end(key)
+        take(self, blocks)
+
+    patch.setattr(PrefixCache, "take", wrong)
+
+
 def serving(**changes: Any) -> dict[str, Any]:
     return {"serving": changes}
 
@@ -342,6 +389,14 @@ def shared(**options: Any) -> dict[str, Any]:
     """Replicas that cache prefixes, which a router follows."""
     found = fleet("prefix_aware", prefix_caching=True, router_options=options)
     return found | {"workload": {"requests": 24, "shared_prefixes": {"groups": 5, "tokens": 16}}}
+
+
+def cached(blocks: int, groups: int = 4) -> dict[str, Any]:
+    """One replica that caches prefixes, in a pool with few blocks."""
+    return {
+        "serving": {"prefix_caching": True, "kv_blocks": blocks, "max_batch_requests": 2},
+        "workload": {"requests": 40, "shared_prefixes": {"groups": groups, "tokens": 24}},
+    }  # fmt: skip
 
 
 MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
@@ -407,6 +462,11 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "layers go to the fullest decode replica": (
         routed_by(fullest), pools("round_robin", "least_outstanding", transfer="layerwise"), FULL,
     ),
+    "a block less is taken over": (fewer_blocks, cached(200), FULL),
+    "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), FULL),
+    "nothing is taken over": (nothing_cached, cached(200), FULL),
+    "the newest block is forgotten first": (newest_first, cached(60), FULL),
+    "what is cached is forgotten before blank blocks are taken": (contents_first, cached(200), FULL),
     "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, FULL),
     "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, FULL),
     "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, FULL),
