@@ -8,27 +8,21 @@ takes less, and takes longer only where something else may be on a link of its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.collective.constants import family
-from clustersim.legality.declared.setting import Pool, Setting, ranks
+from clustersim.legality.declared.setting import Pool, Setting
 from clustersim.legality.declared.slowness import Window, windows
+from clustersim.legality.declared.users import MOVES, NOTHING_ELSE, SEND, Pair, Users
+from clustersim.legality.prices.links import Loads
 from clustersim.timeline.tables import HOST
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-COLLECTIVES, SEND, HAND_OVER, SWAP = range(4)
-"""What may be on a link: the collectives of a stage, or from rank to rank its output, or K/V, also of a host."""
-NOTHING_ELSE, MOVES, ANYTHING = range(3)
-Pair = tuple[int, int]
-"""Global ranks that something goes from and to; ``HOST`` for the host of the other one."""
-User = tuple[int, int, int]
-"""What kind of communication it is, and between which ranks; of collectives, of which replica and stage."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +36,8 @@ class Ways:
     meets : callable
         Position → what else may be on a link of the route at the same time: ``NOTHING_ELSE``, ``MOVES`` of K/V, or
         ``ANYTHING``.
+    loads : callable
+        Position → bytes that a byte takes of the capacity of each link of the route.
     weak : tuple of (int, int, float array)
         Between two instants, what a byte takes over links as they are then.
     """
@@ -51,12 +47,17 @@ class Ways:
     half_s: FloatArray
     byte_s: FloatArray
     meets: Callable[[int], int]
+    loads: Callable[[int], Loads]
     weak: tuple[Window, ...] = ()
 
     def ns(self, pair: Int64Array, carried: Int64Array, byte_s: FloatArray | None = None) -> FloatArray:
         """Return what transfers of so many bytes take alone, ns, not rounded."""
         taken = carried * (self.byte_s if byte_s is None else byte_s)[pair]
-        found: FloatArray = self.fixed_s[pair] + taken + self.ramp_s[pair] * (taken / (taken + self.half_s[pair]))
+        return self.silent_ns(pair, taken) + taken * NS_PER_S
+
+    def silent_ns(self, pair: Int64Array, taken: FloatArray) -> FloatArray:
+        """Return what transfers whose bytes take so many seconds take before one of these is on a link, ns."""
+        found: FloatArray = self.fixed_s[pair] + self.ramp_s[pair] * (taken / (taken + self.half_s[pair]))
         return found * NS_PER_S
 
     def bounds(
@@ -105,7 +106,7 @@ class Carriage:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._alone: dict[tuple[int, int], bool] = {}
+        self.users = Users(setting, self.route)
 
     def pool_of(self, rank: int) -> Pool:
         """Return the pool of a global rank."""
@@ -140,7 +141,8 @@ class Carriage:
             ramp_s=ramp_s,
             half_s=half_s,
             byte_s=byte_s(self.setting.topology.link_capacity),
-            meets=lambda at: self._meets((kind, *listed[at]), routes[at]),
+            meets=lambda at: self.users.meets((kind, *listed[at]), routes[at]),
+            loads=lambda at: dict.fromkeys(routes[at], 1.0 / float(efficiency[at])),
             weak=tuple((since, until, byte_s(left)) for since, until, left in windows(self.setting)),
         )
 
@@ -161,21 +163,10 @@ class Carriage:
 
     def alone(self, replica: int, stage: int) -> bool:
         """Return whether nothing may be on a link of a stage's collectives with one of them, not even another one."""
-        if not any(replica in pool.replicas and stage < pool.plan.pp for pool in self.setting.pools):
-            return False
-        if (replica, stage) not in self._alone:
-            setting, who = self.setting, (COLLECTIVES, replica, stage)
-            pool = next(one for one in reversed(setting.pools) if replica >= one.first_replica)
-            links: dict[tuple[int, ...], frozenset[int]] = {}
-            for op, devices in setting.collectives_of(pool, replica, stage):
-                links[devices] = links.get(devices, frozenset()) | setting.links(op, devices)
-            own = any(
-                set(one).isdisjoint(other) and not links[one].isdisjoint(links[other])
-                for one, other in combinations(links, 2)
-            )
-            met = any(self._users[link] - {who} for each in links.values() for link in each)
-            self._alone[replica, stage] = not own and not met
-        return self._alone[replica, stage]
+        for pool in self.setting.pools:
+            if replica in pool.replicas and stage < pool.plan.pp:
+                return self.users.alone(pool.first_replica if pool.plan.is_lockstep else replica, stage)
+        return False
 
     def _constants(self, pair: Pair, route: tuple[int, ...]) -> tuple[float, float, float, float]:
         """Return what no byte takes, the ramp, and the efficiency."""
@@ -190,53 +181,3 @@ class Carriage:
         )
         latency_s = float(topology.link_latency_s[list(route)].sum())
         return sends.base_s + step_s + latency_s, sends.ramp_s, sends.ramp_half_s, efficiency
-
-    def _meets(self, who: User, route: tuple[int, ...]) -> int:
-        """Return what may be under way together with a transfer on a link of its route."""
-        others = (other[0] for link in route for other in self._users.get(link, ()) if not _in_turn(who, other))
-        return max((MOVES if kind in (HAND_OVER, SWAP) else ANYTHING for kind in others), default=NOTHING_ELSE)
-
-    @cached_property
-    def _users(self) -> dict[int, set[User]]:
-        """Link → what may be on it."""
-        found: dict[int, set[User]] = {}
-        for who, links in self._uses():
-            for link in links:
-                found.setdefault(link, set()).add(who)
-        return found
-
-    def _uses(self) -> Iterator[tuple[User, Iterable[int]]]:
-        """Yield who may be on which links."""
-        setting = self.setting
-        for pool in setting.pools:
-            plan = pool.plan
-            for replica in pool.replicas:
-                for stage in range(plan.pp):
-                    links = [setting.links(op, devices) for op, devices in setting.collectives_of(pool, replica, stage)]
-                    if replica == pool.first_replica or not plan.is_lockstep:  # whose passes are those of all
-                        yield (COLLECTIVES, replica, stage), frozenset().union(*links)
-                    first = pool.rank(replica, stage)
-                    for rank in range(first, first + plan.stage_ranks):
-                        if stage + 1 < plan.pp:
-                            yield (SEND, rank, rank + plan.stage_ranks), self.route(rank, rank + plan.stage_ranks)
-                        for pair in ((rank, HOST), (HOST, rank)) if pool.swaps else ():
-                            yield (SWAP, *pair), self.route(*pair)
-        for pair in self._hand_overs():
-            yield (HAND_OVER, *pair), self.route(*pair)
-
-    def _hand_overs(self) -> Iterator[Pair]:
-        """Yield the ranks between which K/V may be handed over."""
-        if len(self.setting.pools) < 2:
-            return
-        source, target = self.setting.pools
-        for shard in self.setting.shards:
-            reached = ranks(target, *shard.target)
-            for rank in ranks(source, *shard.source):
-                yield from ((rank, end) for end in reached)
-
-
-def _in_turn(who: User, other: User) -> bool:
-    """Return whether of two transfers one waits for the other: a rank hands over, and receives, one at a time."""
-    if who == other:
-        return True
-    return who[0] == other[0] == HAND_OVER and (who[1] == other[1] or who[2] == other[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,10 @@ TREE_TO_RING: Final = 0.92
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Seconds of one algorithm by payload: start-up, per byte, and what is lost until its pipeline is full."""
+    """Seconds of one algorithm by payload: start-up, per byte, and what is lost until its pipeline is full.
+
+    ``loads`` is what a byte of the payload takes of the capacity of each link, in bytes.
+    """
 
     start_s: float = 0.0
     link_s: float = 0.0
@@ -32,6 +35,7 @@ class Rate:
     ramp_s: float = 0.0
     ramp_half_s: float = 1.0
     most_bytes: float = math.inf
+    loads: Mapping[int, float] = field(default_factory=dict, compare=False)
 
     def seconds(self, payload: FloatArray) -> FloatArray:
         """Return what payloads take."""
@@ -41,6 +45,7 @@ class Rate:
 
 
 Rates = tuple[Rate, ...]
+Loads = Mapping[int, float]
 
 
 class Links:
@@ -65,6 +70,11 @@ class Links:
             self._known[kind, devices] = self._rates(kind, devices)
         return self._known[kind, devices]
 
+    def loads(self, kind: str, devices: tuple[int, ...]) -> tuple[Loads, ...]:
+        """Return, of each of these algorithms, what a byte of the payload takes of the capacity of which links."""
+        _, higher = self.topology.in_first_copy(devices)
+        return tuple({link + higher: load for link, load in rate.loads.items()} for rate in self.rates(kind, devices))
+
     def _rates(self, kind: str, devices: tuple[int, ...]) -> Rates:
         if len(devices) == 1:
             return (Rate(),)
@@ -79,9 +89,15 @@ class Links:
 
 def fastest(rates: Rates, payload: FloatArray) -> FloatArray:
     """Return the seconds of the fastest algorithm whose buffers hold each payload; of the fastest if none do."""
+    found: FloatArray = by_algorithm(rates, payload).min(axis=0)
+    return found
+
+
+def by_algorithm(rates: Rates, payload: FloatArray) -> FloatArray:
+    """Return the seconds of each algorithm, of shape (algorithms, payloads); ∞ where others have larger buffers."""
     each = np.array([rate.seconds(payload) for rate in rates])
     holds = np.array([payload <= rate.most_bytes for rate in rates])
-    found: FloatArray = np.where(holds | ~holds.any(axis=0), each, np.inf).min(axis=0)
+    found: FloatArray = np.where(holds | ~holds.any(axis=0), each, np.inf)
     return found
 
 
@@ -127,4 +143,5 @@ def laid(group: Members, sent: Sent, c: Mapping[str, float]) -> Rate:
         ramp_s=c["ramp_s"],
         ramp_half_s=c["ramp_half_s"],
         most_bytes=c["max_payload_bytes"],
+        loads=loads,
     )

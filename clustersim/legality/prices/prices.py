@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -55,9 +55,41 @@ class Prices:
 
     def of_template(self, template: PassTemplate) -> tuple[dict[int, list[Priced]], set[str]]:
         """Return, by cost class, what the operators of each do; and the names of those that tell nothing."""
-        tp, members = self.declared.plan.tp, template.members
         if not self._fits(template):
             return {}, {name for name, _, _ in template.symbols}
+        found: dict[int, list[Priced]] = {}
+        unknown: set[str] = set()
+        for node, priced, name, groups in self._alike(template):
+            if priced is None:
+                unknown.add(name)
+                continue
+            priced = replace(priced, groups=tuple(groups))
+            same = found.setdefault(int(template.instance_class[template.node_instance[node]]), [])
+            if all((one.work, one.s, one.groups) != (priced.work, priced.s, priced.groups) for one in same):
+                same.append(priced)
+        return found, unknown
+
+    def collectives(self, template: PassTemplate) -> tuple[list[tuple[Priced, Int64Array]], set[str]]:
+        """Return the collectives of a template on each group, with their nodes; and the names that tell nothing."""
+        if not self._fits(template):
+            return [], {name for name, _, _ in template.symbols}
+        found: list[tuple[Priced, Int64Array]] = []
+        unknown: set[str] = set()
+        for _, priced, name, groups in self._alike(template):
+            for group, nodes in groups.items():
+                if len(group) < 2:
+                    continue
+                if priced is None:
+                    unknown.add(name)
+                else:
+                    found.append((replace(priced, groups=(group,)), np.array(nodes, np.int64)))
+        return found, unknown
+
+    def _alike(
+        self, template: PassTemplate
+    ) -> Iterator[tuple[int, Priced | None, str, dict[tuple[int, ...], list[int]]]]:
+        """Yield nodes that do the same: the first one, what it does, its name, and nodes by group where they join."""
+        tp, members = self.declared.plan.tp, template.members
         first = np.array([one[0] for one in members], np.int64) // tp
         last = np.array([one[-1] for one in members], np.int64) // tp
         sizes = np.fromiter(map(len, members), np.int64)
@@ -76,25 +108,20 @@ class Prices:
             if names[symbol] == "kv_write"
         )
         cached = tuple(dict.fromkeys(cached))
-        found: dict[int, list[Priced]] = {}
-        unknown: set[str] = set()
-        groups: list[dict[tuple[int, ...], None]] = [{} for _ in at]
-        for node in np.flatnonzero(np.array([self._joins(op) for _, op, _ in template.symbols])[template.node_symbol]):
-            groups[of[node]][members[node]] = None
+        groups: list[dict[tuple[int, ...], list[int]]] = [{} for _ in at]
+        joins = np.array([self._joins(op) for _, op, _ in template.symbols])[template.node_symbol]
+        for node in np.flatnonzero(joins).tolist():
+            groups[of[node]].setdefault(members[node], []).append(node)
         for number, node in enumerate(at.tolist()):
             name, op, _ = template.symbols[int(template.node_symbol[node])]
             at_layer, s = int(template.node_layer[node]), (int(first[node]), int(last[node]))
             work = self.works.of(name, op, at_layer, s, cached)
             if work is None or work.op != op or (self._joins(op) and op not in WAYS):
-                unknown.add(name)
+                yield node, None, name, groups[number]
                 continue
             if half[node]:
                 work = work.of_half(int(half[node]))
-            priced = Priced(name=name, layer=at_layer, work=work, s=s[0], groups=tuple(groups[number]))
-            same = found.setdefault(int(cls[node]), [])
-            if all((one.work, one.s, one.groups) != (work, priced.s, priced.groups) for one in same):
-                same.append(priced)
-        return found, unknown
+            yield node, Priced(name=name, layer=at_layer, work=work, s=s[0], groups=()), name, groups[number]
 
     def _fits(self, template: PassTemplate) -> bool:
         """Return whether layers, operators and ranks are among those that there are."""
@@ -173,7 +200,7 @@ class Prices:
         by_replica = {
             replica: tuple(
                 dict.fromkeys(
-                    self.links.rates(one.work.op, self._devices(replica, stage, group)) for group in one.groups
+                    self.links.rates(one.work.op, self.devices(replica, stage, group)) for group in one.groups
                 )
             )
             for replica in np.flatnonzero(np.bincount(replicas)).tolist()
@@ -188,7 +215,8 @@ class Prices:
                 each[number][mine] = _ns(fastest(rates[min(number, len(rates) - 1)], payload[mine]) + launch)
         return each
 
-    def _devices(self, replica: int, stage: int, ranks: Iterable[int]) -> tuple[int, ...]:
+    def devices(self, replica: int, stage: int, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Return the devices of local ranks of a stage."""
         plan = self.declared.plan
         own = 0 if self.declared.together else replica - self.first_replica
         base = (own * plan.pp + stage) * plan.sp.degree * plan.tp

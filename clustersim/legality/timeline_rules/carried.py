@@ -1,18 +1,21 @@
 """RUN-2 and PP-2 of transfers: outputs of stages, hand-overs and swaps carry what they must, and take what that takes.
 
 What a transfer takes over its route is worked out anew (``declared.transfers``). Where nothing else can be on a link of
-its route it takes exactly that; elsewhere no less, and how much longer its share of the links makes it is not judged.
+its route it takes exactly that; elsewhere no less, and all together carry no more than the links can (``links``). How
+much longer its share of the links makes it is not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.declared.transfers import HAND_OVER, SWAP, BoolArray, Ways
+from clustersim.legality.declared.transfers import BoolArray, Ways
+from clustersim.legality.declared.users import HAND_OVER, SWAP
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.occupation import place_of
@@ -24,26 +27,59 @@ ROUNDED_NS: Final = 2
 TAKE: Final = "let a transfer take what its bytes take over its route"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfers:
+    """Transfers of one kind, a position in each array per transfer.
+
+    Parameters
+    ----------
+    ways : Ways
+    pair, carried, settled, start, end : int64 arrays
+        Position in ``ways``, bytes, when it was settled how links are, start and end.
+    where : callable
+        Position → where that is.
+    apart : bool array, optional
+        Which are under way when no other move of K/V is.
+    """
+
+    ways: Ways
+    pair: Int64Array
+    carried: Int64Array
+    settled: Int64Array
+    start: Int64Array
+    end: Int64Array
+    where: Callable[[int], str]
+    apart: BoolArray | None = None
+
+
 def outputs(reading: Reading) -> Finding:
     """RUN-2: the send of a stage's output takes what its bytes take over the route to the next stage."""
-    tables, passes, given = reading.history.folded, reading.passes, reading.given
-    carriage = given.carriage
-    if tables is None or passes is None or tables.stages == 1:
+    tables = reading.history.folded
+    if tables is None or reading.passes is None or tables.stages == 1:
         return NOTHING
-    if carriage is None:
+    if reading.given.carriage is None:
         return lacking("what sends take (no routes were declared)")
-    sends = reading.sends
-    assert sends is not None
+    return merged(*map(_timed, outputs_in(reading)))
+
+
+def outputs_in(reading: Reading) -> Iterator[Transfers]:
+    """Yield the outputs that stages of one pool sent on."""
+    passes, sends, given = reading.passes, reading.sends, reading.given
+    if passes is None or sends is None or given.carriage is None or given.pp == 1:
+        return
     known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
     known &= passes.stage < given.pp
     places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
     start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.carried))
     number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
-    return _timed(
-        carriage.sends(given.first_rank),
-        number * given.stage_ranks + ranks,
-        (carried, passes.start[places], start, end),
-        lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
+    yield Transfers(
+        ways=given.carriage.sends(given.first_rank),
+        pair=number * given.stage_ranks + ranks,
+        carried=carried,
+        settled=passes.start[places],
+        start=start,
+        end=end,
+        where=lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
     )
 
 
@@ -82,29 +118,37 @@ def moves_take(history: History) -> Finding:
         return NOTHING
     if carriage is None:
         return lacking("what moves of K/V take (no routes were declared)")
+    return merged(*map(_timed, moves_in(history)))
+
+
+def moves_in(history: History) -> Iterator[Transfers]:
+    """Yield hand-overs, and swaps."""
+    moves, carriage = history.moves, history.given.carriage
+    if moves is None or carriage is None:
+        return
     source, target = (moves[name].astype(np.int64) for name in ("from_rank", "to_rank"))
     ranks = carriage.ranks
     astray = (np.minimum(source, target) < HOST) | (np.maximum(source, target) >= ranks) | (source == target)
     swapped = (source == HOST) | (target == HOST)
-    findings = []
     for kind, mine in ((HAND_OVER, ~swapped & ~astray), (SWAP, swapped & ~astray)):
         rows = np.flatnonzero(mine)
         if not len(rows):
             continue
         keys, pair = np.unique((source[rows] + 1) * (ranks + 1) + target[rows] + 1, return_inverse=True)
         pairs = [(key // (ranks + 1) - 1, key % (ranks + 1) - 1) for key in keys.tolist()]
-        apart = _apart(history, rows)
         start, end, carried = (moves[name][rows].astype(np.int64) for name in ("start_ns", "end_ns", "bytes"))
-        findings.append(
-            _timed(
-                carriage.ways(kind, pairs), pair.reshape(-1), (carried, start, start, end),
-                lambda i, rows=rows: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                    f"request {moves['request'][rows[i]]}, rank {source[rows[i]]} to {target[rows[i]]}"
-                ),
-                apart,
-            )
-        )  # fmt: skip
-    return merged(*findings)
+        yield Transfers(
+            ways=carriage.ways(kind, pairs),
+            pair=pair.reshape(-1),
+            carried=carried,
+            settled=start,
+            start=start,
+            end=end,
+            where=lambda i, rows=rows: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                f"request {moves['request'][rows[i]]}, rank {source[rows[i]]} to {target[rows[i]]}"
+            ),
+            apart=_apart(history, rows),
+        )
 
 
 def _apart(history: History, rows: Int64Array) -> BoolArray | None:
@@ -120,22 +164,16 @@ def _apart(history: History, rows: Int64Array) -> BoolArray | None:
     return found
 
 
-def _timed(
-    ways: Ways,
-    pair: Int64Array,
-    told: tuple[Int64Array, ...],
-    where: Callable[[int], str],
-    apart: BoolArray | None = None,
-) -> Finding:
-    """Judge how long transfers take; ``told`` is bytes, when it was settled how links are, start and end of each."""
-    carried, settled, start, end = told
-    least, most = ways.bounds(pair, carried, (settled, start, end), apart)
-    took = end - start
+def _timed(some: Transfers) -> Finding:
+    """Judge how long transfers take."""
+    least, most = some.ways.bounds(some.pair, some.carried, (some.settled, some.start, some.end), some.apart)
+    took = some.end - some.start
     findings = [
         judged(
-            looked, broken, where,
+            looked, broken, some.where,
             lambda i, bound=bound, word=word: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                f"takes {took[i]:,} ns for {carried[i]:,} bytes, which take {bound[i]:,.0f} ns at {word} over its route"
+                f"takes {took[i]:,} ns for {some.carried[i]:,} bytes, which take {bound[i]:,.0f} ns at {word} over its "
+                "route"
             ),
             TAKE,
         )

@@ -6,6 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.sheet import COMPUTE, Sheet
 from clustersim.timeline.passes import Passes
@@ -30,7 +31,8 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
     """Return what spans cost at least and at most, collectives over links that are weak when their pass starts longer.
 
     How much longer is read between two payloads, the lower of both counts (or the higher), and a tenth is let go: the
-    algorithm may change between them.
+    algorithm may change between them. One that ends when its links are as they should be again, and may share these,
+    may take less.
     """
     if not sheet.given.weak_groups:
         return least, least
@@ -53,9 +55,20 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
             np.clip(np.searchsorted(cost, costs + by, side="right"), 1, len(cost) - 1) for by in (-1, 1)
         )  # costs are rounded to ns
         least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
+        least_longer = np.where(_as_settled(sheet, mine, until), least_longer, 0.0)
         found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)
         most[mine] = costs + np.ceil(1.1 * np.maximum(longer[at - 1], longer[to]) + 1).astype(np.int64)
     return found, most
+
+
+def _as_settled(sheet: Sheet, spans: Int64Array, until: int) -> BoolArray:
+    """Return which collectives take weak links as these were when their pass began, all the time."""
+    found: BoolArray = sheet.end[spans] <= until
+    carriage = sheet.given.carriage
+    for at in np.flatnonzero(~found).tolist():
+        place = int(sheet.replica[spans[at]]), int(sheet.stage[spans[at]])
+        found[at] = carriage is not None and carriage.alone(*place)
+    return found
 
 
 def as_slow_as_told(reading: Reading) -> Finding:

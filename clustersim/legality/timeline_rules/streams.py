@@ -1,9 +1,4 @@
-"""RUN-3: a stream runs one operator at a time, a stage one pass, a rank sends one output, and links have limits.
-
-The load of links is judged where flows were recorded. A replay of this program records when communications ran and
-not how many bytes were on which link, so of its histories this rule judges streams, stages and sends, and says that
-it did not see the load of links.
-"""
+"""RUN-3: a stream runs one operator at a time, a stage one pass, and a rank sends one output (links: ``links``)."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import numpy as np
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.failing import leaves_what_fails, works
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.timeline_rules.grouping import Groups
+from clustersim.legality.timeline_rules.links import of_flows
 from clustersim.legality.timeline_rules.occupation import place_of
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.routing import in_turn
@@ -44,13 +39,15 @@ def one_at_a_time(sheet: Sheet) -> Finding:
 def stages_and_links(reading: Reading) -> Finding:
     """RUN-3: a stage runs one pass at a time, a rank sends one output at a time, a link carries what it can."""
     history = reading.history
-    streams = NOTHING
+    streams = links = NOTHING
+    if history.folded is None or history.flows is not None:
+        links = of_flows(history.flows)
     if history.folded is None and history.spans is None:
         streams = lacking("streams (no spans were recorded)")
     failures = merged(
         _out_of_order(reading), cut_off(reading), leaves_what_fails(reading), works(reading), in_turn(reading)
     )
-    return merged(_stages(reading), _sends(reading), _links(reading), failures, streams)
+    return merged(_stages(reading), _sends(reading), links, failures, streams)
 
 
 def _out_of_order(reading: Reading) -> Finding:
@@ -177,43 +174,3 @@ def _of_what_failed(history: History) -> Iterator[Finding]:
             ),
             "stop transfers when what they leave or reach fails",
         )
-
-
-def _links(reading: Reading) -> Finding:
-    """The rates of the flows on a link add up to no more than its capacity.
-
-    A run's own record has no flows: of a collective it says when it began and ended, not how the bytes of its algorithm
-    fall on the links of its route, nor what share of each it had while others were there. From the two instants alone a
-    link that carried 101 % can't be told from a collective whose α was short, so that this is "not checkable" there.
-    What is checked of each is that it takes no less than it costs alone (RUN-2).
-    """
-    flows = reading.history.flows
-    if flows is None:
-        return lacking("the load of links (no flows were recorded)")
-    link, start, end = (flows[name].astype(np.int64) for name in ("link", "start_ns", "end_ns"))
-    rate, capacity = (np.asarray(flows[name], np.float64) for name in ("rate", "capacity"))
-    links = np.concatenate((link, link))
-    time = np.concatenate((start, end))
-    change = np.concatenate((rate, -rate))
-    order = np.lexsort((change > 0, time, links))
-    by_link = Groups(links[order])
-    broken = np.zeros(len(by_link), bool)
-    most, limit = np.zeros(len(by_link)), np.zeros(len(by_link))
-    since, until = np.zeros(len(by_link), np.int64), np.zeros(len(by_link), np.int64)
-    for number, low in enumerate(by_link.firsts.tolist()):
-        rows = order[low : low + int(by_link.counts[number])]
-        load = np.cumsum(change[rows])
-        limit[number] = capacity[rows[0] % len(link)]
-        broken[number] = load.max() > limit[number] * (1 + 1e-9)
-        peak = int(np.argmax(load))
-        most[number], since[number] = load[peak], time[rows[peak]]
-        until[number] = time[rows[min(peak + 1, len(rows) - 1)]]
-    return judged(
-        len(by_link),
-        broken,
-        lambda i: f"link {by_link.keys[i]}",
-        lambda i: (
-            f"carries {most[i]:,.10g} bytes/s from {since[i]:,} to {until[i]:,} ns; its capacity is {limit[i]:,.10g}"
-        ),
-        "share the link",
-    )

@@ -12,7 +12,8 @@ import pytest
 
 from clustersim.collective.algorithms import plan_collective
 from clustersim.legality.audit import check_history
-from clustersim.legality.declared.transfers import SEND, Carriage
+from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.declared.users import SEND
 from clustersim.legality.history import History
 from clustersim.replay import kv_moves, swaps
 from clustersim.replay.hand_overs import HandOvers
