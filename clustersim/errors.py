@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,17 @@ class BrokenLawError(ClustersimError):
 
 class StallError(BrokenLawError):
     """Nothing can happen any more although requests are unfinished; the message says who waits for whom."""
+
+
+def unreadable(error: ValueError | RecursionError) -> str:
+    """Say why JSON can't be read, in words that are not Python's."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return f"{error.msg[:1].lower()}{error.msg[1:]}" if isinstance(error, json.JSONDecodeError) else _digits(str(error))
+
+
+def _digits(text: str) -> str:
+    return "a number has thousands of digits" if "integer string conversion" in text else text
 
 
 _AXES: Final = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "sequence": "sp", "context": "sp"}

@@ -172,13 +172,13 @@ def recognised(keys: Collection[str], known: Collection[str]) -> bool:
     return any(key in known for key in keys)
 
 
-def _opened(path: Path, name: str, missing: str | None) -> BinaryIO:
+def _opened(path: Path, name: str, missing_words: str | None) -> BinaryIO:
     """Open a regular file; nothing is waited for."""
     try:
         _refuse_other(os.stat(path).st_mode, name)
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(Problem(file=name, message=missing or _missing(path))) from None
+        raise InputError(Problem(file=name, message=missing_words or missing(path))) from None
     except ValueError:  # a zero byte, or half of a pair of UTF-16
         raise InputError(Problem(file=ascii(name)[1:-1], message="no file can have such a name")) from None
     file = os.fdopen(number, "rb")
@@ -196,15 +196,16 @@ def _refuse_other(mode: int, name: str) -> None:
         raise InputError(Problem(file=name, message=f"is a {word}; expected a file"))
 
 
-def _missing(path: Path) -> str:
+def missing(path: Path, kind: str = "file") -> str:
+    """Say that there is no such file or folder, with the nearest name."""
     try:
         names = sorted(entry.name for entry in path.parent.iterdir())
     except OSError:
-        return f"no such file: the folder {str(path.parent)!r} does not exist"
+        return f"no such {kind}: the folder {str(path.parent)!r} does not exist"
     if path.name in names:
-        return "no such file: it is a link to nothing"
+        return f"no such {kind}: it is a link to nothing"
     guess = nearest(path.name, names)
-    return f"no such file; did you mean {guess!r}?" if guess else "no such file"
+    return f"no such {kind}; did you mean {guess!r}?" if guess else f"no such {kind}"
 
 
 def _too_large(size: int, most: int) -> str:

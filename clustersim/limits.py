@@ -9,6 +9,18 @@ from clustersim.errors import InputError, Problem
 from clustersim.units import format_bytes, format_seconds
 
 
+class Asked(float):
+    """A limit as a number, with what was written."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str) -> Asked:
+        """Keep the text beside the number."""
+        found = super().__new__(cls, value)
+        found.text = text
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The most that a command may take; infinite where nothing is said.
@@ -51,7 +63,13 @@ class Limits:
         if not above:
             return
         would = " and ".join(f"{form(value)} {word}" for _, value, _, form, word in above)
-        most = " and ".join(form(limit) for _, _, limit, form, _ in above)
+        most = " and ".join(_as_asked(limit, form(limit)) for _, _, limit, form, _ in above)
         allow = " ".join(f"{option} '{form(1.5 * value)}'" for option, value, _, form, _ in above)
         message = f"{what} would take roughly {would}, above the limit of {most}; {advice}, or allow it with {allow}"
         raise InputError(Problem(message=message))
+
+
+def _as_asked(limit: float, shown: str) -> str:
+    """Return a limit in our units and as it was written."""
+    text = limit.text if isinstance(limit, Asked) else shown
+    return shown if text.replace(" ", "") == shown.replace(" ", "") else f"{text} ({shown})"

@@ -68,7 +68,7 @@ def audit(
     else than the timeline. 2: something can't be read, can't be what a run wrote, or is not comparable. 3: not
     checkable, a rule that should look at the tables found nothing; what would make it checkable is told.
     """
-    if len(recorded) == 1 and recorded[0].is_dir():
+    if len(recorded) == 1 and (recorded[0].is_dir() or not _is_table(recorded[0])):
         if given:
             raise InputError(Problem(path="--given", message="a run directory says itself what it was made under"))
         verdict, compared = audit_run_directory(recorded[0], other, again, allow_code=allow_code or None)
@@ -87,6 +87,11 @@ def audit(
 
 NO_SAY: Final = "have no say in"
 """What is said of rules that neither looked at something nor should have."""
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a path is meant as a table: it is a file, or is called as one."""
+    return path.exists() or path.suffix.lower().startswith((".csv", ".par", ".tsv"))
 
 
 def _name(recorded: Sequence[Path]) -> str:

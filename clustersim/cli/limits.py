@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from clustersim.limits import Asked
 from clustersim.units import UnitError, parse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,7 +34,7 @@ def _quantity(dimension: str) -> Callable[[click.Context, click.Parameter, str |
             raise click.BadParameter(str(error), ctx, param) from None
         if not 0.0 < found < math.inf:
             raise click.BadParameter(f"found {value!r}; expected more than nothing", ctx, param)
-        return found
+        return Asked(found, value.strip())
 
     return read
 

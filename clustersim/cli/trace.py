@@ -58,10 +58,13 @@ def trace(
     if first is None and last is None and len(rows["start_ns"]):
         first, last = busy_window(rows, steps)
     window = (first or 0, run.timeline.end_ns + 1 if last is None else last)
+    over = f"the run ends at {run.timeline.end_ns / 1e9:.6g} s"
+    if begin is not None and window[0] > run.timeline.end_ns:
+        raise InputError(Problem(path="--from", message=f"the window starts at {begin}, but {over}"))
     if window[1] <= window[0]:
-        raise InputError(
-            Problem(path="--to", message=f"the window ends at {window[1]} ns, before it starts at {window[0]} ns")
-        )
+        starts = begin if begin is not None else f"{window[0] / 1e9:.6g} s"
+        option, ends = ("--to", f"the window ends at {end}") if end is not None else ("--from", over)
+        raise InputError(Problem(path=option, message=f"{ends}, not after it starts, at {starts}"))
     pieces = Window(timeline=run.timeline, start_ns=window[0], end_ns=window[1], ranks=chosen)
     if not pieces.num_spans:
         message = f"no span in this window; the run goes from 0 to {run.timeline.end_ns / 1e9:.6g} s"

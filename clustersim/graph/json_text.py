@@ -57,7 +57,7 @@ def parsed(text: str, file: str | None = None) -> Any:
             )
         ) from None  # fmt: skip
     except RecursionError:
-        raise InputError(Problem(file=file, message="nested too deeply for a graph")) from None
+        raise InputError(Problem(file=file, message="nested too deeply")) from None
     except _SuspectError:
         raise InputError(_suspects(text, file)) from None
 

@@ -15,6 +15,7 @@ from clustersim.interop.words import Word, commands
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _IMAGE: Final = re.compile(r"(.*/)?vllm-openai([:@].*)?")
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
+_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _NEGATIVE: Final = re.compile(r"-\d")
 
 
@@ -206,6 +207,10 @@ class _Arguments:
             self._problems.append(word.problem(f"takes no value; give {flag.name}, or --no-{flag.name[2:]}"))
         elif flag.takes in ("value", "values") and not values:
             self._problems.append(word.problem("needs a value, and has none"))
+        elif flag.is_number and not values[0].expands and _NUMBER.fullmatch(values[0].text) is None:
+            self._problems.append(
+                values[0].problem(f"{flag.name}: expected a number, but found {values[0].text!r:.60}")
+            )
         return Choice(flag=flag, word=word, values=tuple(values), on=on), at + 1 + len(following)
 
     def _flag(self, word: Word, name: str) -> tuple[Flag | None, bool]:

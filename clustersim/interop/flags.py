@@ -42,6 +42,28 @@ class Flag:
     words: str = ""
     neutral: tuple[str, ...] = ()
 
+    @property
+    def is_number(self) -> bool:
+        """Whether vLLM itself takes nothing but a number, though a simulation does not need it."""
+        return self.fate != "read" and self.name in NUMBERS.split()
+
+
+NUMBERS: Final = """
+    --api-server-count --cp-kv-cache-interleave-size --cpu-offload-gb --custom-output-len
+    --data-parallel-rpc-port --data-parallel-size-local --data-parallel-start-rank
+    --dcp-kv-cache-interleave-size --decode-context-parallel-size --distributed-timeout-seconds
+    --frequency-penalty --h11-max-header-count --h11-max-incomplete-event-size --hf-output-len
+    --kv-cache-metrics-sample --kv-offloading-size --logprobs --mamba-block-size --master-port --max-cpu-loras
+    --max-log-len --max-logprobs --max-long-partial-prefills --max-lora-rank --max-loras
+    --max-num-partial-prefills --max-parallel-loading-workers --min-p --mm-processor-cache-gb
+    --mm-shm-cache-max-object-size-mb --node-rank --num-scheduler-steps --num-warmups --offload-group-size
+    --offload-num-in-group --offload-prefetch-step --port --prefill-context-parallel-size --presence-penalty
+    --ramp-up-end-rps --ramp-up-start-rps --random-batch-size --ready-check-timeout-sec --renderer-num-workers
+    --repetition-penalty --seed --sharegpt-output-len --shutdown-timeout --sonnet-input-len --sonnet-output-len
+    --sonnet-prefix-len --spec-bench-output-len --ssl-cert-reqs --stream-interval --swap-space --temperature
+    --top-k --top-p --ubatch-size --video-pruning-rate
+    """
+"""Options of which vLLM takes numbers alone."""
 
 _SWITCHES: Final = """
     --aggregate-engine-logging --allow-credentials --allow-deprecated-quantization --async-scheduling

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clustersim.errors import InputError, Problem
@@ -76,8 +78,24 @@ def scenario_from_vllm(
     if problems:
         raise InputError(sorted(dict.fromkeys(problems), key=_place))
     text = draft.text(_head(server, driver, topology))
-    build_scenario(parse_yaml(text, "the scenario"))
+    try:
+        build_scenario(parse_yaml(text, "the scenario"))
+    except InputError as error:
+        commands = [command for command in (server, driver) if command is not None]
+        raise InputError(_of_option(problem, draft, commands) for problem in error.problems) from None
     return Translated(text=text, notes=tuple(draft.notes))
+
+
+def _of_option(problem: Problem, draft: Draft, commands: Sequence[Command]) -> Problem:
+    """Point at the option that a value is from: the scenario itself is written nowhere."""
+    path = problem.path
+    while path and path not in draft.entries:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    for name in re.findall(r"--[a-z][\w-]*", draft.entries[path].origin if path else ""):
+        for command in commands:
+            if name in command.choices:
+                return command.choices[name].place.problem(f"{name} becomes {problem.path}: {problem.message}")
+    return replace(problem, file=None, line=None, column=None)
 
 
 def _place(problem: Problem) -> tuple[str, int, int]:

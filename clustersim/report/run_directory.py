@@ -19,6 +19,7 @@ from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.inputs import missing
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.lanes import busiest, busy_ranks, busy_window
 from clustersim.report.layout import read_layout
@@ -256,9 +257,13 @@ def read_run(path: Path) -> RunDirectory:
     InputError
         When a file is missing, cannot be read, or can't be what a run wrote.
     """
-    missing = [name for name in FILES if not (path / name).is_file()]
-    if missing:
-        message = f"is no run directory: {', '.join(missing)} missing; expected what `clustersim run` wrote"
+    if not path.is_dir():
+        message = "is a file; expected a run directory" if path.exists() else missing(path, "run directory")
+        writes = "" if "did you mean" in message else "; `clustersim run` writes one"
+        raise InputError(Problem(file=str(path), message=f"{message}{writes}"))
+    lacks = [name for name in FILES if not (path / name).is_file()]
+    if lacks:
+        message = f"is no run directory: {', '.join(lacks)} missing; expected what `clustersim run` wrote"
         raise InputError(Problem(file=str(path), message=message))
     requests = read_columns(path / "requests.parquet", REQUEST_TYPES, MAY_LACK)
     odd = np.flatnonzero((requests["request"] < 0) | (requests["request"] >= _MOST_REQUESTS))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim.errors import nearest
 from clustersim.legality.history import FACTS, KINDS, STREAMS
 
 NONE: Final = ("slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns", "freed_ns")
@@ -92,7 +93,9 @@ def _rate(value: Any) -> float:
 
 def _expected(column: str, words: Sequence[str], value: Any) -> str:
     if words:
-        return f"found {_shown(value)}; expected one of {', '.join(words)}, or its number from 0"
+        guess = nearest(value, words) if isinstance(value, str) else None
+        hint = f" (did you mean {guess!r}?)" if guess else ""
+        return f"found {_shown(value)}{hint}; expected one of {', '.join(words)}, or its number from 0"
     lowest = -1 if column in NONE else 0
     return f"found {_shown(value)}; expected a whole number from {lowest} to {MOST.get(column, AMOUNTS) - 1}"
 

@@ -18,6 +18,7 @@ import numpy as np
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.run.foreign_cells import numbers, text_of
+from clustersim.units import plural
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": ("start_ns", "end_ns", "rank"),
@@ -149,10 +150,11 @@ def _csv(path: Path) -> tuple[dict[str, Any], list[int]]:
     except csv.Error as error:
         raise InputError(Problem(file=str(path), message=f"cannot be read as CSV: {error}")) from None
     head = [name.strip() for name in rows[0]] if rows else []
+    _refuse_other(path, head)
     _refuse_twins(path, head)
     for row, line in zip(rows[1:], lines[1:], strict=True):
         if len(row) != len(head):
-            message = f"found {len(row)} cells; expected {len(head)} cells, as in the first line"
+            message = f"found {plural(len(row), 'cell')}; expected {len(head)}, as in the first line"
             raise InputError(Problem(file=str(path), line=line, message=message))
     return {name: [row[place].strip() for row in rows[1:]] for place, name in enumerate(head)}, lines[1:]
 
@@ -161,12 +163,20 @@ def _parquet(path: Path) -> tuple[dict[str, Any], None]:
     import pyarrow as pa
 
     table = inputs.read_parquet(path)
+    _refuse_other(path, table.column_names)
     _refuse_twins(path, table.column_names)
     found: dict[str, Any] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         plain = pa.types.is_integer(column.type) and not column.null_count
         found[name] = column.to_numpy() if plain else column.to_pylist()
     return found, None
+
+
+def _refuse_other(path: Path, names: Sequence[str]) -> None:
+    """Refuse what is no table of ours, of which nothing is quoted."""
+    if not inputs.recognised(names, {column for needed in NEEDED.values() for column in needed}):
+        message = "is no table: it has none of the columns of spans, facts, steps and the others that audit reads"
+        raise InputError(Problem(file=str(path), message=message))
 
 
 def _refuse_twins(path: Path, names: Sequence[str]) -> None:
@@ -180,9 +190,6 @@ def _table_of(path: Path, found: list[str]) -> str:
     name = next((name for name, needed in NEEDED.items() if set(needed) <= set(found)), None)
     if "first_step" in found or (name == "steps" and "count" in found):
         message = "has rows for several steps, as the files of a run of clustersim have; audit its run directory"
-        raise InputError(Problem(file=str(path), message=message))
-    if name is None and not inputs.recognised(found, {column for needed in NEEDED.values() for column in needed}):
-        message = "is no table: it has none of the columns of spans, facts, steps and the others that audit reads"
         raise InputError(Problem(file=str(path), message=message))
     if name is None:
         message = f"columns {', '.join(found) or '(none)'} are those of no table; expected all of " + " or ".join(

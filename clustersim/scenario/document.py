@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
+from clustersim.graph.json_text import parsed
 from clustersim.inputs import resolved
 from clustersim.scenario.tree import Node, compose
 
@@ -146,21 +146,12 @@ def parse_json(text: str, file: str) -> Document:
     JSON is YAML in nearly every case: the marks come from there, and are absent in the few others.
     """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(Problem(message=f"key {twice!r} is here twice", file=file))
-        return found
-
     try:
-        data = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
-        raise InputError(Problem(message=message, file=file, line=error.lineno, column=error.colno)) from None
-    except RecursionError:
-        raise InputError(Problem(message="not readable: nested too deeply", file=file)) from None
+        data = parsed(text.removeprefix("\ufeff"), file)
+    except InputError as error:
+        plain = [problem.message.replace("no JSON: ", "not valid JSON: ") for problem in error.problems]
+        told = zip(error.problems, plain, strict=True)
+        raise InputError(replace(problem, message=message, quotes=True) for problem, message in told) from None
     try:
         placed = parse_yaml(text, file)
     except InputError:
@@ -217,5 +208,5 @@ def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
 
 def _unquoted(problem: Problem, kind: str) -> Problem:
     """Say that a file can't be read, and nothing of what is in it."""
-    plain = problem.message.startswith("not valid")  # the words of the parser
+    plain = problem.message.startswith(("not valid", "nested"))  # the words of the parser
     return replace(problem, message=problem.message if plain else f"not readable as a {kind}", quotes=False)

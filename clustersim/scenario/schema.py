@@ -25,6 +25,7 @@ from clustersim.scenario.fields import (
     refuse,
     short_for,
 )
+from clustersim.scenario.scalars import kind_of
 from clustersim.scenario.workload_schema import WorkloadPart
 from clustersim.units import parse
 
@@ -97,8 +98,12 @@ def _expert_placement(value: object) -> object:
     if value in ("contiguous", "strided"):
         return value
     ranks = value if isinstance(value, list) else [None]
-    if not ranks or not all(type(rank) is int and 0 <= rank <= MOST for rank in ranks):
+    if not isinstance(value, list) or not ranks:
         raise refuse("contiguous, strided, or a list with the EP rank of each expert", value)
+    odd = next((at for at, rank in enumerate(ranks) if type(rank) is not int or not 0 <= rank <= MOST), None)
+    if odd is not None:
+        found = f"{ranks[odd]:.6g}" if type(ranks[odd]) in (int, float) else kind_of(ranks[odd])
+        raise ValueError(f"expected the EP rank of expert {odd}, a whole number from 0, but found {found}")
     return value
 
 

@@ -126,7 +126,7 @@ class CustomScheduler(Scheduler):
         choice = self.user.asked(lambda: _plain(decided))
         if choice is None:
             expected = "expected Choice(tokens={request: tokens}, preempt=(request, …)), requests as whole numbers"
-            self._refuse(now, f"decided {told(decided)}; {expected}")
+            raise self.user.wrong_answer(now, f"decided {told(decided)}; {expected}")
         fault = next(self._faults(choice), None)
         if fault is not None:
             self._refuse(now, fault)

@@ -172,6 +172,8 @@ class CustomRouter:
         ------
         IllegalDecisionError
             When that is no replica that can take the request.
+        InputError
+            When it is no number.
         """
         view = RouterView(
             now_ns=now,
@@ -183,18 +185,22 @@ class CustomRouter:
         chosen = self.user.asked(lambda: self.router.route(view))
         known = [load.index for load in loads]
         if not isinstance(chosen, int) or isinstance(chosen, bool):
-            self._refuse(now, request.request, chosen, known)
+            message = f"sends request {request.request} to {shown(chosen)}; expected the number of a replica, one of "
+            raise self.user.wrong_answer(now, message + _listed(known))
         number = int.__int__(chosen)  # a subclass may compare as it likes; what counts is its value
         if number not in known:
             self._refuse(now, request.request, number, known)
         return number
 
     def _refuse(self, now: int, request: int, chosen: object, known: list[int]) -> NoReturn:
-        names = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
         raise IllegalDecisionError(
             f"{self.user} at {now / 1e6:.6f} ms: DP-2: request {request} goes to replica {shown(chosen)}; "
-            f"expected one of {names}"
+            f"expected one of {_listed(known)}"
         )
+
+
+def _listed(known: list[int]) -> str:
+    return ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
 
 
 _BY_LOAD: Final[dict[RouterName, Callable[[Load], int]]] = {

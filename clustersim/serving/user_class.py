@@ -140,6 +140,11 @@ class UserClass:
         except BaseException as error:
             raise self._problem(f"{self.name}.{method or self.method} raised", error) from error
 
+    def wrong_answer(self, now: int, message: str) -> InputError:
+        """Return the error for an answer of another type than was asked for."""
+        when = f"{self.name}.{self.method} at {now / 1e6:.6f} ms"
+        return InputError(Problem(file=self.path, message=f"{when}: {message}"))
+
     def _problem(self, what: str, error: BaseException) -> InputError:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
         told = next(line for line in traceback.format_exception_only(error) if not line.startswith(" ")).strip()

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from clustersim import inputs
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError, Problem, unreadable
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS
 from clustersim.graph.template import PassTemplate, template_from
 from clustersim.timeline.layout import Layout, PoolShape
@@ -50,8 +50,9 @@ def read_object(path: Path, types: Mapping[str, type]) -> dict[str, Any]:
     try:
         found = json.loads(inputs.read_text(path, most=inputs.RECORD_BYTES))
     except (ValueError, RecursionError) as error:
-        message = f"cannot be read as JSON ({error}); expected what `clustersim run` wrote"
-        raise InputError(Problem(file=str(path), message=message)) from None
+        place = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
+        message = f"cannot be read as JSON ({unreadable(error)}); expected what `clustersim run` wrote"
+        raise InputError(Problem(file=str(path), line=place[0], column=place[1], message=message)) from None
     if not isinstance(found, dict):
         raise InputError(Problem(file=str(path), message=f"found {shown(found)}; expected an object"))
     wrong = [

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_MS
-from clustersim.errors import Problem, nearest
+from clustersim.errors import Problem, nearest, unreadable
 from clustersim.workload.cells import exact_ns
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 from clustersim.workload.prefix_hashes import hash_rows
@@ -115,12 +115,21 @@ def _record(line: str) -> tuple[dict[str, Any] | None, list[Complaint]]:
     if not line.strip():
         return None, [("", "empty line; expected a JSON object")]
     try:
-        record = json.loads(line, parse_float=_decimal)
+        record = json.loads(line, parse_float=_decimal, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        return None, [("", f"cannot be read as JSON: {error}; expected an object")]
+        place = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        return None, [("", f"cannot be read as JSON: {unreadable(error)}{place}; expected an object")]
     if not isinstance(record, dict):
         return None, [("", f"found {shorten(line.strip())}; expected a JSON object")]
     return record, []
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.60} is there twice")
+    return found
 
 
 def _decimal(text: str) -> Decimal:

@@ -261,8 +261,11 @@ def test_audit_of_tables_that_no_rule_can_use_is_not_checkable(tmp_path: Path) -
     [
         (("when,who", "0,1"), "is no table: it has none of the columns"),
         (("start_ns,end_ns,rank", "0,ten,0"), "end_ns: found 'ten'; expected a whole number"),
-        (("time_ns,kind,request", "0,vanished,0"), "kind: found 'vanished'; expected one of arrived, rejected"),
-        (("start_ns,end_ns,rank", "0,10"), ":2: found 2 cells; expected 3 cells"),
+        (
+            ("time_ns,kind,request", "0,vanished,0"),
+            "kind: found 'vanished' (did you mean 'finished'?); expected one of arrived, rejected",
+        ),
+        (("start_ns,end_ns,rank", "0,10"), ":2: found 2 cells; expected 3, as in"),
         (("start_ns,end_ns,rank", "10,0,0"), ":2: end_ns: found 0, which is before start_ns 10"),
         (("start_ns,end_ns,rank", "0,10,-1"), ":2: rank: found '-1'; expected a whole number"),
     ],

@@ -50,12 +50,26 @@ def test_a_window_may_be_longer_than_the_run(run_dir: Path, tmp_path: Path) -> N
         (("--ranks", "0-"), "--ranks: '0-' is no rank"),
         (("--ranks", ""), "--ranks: '' is no rank"),
         (("--from", "2"), "--from: '2' has no unit"),
-        (("--from", "1e300 h"), "before it starts"),
+        (("--from", "1e300 h"), "--from: the window starts at 1e300 h, but the run ends at "),
+        (("--from", "2 us", "--to", "1 us"), "--to: the window ends at 1 us, not after it starts, at 2 us"),
     ],
 )
 def test_a_window_that_makes_no_sense(run_dir: Path, options: tuple[str, ...], message: str) -> None:
     result = invoke("trace", run_dir, *options)
     assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize("command", ["audit", "trace", "dashboard"])
+def test_a_run_directory_that_is_not_there_is_told_alike_with_the_nearest(run_dir: Path, command: str) -> None:
+    for name, message in (("aa", "no such run directory; did you mean 'a'?"), ("zzz", "no such run directory")):
+        result = invoke(command, run_dir.parent / name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"{run_dir.parent / name}: {message}")
+
+
+def test_a_limit_is_told_as_it_was_written_and_in_our_units(run_dir: Path) -> None:
+    result = invoke("trace", run_dir, "--max-size", "1kB")
+    assert (result.exit_code, "above the limit of 1kB (1000 B)" in result.stderr) == (2, True), result.output
 
 
 @pytest.mark.parametrize(("command", "suffix"), [("trace", "json"), ("dashboard", "html")])

@@ -273,7 +273,7 @@ TEXTS: tuple[tuple[str, str], ...] = (
         "g:1:81: nodes[0].n: expected a whole number of at least 0 and at most 1,099,511,627,776",
     ),
     ('{"format": 1,\n "nodes": [NODE}],\n "edges": [{"source": 0,\n  "target": 7}]}', "g:4:13: edges[0].target: exp"),
-    ("[" * 100_000, "g: nested too deeply for a graph"),
+    ("[" * 100_000, "g: nested too deeply"),
     ('{"format": 1,\n "nodes": [}', "g:2:12: no JSON: Expecting value"),
 )
 

@@ -113,7 +113,7 @@ def test_long_cell_is_shortened(problems):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", "t:2: cannot be read as JSON: Expecting property name enclosed in double quotes"),
+        ("{", "t:2: cannot be read as JSON: expecting property name enclosed in double quotes"),
         ("[" * 100_000, "t:2: cannot be read as JSON: "),
         (
             '{"x": 1e9999999999999999999}',

@@ -67,9 +67,6 @@ def test_a_users_scheduler_decides_every_step(tmp_path, mode):
         ("Choice(preempt=(1,))", "KV-7: request 1 is preempted, but is not running"),
         ("Choice(preempt=(0, 0))", "KV-7: request 0 is preempted twice"),
         ("Choice(tokens={0: 1}, preempt=(0,))", "KV-2: request 0 is preempted and computed in one decision"),
-        ("None", "decided None; expected Choice"),
-        ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5); expected Choice"),
-        ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],)); expected Choice"),
         ("Choice(tokens={0: 10**5000})", "PH-2: <int that can't be shown> tokens of request 0"),
     ],
 )
@@ -78,6 +75,30 @@ def test_an_illegal_decision_is_refused_with_its_rule(tmp_path, expression, mess
         answer(tmp_path, expression, max_batch_tokens=8)
     assert str(caught.value).startswith("mine.py:Mine at 0.0")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("None", "decided None; expected Choice"),
+        ("3", "decided 3; expected Choice"),
+        ("Choice(preempt=5)", "decided Choice(tokens={}, preempt=5); expected Choice"),
+        ("Choice(preempt=([1],))", "decided Choice(tokens={}, preempt=([1],)); expected Choice"),
+    ],
+)
+def test_an_answer_of_another_type_is_a_mistake_of_the_file(tmp_path, expression, message):
+    with pytest.raises(InputError) as caught:
+        answer(tmp_path, expression, max_batch_tokens=8)
+    (problem,) = caught.value.problems
+    assert problem.file.endswith("mine.py")
+    assert problem.message.startswith("Mine.decide at 0.0")
+    assert message in problem.message
+
+
+def test_a_route_that_is_no_number_is_a_mistake_of_the_file(tmp_path):
+    router = user(tmp_path, "    def route(self, view):\n        return 'x'\n", method="route")
+    with pytest.raises(InputError, match=r"mine\.py: Mine\.route at .* ms: sends request 0 to 'x'; expected"):
+        replay(deployment([(0, 5, 2)], plan=ParallelPlan(dp=2), router=router))
 
 
 def test_more_sequences_than_fit_are_refused(tmp_path):

@@ -42,8 +42,8 @@ def _cut_faults(deployment: Deployment) -> Iterator[Fault]:
     if len(plan.stages) != plan.pp - 1:
         yield Fault(
             where="plan.stages.cuts",
-            message=f"{counted(len(plan.stages), 'cut')} make {counted(len(plan.stages) + 1, 'stage')}, "
-            f"but plan.pp is {plan.pp}",
+            message=f"{counted(len(plan.stages), 'cut')} {'makes' if len(plan.stages) == 1 else 'make'} "
+            f"{counted(len(plan.stages) + 1, 'stage')}, but plan.pp is {plan.pp}",
             advice="use as many cuts as stages, less one",
             repairs=lambda: _cut_repairs(deployment),
         )

@@ -12,7 +12,8 @@ SEQUENCE: Final = (
         levels=("P", "G"),
         statement=(
             "The segments of a sequence are disjoint and cover its prompt, contiguous or in a declared "
-            "logical order: zigzag, or striped (token i of a chunk on rank i mod sp)."
+            "logical order: zigzag, or striped (token i of a chunk on rank i mod sp). A plan with sp > 1 declares "
+            "that order, and the scheme by which its ranks then expose K/V."
         ),
         why="A token in no segment is never computed, one in two is computed twice.",
         source="sequence_parallelism.md: Definition",

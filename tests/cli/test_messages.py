@@ -1,0 +1,112 @@
+"""Messages name the item, the option or the file of the mistake, in words of their reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+
+SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("[0,1e20,-1]", "expected the EP rank of expert 1, a whole number from 0, but found 1e+20"),
+        ("[0,0,-1]", "expert 2, a whole number from 0, but found -1"),
+        ("[0,a]", "expert 1, a whole number from 0, but found "),
+        ("packd", "expected contiguous, strided, or a list with the EP rank of each expert"),
+    ],
+)
+def test_a_list_of_expert_ranks_names_the_item(override: str, message: str) -> None:
+    result = invoke("check", "mixtral-ep", "--set", f"plan.ep.placement={override}")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+def test_one_cut_makes_two_stages() -> None:
+    result = invoke("check", "quickstart", "--set", "plan={pp: 3, tp: 4, stages: {cuts: [40]}}")
+    assert "plan.stages.cuts: 1 cut makes 2 stages, but plan.pp is 3" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--port abc", "command:1:52: abc: --port: expected a number, but found 'abc'"),
+        ("--seed=foo", "--seed: expected a number, but found 'foo'"),
+        ("--swap-space x", "--swap-space: expected a number, but found 'x'"),
+        ("--port 8000 --seed -1 --swap-space .5", ""),
+        ("--port $PORT", ""),
+    ],
+)
+def test_values_of_options_that_are_left_out_are_checked_all_the_same(options: str, message: str) -> None:
+    result = invoke("from-vllm", f"{SERVE} {options}")
+    assert (result.exit_code, message in result.stderr) == (2 if message else 0, True), result.output
+
+
+@pytest.mark.parametrize("burstiness", ["1e-300", "1e300"])
+def test_a_value_that_the_scenario_refuses_is_placed_at_its_option(here: Path, burstiness: str) -> None:
+    bench = f"vllm bench serve --request-rate 8 --burstiness {burstiness}"
+    result = invoke("from-vllm", SERVE, "--bench", bench, "--out", "v.yaml")
+    assert (result.exit_code, (here / "v.yaml").exists()) == (2, False)
+    assert result.stderr.startswith(f"--bench:1:{bench.index(burstiness) + 1}: {burstiness}: --burstiness becomes ")
+    assert "the scenario" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"hidden_size": ' + "9" * 5000 + "}", "m.json:1:17: hidden_size: expected a number of usual size"),
+        ('{"hidden_size": 1e99999}', "m.json:1:17: hidden_size: expected a number of usual size"),
+        ('{"hidden_size": 8,\n "hidden_size": 9}', "m.json:2:2: hidden_size: the key is there twice"),
+        ('{"a":' * 30_000, "m.json: nested too deeply"),
+    ],
+)
+def test_absurd_json_is_told_in_words_that_are_not_pythons(here: Path, text: str, message: str) -> None:
+    (here / "m.json").write_text(text, encoding="utf-8")
+    result = invoke("models", "m.json")
+    assert (result.exit_code, result.stderr.startswith(message)) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('"timestamp": 0, "timestamp": 5', "m.jsonl:1: cannot be read as JSON: the key 'timestamp' is there twice"),
+        ('"timestamp": ' + "9" * 5000, "m.jsonl:1: cannot be read as JSON: a number has thousands of digits"),
+        ('"timestamp": ' + "[" * 100_000, "m.jsonl:1: cannot be read as JSON: nested too deeply"),
+    ],
+)
+def test_a_line_of_a_trace_says_each_thing_once(here: Path, line: str, message: str) -> None:
+    text = f'{{{line}, "input_length": 10, "output_length": 5, "hash_ids": []}}\n'
+    (here / "m.jsonl").write_text(text, encoding="utf-8")
+    trace = "workload={trace: {path: m.jsonl, format: mooncake}}"
+    result = invoke("run", "quickstart", "--set", trace, "--set", "expect={}")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+def test_a_word_of_a_table_leads_to_the_nearest(here: Path) -> None:
+    (here / "f.csv").write_text("request,time_ns,kind\n0,0,arive\n", encoding="utf-8")
+    assert "kind: found 'arive' (did you mean 'arrived'?); expected one of" in invoke("audit", "f.csv").stderr
+
+
+def test_a_file_that_is_no_table_is_not_quoted(here: Path) -> None:
+    (here / "secret").write_text("root:x\na,b,c\n", encoding="utf-8")
+    result = invoke("audit", "secret")
+    assert (result.exit_code, "is no table" in result.stderr, "a,b" in result.stderr) == (2, True, False)
+
+
+def test_a_fix_cites_a_rule_that_speaks_of_what_it_declares() -> None:
+    result = invoke("rules", "SP-1")
+    assert "the scheme by which its ranks then expose K/V" in " ".join(result.stdout.split())
