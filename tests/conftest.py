@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and in how many processes they run.
+"""Fixtures of all tests, in how many processes they run, and how much of what is random they try.
 
 The option that rewrites regression goldens is that of ``clustersim.pytest_plugin``.
 """
@@ -6,12 +6,30 @@ The option that rewrites regression goldens is that of ``clustersim.pytest_plugi
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from clustersim.replay.replay import ReplayInput, ReplayResult
 from tests.audit import replayed
+from tests.effort import set_factor
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say what is tried at night."""
+    told = (
+        "try N times as much of what is drawn at random (20 where N is left out), and all of what a sample stands for"
+    )
+    parser.getgroup("clustersim").addoption("--long", nargs="?", type=int, default=1, const=20, metavar="N", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the number of examples before any module of tests is loaded; compile modules once for all processes."""
+    set_factor(config.getoption("--long"))
+    if sys.dont_write_bytecode and hasattr(config, "cache"):  # not beside the sources, where nobody wants it
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
 @pytest.fixture

@@ -29,10 +29,16 @@ from clustersim.scenario import load
 from clustersim.scenario.schema import POOLS, ScenarioPart
 from clustersim.timeline.spans import SPAN_COLUMNS
 from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
+from tests.effort import is_long
 
 DOCUMENTS: Final = ("README.md", "CONTRIBUTING.md")
 STATUS: Final = {("check", "illegal-five-ways"): 1}
 """Commands that end with another status than 0."""
+FEWER: Final = {
+    "azure-hour-fleet": ("--set", "workload.requests=2000", "--set", "expect={legal: true}"),
+    "tp-on-one-node": ("--set", "workload.trace.requests=2000"),
+}
+"""Scenarios that are shown with so many requests that all of them are only simulated at night."""
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -45,7 +51,10 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple
     before = Path.cwd()
     os.chdir(folder)
     try:
-        return folder, {tuple(words): CliRunner().invoke(main, words) for words in commands("README.md")}
+        return folder, {
+            tuple(words): CliRunner().invoke(main, [*words, *(() if is_long() else FEWER.get("".join(words[1:2]), ()))])
+            for words in commands("README.md")
+        }
     finally:
         os.chdir(before)
 
@@ -96,7 +105,7 @@ def test_readme_code_runs(tmp_path: Path) -> None:
 def test_tests_that_the_readme_shows_pass(tmp_path: Path) -> None:
     write_files("README.md", tmp_path)
     run = [sys.executable, "-m", "pytest", "-q", "-p", "clustersim.pytest_plugin", "test_chat.py"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     for update in (["--update-golden"], []):
         done = subprocess.run([*run, *update], capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 0, done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.cli import main
@@ -20,6 +20,7 @@ from clustersim.legality.check_graph import GRAPH_CHECKS
 from clustersim.run.foreign_graph import check_foreign
 from clustersim.run.graph_legality import check_scenario_steps
 from clustersim.scenario.load import load
+from tests.effort import examples
 
 Document = dict[str, Any]
 
@@ -223,7 +224,7 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     assert (refused.exit_code, "no values to change" in refused.stderr) == (2, True)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@examples(50, sieved=True)
 @given(st.randoms(use_true_random=True))
 def test_a_damaged_graph_is_judged_or_refused(
     documents: Callable[[str, str], Document], tmp_path_factory: pytest.TempPathFactory, random: Any

@@ -1,6 +1,6 @@
 """Whatever a stranger writes: exit status 0 to 3, no traceback, soon and in little memory.
 
-``CLUSTERSIM_FUZZ=2000 pytest tests/fuzz`` calls more commands, ``CLUSTERSIM_FUZZ_SEED=7`` others; a failure names its
+``pytest tests/fuzz --long`` calls more commands, ``CLUSTERSIM_FUZZ_SEED=7`` others; a failure names its
 seed and number.
 """
 
@@ -15,10 +15,11 @@ import yaml
 from click.testing import CliRunner
 
 from clustersim.cli import main
+from tests.effort import times
 from tests.fuzz.bounds import faults_of
 from tests.fuzz.cases import SMALL, cases
 
-COUNT: Final = int(os.environ.get("CLUSTERSIM_FUZZ", "150"))
+COUNT: Final = times(60)
 SEED: Final = int(os.environ.get("CLUSTERSIM_FUZZ_SEED", "1"))
 
 

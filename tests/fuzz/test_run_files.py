@@ -1,13 +1,11 @@
 """Every field of every file of a run directory, broken: ``audit``, ``dashboard`` and ``trace`` of it end well.
 
-``CLUSTERSIM_FUZZ_FILES=20000 pytest tests/fuzz/test_run_files.py`` tries as many breaches (the suite one of each column
-and 30 of each JSON file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
+``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 30 of each JSON file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from pathlib import Path
@@ -17,11 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from clustersim.cli import main
+from tests.effort import is_long, times
 from tests.fuzz.bounds import faults_of
 from tests.fuzz.run_files import Breach, breaches
 from tests.fuzz.test_fuzz import SEED, run
 
-COUNT: Final = int(os.environ.get("CLUSTERSIM_FUZZ_FILES", "0"))
+COUNT: Final = times(1000) if is_long() else 0
 COMMANDS: Final = ("audit", "dashboard", "trace")
 __all__ = ["run"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.catalog import names, path_of
 from clustersim.cluster import device_from
 from clustersim.cost import MeasuredPoints, Precision, RooflineCost, TableCost
+from tests.effort import examples
 
 HEADS = {"heads": 16.0, "kv_heads": 4.0, "qk_dim": 128.0, "v_dim": 128.0}
 LATENT = {"heads": 16.0, "kv_heads": 1.0, "qk_dim": 576.0, "v_dim": 512.0, "shared_kv": 1.0}
@@ -72,7 +73,7 @@ def test_one_element_and_a_thousand_give_the_same_bits(op, model):
 
 
 @pytest.mark.parametrize("op", SHAPES)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(data=st.data())
 def test_more_never_costs_less(op, data):
     shape = draw(data, op, 3)
@@ -83,7 +84,7 @@ def test_more_never_costs_less(op, data):
         assert np.all(model.seconds(op, {**more, **fixed}) >= model.seconds(op, {**shape, **fixed}))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(batch=st.integers(0, 1024), keys=st.integers(0, 10**7), more=st.integers(0, 10**5))
 def test_more_keys_of_a_shared_latent_never_cost_less(batch, keys, more):
     shape = {"batch": float(batch), "keys": np.array([keys, keys + more], dtype=np.float64), **LATENT}
@@ -93,7 +94,7 @@ def test_more_keys_of_a_shared_latent_never_cost_less(batch, keys, more):
 
 
 @pytest.mark.parametrize("op", SHAPES)
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(data=st.data())
 def test_every_duration_is_finite_and_not_negative(op, data):
     shape = draw(data, op, 3) | FIXED.get(op, {})

@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.clock import FloatArray
@@ -43,8 +43,6 @@ from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_cuts
 from tests.laws.graph_cases import CONFIGS, PRECISION, Case, cases, model_of
-
-few = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def graph_of(case: Case) -> StepGraph:
@@ -102,13 +100,11 @@ def expanded_keys(case: Case) -> int:
     return total
 
 
-@few
 @given(cases())
 def test_flops_over_all_ranks_are_those_of_the_model(case: Case) -> None:
     assert flops_by_module(case) == pytest.approx(expected_flops(case), rel=1e-12)
 
 
-@few
 @given(cases())
 def test_ranks_together_write_each_key_and_value_once(case: Case) -> None:
     graph = graph_of(case)
@@ -139,7 +135,6 @@ def components(graph: StepGraph) -> int:
     return sum(parent[node] == node for node in range(len(graph)))
 
 
-@few
 @given(cases())
 def test_graphs_are_connected_and_every_edge_points_forward(case: Case) -> None:
     graph = graph_of(case)
@@ -153,7 +148,6 @@ def test_graphs_are_connected_and_every_edge_points_forward(case: Case) -> None:
     assert components(graph) == (case.plan.sp.degree if alone else 1)
 
 
-@few
 @given(cases())
 def test_no_two_edges_are_the_same(case: Case) -> None:
     graph = graph_of(case)
@@ -161,7 +155,6 @@ def test_no_two_edges_are_the_same(case: Case) -> None:
     assert np.unique(edges, axis=1).shape == edges.shape
 
 
-@few
 @given(cases())
 def test_a_stream_of_a_rank_runs_its_layers_in_order(case: Case) -> None:
     graph = graph_of(case)
@@ -198,7 +191,6 @@ def contracted(graph: StepGraph) -> tuple[Counter[tuple[int, str]], set[tuple[ob
     return names, edges  # type: ignore[return-value]
 
 
-@few
 @given(cases(primitives="t"))
 def test_contracting_tp_groups_leaves_the_graph_of_one_device(case: Case) -> None:
     """Rule TP-8."""
@@ -221,7 +213,6 @@ def test_every_pass_is_the_identity_at_degree_one(name: str, kind: StepKind) -> 
     assert blueprint_of(model, plan, PRECISION, kind) == blueprint
 
 
-@few
 @given(cases(primitives="tp"))
 def test_cuts_fall_where_the_plan_says_and_carry_tokens_times_hidden(case: Case) -> None:
     blueprint = case.blueprint
@@ -242,7 +233,6 @@ def test_cuts_fall_where_the_plan_says_and_carry_tokens_times_hidden(case: Case)
     ]
 
 
-@few
 @given(cases(primitives="tsep"))
 def test_sends_meet_receives_of_the_same_coordinates(case: Case) -> None:
     graph = graph_of(case)
@@ -258,7 +248,6 @@ def test_sends_meet_receives_of_the_same_coordinates(case: Case) -> None:
     assert met == Counter((rank, rank + case.plan.stage_ranks) for rank in ranks)
 
 
-@few
 @given(cases(primitives="tse", models=("moe", "shared", "windows", "latent")))
 def test_dispatch_and_combine_bracket_the_experts(case: Case) -> None:
     for unit in case.blueprint.stages[0]:
@@ -279,7 +268,6 @@ def test_dispatch_and_combine_bracket_the_experts(case: Case) -> None:
         assert all(place[one] < place[next_] for one, next_ in pairwise(order))
 
 
-@few
 @given(cases(primitives="tse", models=("moe", "shared", "windows", "latent")))
 def test_experts_get_every_token_top_k_times(case: Case) -> None:
     graph = graph_of(case)
@@ -296,7 +284,6 @@ def test_experts_get_every_token_top_k_times(case: Case) -> None:
         assert found == pytest.approx(tokens * moe.top_k * case.plan.expert_tp)
 
 
-@few
 @given(cases(primitives="tsep", kinds=("decode",)))
 def test_decode_carries_no_sequence_partition(case: Case) -> None:
     for stage in case.blueprint.stages:
@@ -307,7 +294,6 @@ def test_decode_carries_no_sequence_partition(case: Case) -> None:
                 assert node.op != "attention_prefill"
 
 
-@few
 @given(cases(primitives="tsep", kinds=("decode", "mixed")))
 def test_idle_ranks_do_no_decode_work_but_that_of_experts(case: Case) -> None:
     if case.plan.sp.decode != "idle":
@@ -323,7 +309,6 @@ def test_idle_ranks_do_no_decode_work_but_that_of_experts(case: Case) -> None:
             assert not busy or node.op != "attention_decode"
 
 
-@few
 @given(cases(primitives="tsp", kinds=("prefill", "mixed")))
 def test_cached_tokens_move_before_the_boundary(case: Case) -> None:
     """Rule SP-8: on every rank the boundary comes after what moves K/V to where decode reads it."""
@@ -343,7 +328,6 @@ def test_cached_tokens_move_before_the_boundary(case: Case) -> None:
         assert ranks == set(graph.ranks_of(move))
 
 
-@few
 @given(cases(primitives="s", models=("llama", "windows"), kinds=("prefill", "mixed")))
 def test_features_of_sp_ranks_add_up(case: Case) -> None:
     sp = case.plan.sp
@@ -375,7 +359,6 @@ def together(batch: StepBatch) -> StepBatch:
     )
 
 
-@few
 @given(cases(primitives="s", models=("llama",), kinds=("prefill", "mixed")))
 def test_logits_are_computed_where_the_last_token_is(case: Case) -> None:
     sp = case.plan.sp
@@ -393,21 +376,18 @@ def group_number(op: str, members: tuple[int, ...]) -> int:
     return len(members)
 
 
-@few
 @given(cases(primitives="tsep"), st.randoms(use_true_random=True))
 def test_folded_times_are_the_longest_path_of_the_expanded_graph(case: Case, random: Random) -> None:
     """What folding stands on: instances in place of ranks give every node the same end."""
     assert_folded_as_expanded(case, random)
 
 
-@few
 @given(cases(primitives="tp", kinds=("prefill",)), st.randoms(use_true_random=True))
 def test_folded_times_of_chains_are_the_longest_path(case: Case, random: Random) -> None:
     """Where nothing runs beside anything else, one sum stands for the longest path."""
     assert_folded_as_expanded(case, random)
 
 
-@few
 @given(cases(primitives="te", models=("shared", "latent")), st.randoms(use_true_random=True))
 def test_folded_times_beside_shared_experts_are_the_longest_path(case: Case, random: Random) -> None:
     """Shared experts run beside the gather of the routed ones: no chain, though there is one SP rank."""
@@ -476,7 +456,6 @@ def leaving(graph: StepGraph, plan: ParallelPlan, blueprint: Blueprint, stage: i
     return ends[last] if last >= 0 else 0
 
 
-@few
 @given(cases(primitives="tsep"))
 def test_start_times_agree_with_the_longest_path(case: Case) -> None:
     graph = graph_of(case)
@@ -501,7 +480,6 @@ class ByGroup:
         return payload_bytes * 1e-9 * comm
 
 
-@few
 @given(cases(primitives="tsep"))
 def test_nodes_are_priced_as_the_replay_prices_them(case: Case) -> None:
     engine = Engine(name="e", source="a test", launch_s=3e-9, graph_launch_s=2e-9, graph_max_tokens=3, sample_s=1e-9)
@@ -520,7 +498,6 @@ def test_nodes_are_priced_as_the_replay_prices_them(case: Case) -> None:
         assert priced.duration_ns[sends].tolist() == by_class[list(template.send_classes)].tolist()
 
 
-@few
 @given(cases())
 def test_json_is_read_back_as_it_was(case: Case) -> None:
     graph = graph_of(case)
@@ -536,7 +513,6 @@ def test_json_is_read_back_as_it_was(case: Case) -> None:
         assert np.array_equal(getattr(found.graph, column), getattr(graph, column)), column
 
 
-@few
 @given(cases(primitives="s", models=("llama",), kinds=("prefill",)))
 def test_rings_pass_as_much_as_attention_needs(case: Case) -> None:
     """Rule SP-4: each step of a ring carries the longest segment with the context, in K/V elements of one rank."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.serving.batch import Batch
@@ -21,6 +21,7 @@ from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Recorder
+from tests.effort import examples
 
 Config = dict[str, Any]
 LONGEST = 4000
@@ -230,7 +231,7 @@ def play(config: Config, actions: list[tuple[Any, ...]], *, whole: bool) -> Side
     return both
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 @given(configs(), ACTIONS, st.booleans())
 def test_the_grouped_scheduler_decides_what_the_scheduler_decides(
     config: Config, actions: list[tuple[Any, ...]], whole: bool

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import HANDED_OVER, RECEIVED
+from tests.effort import examples
 from tests.laws.accounts import account_for
 from tests.laws.everything import failing_pools, left_early
 from tests.laws.random_scenarios import disaggregated, scenario_of
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(40, sieved=True)
 @given(disaggregated())
 def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> None:
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
@@ -34,13 +35,13 @@ def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> N
         assert not (folded.requests["outcome"] == "unfinished").any()
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(5, sieved=True)
 @given(disaggregated().flatmap(left_early))
 def test_replays_of_two_pools_agree_where_clients_give_up(document: dict[str, Any]) -> None:
     account_for(document)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(5, sieved=True)
 @given(failing_pools())
 def test_replays_of_two_pools_agree_where_something_fails(document: dict[str, Any]) -> None:
     account_for(document)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.collective.fluid import Load, components, fair_rates
+from tests.effort import examples
 
 NUM_LINKS = 8
 capacities = st.lists(st.floats(1e8, 1e12), min_size=NUM_LINKS, max_size=NUM_LINKS).map(np.array)
@@ -77,7 +78,7 @@ def test_a_permutation_permutes_the_rates_to_the_bit(loads, capacity, random):
 
 
 @given(activities(), capacities)
-@settings(max_examples=50)
+@examples(50)
 def test_components_can_be_solved_apart_to_the_bit(loads, capacity):
     together = fair_rates(loads, capacity)
     label = components(loads, NUM_LINKS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
 from clustersim.collective import plan_collective
 from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.network import Network
+from tests.effort import examples
 from tests.round_numbers import two_leaves
 
 TOPOLOGY = two_leaves(2)
@@ -41,7 +42,7 @@ def ends(sends: list[Send], order: list[int]) -> list[int]:
     return found
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(SENDS)
 def test_no_flow_is_faster_than_alone_nor_slower_than_one_after_the_other(sends: list[Send]) -> None:
     last = max(start for start, _, _ in sends) + ALPHA_NS + sum(size for _, _, size in sends)
@@ -49,7 +50,7 @@ def test_no_flow_is_faster_than_alone_nor_slower_than_one_after_the_other(sends:
         assert start + ALPHA_NS + size <= end <= last + len(sends)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(SENDS)
 def test_no_link_carries_more_than_its_capacity_in_any_window(sends: list[Send]) -> None:
     """Rule RUN-3: the bytes of the flows that enter a link and leave it within a window fit into the window."""
@@ -61,7 +62,7 @@ def test_no_link_carries_more_than_its_capacity_in_any_window(sends: list[Send])
             assert sum(inside) <= max(0, end - begin) + len(inside), "1 ns of rounding for each"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(SENDS, st.randoms(use_true_random=False))
 def test_ends_do_not_depend_on_the_order_of_events_of_one_instant(sends: list[Send], shuffle: object) -> None:
     crowded = [(start // 1_000 * 1_000, pair, size // 500 * 500 + 500) for start, pair, size in sends]
@@ -70,7 +71,7 @@ def test_ends_do_not_depend_on_the_order_of_events_of_one_instant(sends: list[Se
     assert ends(crowded, order) == ends(crowded, sorted(order))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(st.lists(st.integers(1, 4_000), min_size=1, max_size=8))
 def test_a_link_that_all_flows_need_is_busy_until_the_last_byte(sizes: list[int]) -> None:
     """Work conservation: sharing delays flows, not the sum of their bytes."""

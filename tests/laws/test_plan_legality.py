@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.cost.precision import Precision
@@ -20,6 +20,7 @@ from clustersim.plan.memory import stage_memory
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
+from tests.effort import examples
 
 DEGREES = st.sampled_from([1, 1, 2, 2, 3, 4, 5, 6, 8, 16])
 SIZES = st.sampled_from([12, 16, 24, 30, 32, 64, 96])
@@ -134,7 +135,7 @@ def mended_throughout(deployment: Deployment) -> Deployment:
 
 
 @given(deployment=deployments())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_fix_mends_its_violation_and_breaks_no_rule_of_shape(deployment: Deployment) -> None:
     before = faults(deployment)
     for violation in violations(deployment):
@@ -147,14 +148,14 @@ def test_fix_mends_its_violation_and_breaks_no_rule_of_shape(deployment: Deploym
 
 
 @given(deployment=deployments())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_mending_one_violation_after_the_other_ends_in_a_legal_plan(deployment: Deployment) -> None:
     # What no change of the plan mends is a model that no plan fits into these devices.
     assert {rule for rule, _ in faults(mended_throughout(deployment))} <= {"KV-6"}
 
 
 @given(deployment=deployments())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_legal_plan_is_the_same_to_the_simulator(deployment: Deployment) -> None:
     deployment = mended_throughout(deployment)
     plan, model, precision = deployment.plan, deployment.model, deployment.precision
@@ -181,7 +182,7 @@ def test_legal_plan_is_the_same_to_the_simulator(deployment: Deployment) -> None
 
 
 @given(deployment=deployments(), factor=st.integers(2, 5))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_more_devices_and_memory_never_break_a_rule(deployment: Deployment, factor: int) -> None:
     larger = replace(
         deployment,
@@ -193,7 +194,7 @@ def test_more_devices_and_memory_never_break_a_rule(deployment: Deployment, fact
 
 
 @given(deployment=deployments(), tokens=st.integers(1, 10**5), requests=st.integers(1, 10**4))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_batch_size_changes_nothing_but_the_memory_that_buffers_take(
     deployment: Deployment, tokens: int, requests: int
 ) -> None:

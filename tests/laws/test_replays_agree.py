@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from clustersim.run.simulate import RunResult, simulate
+from tests.effort import examples
 from tests.laws.agreement import agree, figures_agree
 from tests.laws.everything import everything
 from tests.laws.hunt import MOST, WINDOWS
@@ -19,7 +20,6 @@ from tests.laws.lane_cases import Case, case_input, cases
 from tests.laws.lane_corpus import CORPUS
 from tests.laws.random_scenarios import Crowd, crowd_input, crowds, documents, scenario_of
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 Window = tuple[float, float]
 
 
@@ -28,13 +28,13 @@ def test_replays_agree_when(name: str) -> None:
     assert agree(case_input(CORPUS[name])).how != "events", "it tests no lane"
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(50, sieved=True)
 @given(cases(), WINDOWS, MOST)
 def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(25, sieved=True)
 @given(crowds(), WINDOWS, MOST)
 def test_replays_agree_on_crowds_of_requests(crowd: Crowd, window: Window, most: int) -> None:
     agree(crowd_input(crowd), window, most)
@@ -45,7 +45,7 @@ def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
     return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(25, sieved=True)
 @given(documents())
 def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> None:
     folded, full = both(document)
@@ -60,13 +60,13 @@ def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> Non
     figures_agree(folded, full)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(5, sieved=True)
 @given(everything().filter(lambda document: document["workload"]["requests"] > 4))
 def test_dashboards_do_not_tell_which_replay_they_are_of(document: dict[str, Any]) -> None:
     figures_agree(*both(document), dashboard=True)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(8, sieved=True)
 @given(documents())
 def test_unfolding_gives_the_spans_that_full_recorded(document: dict[str, Any]) -> None:
     folded, full = both(document)
@@ -76,7 +76,7 @@ def test_unfolding_gives_the_spans_that_full_recorded(document: dict[str, Any]) 
         assert np.array_equal(getattr(ours, column), getattr(theirs, column)), column
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(15, sieved=True)
 @given(documents())
 def test_every_request_is_accounted_for_and_streams_run_one_operator_at_a_time(document: dict[str, Any]) -> None:
     result = simulate(scenario_of(document))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.resolve import to_yaml
+from tests.effort import examples
 
 BASE = """\
 name: base
@@ -50,7 +51,7 @@ CHOICES = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.fixed_dictionaries({path: st.sampled_from(values) for path, values in CHOICES.items()}))
 @pytest.mark.filterwarnings("error")
 def test_what_a_run_writes_loads_as_the_same_scenario(chosen: dict[tuple[str, ...], object]) -> None:

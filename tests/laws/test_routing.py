@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim import catalog
 from clustersim.cluster import Device, Topology, build_topology, device_name, topology_from_edges
 from clustersim.errors import InputError
+from tests.effort import examples
 
 DEVICE = Device(name="toy", vendor="nobody", memory_bytes=1, memory_bytes_per_s=1.0, flops={"bf16": 1.0})
 SIZES: dict[str, dict[str, Any]] = {
@@ -78,7 +79,7 @@ def test_way_back_has_as_many_hops_and_the_same_transit(pair: tuple[str, int, in
     assert there == pytest.approx(back)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(pairs())
 def test_fresh_object_has_the_same_route(pair: tuple[str, int, int]) -> None:
     name, source, target = pair

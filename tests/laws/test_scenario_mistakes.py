@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, KeyPath, parse_yaml
 from clustersim.scenario.load import build_scenario
+from tests.effort import examples
 
 FULL = """\
 name: full
@@ -65,7 +66,7 @@ ORIGINAL = parse_yaml(FULL, "s.yaml")
 PATHS = sorted((path for path in ORIGINAL.marks if path), key=str)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(path=st.sampled_from(PATHS), value=WEIRD)
 def test_a_scenario_loads_or_is_refused_with_a_place(path: KeyPath, value: object) -> None:
     for problem in refused(replaced(ORIGINAL, path, value)):
@@ -74,7 +75,7 @@ def test_a_scenario_loads_or_is_refused_with_a_place(path: KeyPath, value: objec
         assert "Input should" not in problem.message
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(path=st.sampled_from(PATHS), key=st.text(max_size=6))
 def test_an_unknown_key_is_refused_where_it_stands(path: KeyPath, key: str) -> None:
     holder = ORIGINAL.data

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.replay.replay import replay
 from tests.audit import replayed, simulated, token_instants
+from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
 from tests.round_numbers import deployment
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 ARRIVALS = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 30), st.integers(0, 12)), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(25)
 @given(documents())
 def test_no_request_token_or_block_is_lost(document: dict[str, Any]) -> None:
     simulated(scenario_of(document))
@@ -35,7 +35,7 @@ PLANS = (
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(60)
 @given(
     ARRIVALS,
     st.sampled_from(PLANS),
@@ -60,7 +60,7 @@ def test_nothing_is_lost_when_a_pool_for_one_sequence_makes_all_preempt(
     assert result.timeline.digest == replay(replace(given_, mode="full")).timeline.digest
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(ARRIVALS, st.integers(8, 14))
 def test_time_scales_leave_decisions_as_they_are_when_all_arrive_at_once(
     arrivals: list[tuple[int, int, int]], blocks: int

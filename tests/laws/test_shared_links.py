@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.run.simulate import RunResult, simulate
+from tests.effort import examples
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, scenario_of
 from tests.round_numbers import DENSE, SPARSE, deployment
 
@@ -22,7 +23,6 @@ NODES = (
     {"name": "mi300x-node", "nodes": 1},
 )
 """The slower the links, the longer sends last, and the more they meet."""
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
 @st.composite
@@ -85,7 +85,7 @@ def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
     return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(50, sieved=True)
 @given(crowded_documents())
 def test_full_and_folded_agree_where_sends_meet_collectives(document: dict[str, Any]) -> None:
     folded, full = both(document)
@@ -123,7 +123,7 @@ def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(40, sieved=True)
 @given(round_deployments())
 def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))

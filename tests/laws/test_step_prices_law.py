@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim import catalog
@@ -30,9 +30,9 @@ from clustersim.graph.step_prices import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.compile import compile_programs
 from clustersim.run.simulate import replay_input
+from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 ENGINES = ("ideal", "sglang-0.5", "trtllm-1.0", "vllm-0.19", "vllm-0.3-eager", "vllm-0.6")
 FEW = st.integers(0, 3000)
 MEASURED: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def check(prices: StepPrices, pricer: Pricer, programs: dict[StepKind, StageProg
     assert all(type(ns) is int for ns in (total, *varying, *sent))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(40)
 @given(documents(), st.sampled_from(ENGINES), st.sampled_from((None, None, 8)), st.booleans(), st.data())
 def test_steps_without_sp_cost_what_the_pricer_says(
     document: dict[str, Any], engine: str, tp: int | None, table: bool, data: st.DataObject
@@ -172,7 +172,7 @@ def has_one_kind(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names("topologies") if has_one_kind(name)])
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(25)
 @given(
     slow=st.sampled_from((0, 30, 40)),
     precision=st.builds(

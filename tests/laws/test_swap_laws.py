@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import replay_input, simulate
 from tests.audit import audit
+from tests.effort import examples
 from tests.laws.random_scenarios import scenario_of, swapped
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(10, sieved=True)
 @given(swapped())
 def test_replays_with_swaps_agree_and_are_legal(document: dict[str, Any]) -> None:
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))

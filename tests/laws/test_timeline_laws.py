@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from tests.audit import simulated
+from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
-
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def table(spans: Spans) -> np.ndarray:
@@ -24,7 +23,7 @@ def table(spans: Spans) -> np.ndarray:
     return np.stack([getattr(spans, column).astype(np.int64) for column in SPAN_COLUMNS])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(25)
 @given(documents(), st.floats(0, 1), st.floats(0, 0.3), st.integers(1, 4))
 def test_a_window_shows_the_spans_of_the_whole_that_overlap_it(
     document: dict[str, Any], start: float, width: float, every: int
@@ -37,7 +36,7 @@ def test_a_window_shows_the_spans_of_the_whole_that_overlap_it(
     assert np.array_equal(table(timeline.unfold(begin, end, ranks)), expected)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(15)
 @given(documents())
 def test_a_timeline_read_again_is_the_same(document: dict[str, Any]) -> None:
     timeline = simulated(scenario_of(document)).timeline

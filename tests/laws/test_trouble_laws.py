@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from clustersim.run.simulate import simulate
+from tests.effort import examples
 from tests.laws.accounts import account_for
 from tests.laws.everything import everything
 from tests.laws.random_scenarios import scenario_of
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@examples(8, sieved=True)
 @given(everything())
 def test_whatever_happens_replays_agree_and_no_request_is_lost_silently(document: dict[str, Any]) -> None:
     account_for(document)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.plan.halves import cut_of
@@ -16,6 +16,7 @@ from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.decision import Decision
 from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence
+from tests.effort import examples
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, MIXTRAL, scenario_of
 
 TWO_BATCH = ExpertPlan(degree=2, overlap="two_batch")
@@ -38,7 +39,7 @@ def decisions(draw: st.DrawFn) -> Decision:
     return Decision(decodes=tuple(sequences[:decodes]), prefills=chunks)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(decisions())
 def test_halves_are_a_partition_in_order(decision: Decision) -> None:
     found = halves_of(decision, TWO_BATCH)

@@ -37,16 +37,27 @@ def segments(scheme: str, decode: str = "dp", degree: int = 2, tp: int = 1) -> P
 SPREAD = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=2))
 
 
+PROMPTS = (9, 6, 8)
+
+
 @cache
-def case(name: str, plan: ParallelPlan) -> tuple[ModelSpec, Script, Expected, dict[str, StepGraph]]:
+def case(
+    name: str, plan: ParallelPlan, prompts: tuple[int, ...] = PROMPTS
+) -> tuple[ModelSpec, Script, Expected, dict[str, StepGraph]]:
+    """Return what a proof executes, in steps of at most ten tokens, as many output tokens as there are prompts."""
     model = model_of(name)
-    script = chunked_script((9, 6, 8), output_tokens=3, budget=10, vocab=model.vocab, plan=plan)
+    script = chunked_script(prompts, output_tokens=len(prompts), budget=10, vocab=model.vocab, plan=plan)
     return model, script, expected_of(model, script), dict(graphs_of(model, plan, script))
 
 
-def proven(name: str, plan: ParallelPlan, change: Callable[[StepGraph], StepGraph] = lambda graph: graph) -> Proof:
+def proven(
+    name: str,
+    plan: ParallelPlan,
+    change: Callable[[StepGraph], StepGraph] = lambda graph: graph,
+    prompts: tuple[int, ...] = PROMPTS,
+) -> Proof:
     """Prove a plan whose graphs were changed."""
-    model, script, expected, graphs = case(name, plan)
+    model, script, expected, graphs = case(name, plan, prompts)
     changed = {kind: change(graph) for kind, graph in graphs.items()}
     return prove(model, plan, script, expected=expected, graphs=changed, orders=0)
 

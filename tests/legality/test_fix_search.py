@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clustersim.errors import InputError
@@ -21,6 +21,7 @@ from clustersim.scenario.load import build_scenario, load
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from tests.effort import examples
 from tests.laws.random_scenarios import documents
 
 Document = dict[str, Any]
@@ -77,12 +78,7 @@ def mutated(draw: st.DrawFn) -> Document:
     return document
 
 
-def law(examples: int) -> settings:
-    """Return the settings of a law."""
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-@law(25)
+@examples(10, sieved=True)
 @given(mutated())
 def test_the_fixed_scenario_is_legal_and_no_part_of_its_changes_is(document):
     broken = scenario_of(document)
@@ -98,7 +94,7 @@ def test_the_fixed_scenario_is_legal_and_no_part_of_its_changes_is(document):
             assert faults_of(document, {path: changes[path] for path in part}), f"{part} are enough"
 
 
-@law(25)
+@examples(10, sieved=True)
 @given(mutated())
 def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document):
     fix = fix_scenario(scenario_of(document))
@@ -108,7 +104,7 @@ def test_every_change_is_asked_for_by_a_rule_that_is_broken_without_it(document)
         assert any(change.message in fault for fault in faults_of(document, others, change.rule))
 
 
-@law(40)
+@examples(20, sieved=True)
 @given(mutated())
 def test_where_one_rule_is_broken_at_one_place_no_advice_is_nearer_than_what_is_done(document):
     scenario = scenario_of(document)

@@ -1,12 +1,11 @@
 """Step graphs from outside: what they leave out raises no alarm, what they say wrong does, and nothing is a defect.
 
-``CLUSTERSIM_FOREIGN_GRAPHS=1000 pytest tests/legality/test_foreign_graphs.py`` hunts for longer.
+``pytest tests/legality/test_foreign_graphs.py --long`` hunts for longer.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,8 +20,9 @@ from clustersim.graph.export import WRITERS
 from clustersim.legality.rule import Verdict
 from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_lines, left_out_line, not_judged
 from clustersim.run.graph_file import graph_in
+from tests.effort import times
 
-GRAPHS = int(os.environ.get("CLUSTERSIM_FOREIGN_GRAPHS", "12"))
+GRAPHS = times(12)
 DAMAGES = 10
 """Per graph; of each kind."""
 

@@ -1,12 +1,11 @@
 """Graphs of other programs: legal where they do what the model does in other operators, else caught, never a defect.
 
-``CLUSTERSIM_FOREIGN_EDITS=2000 pytest tests/legality/test_foreign_programs.py`` edits texts for longer.
+``pytest tests/legality/test_foreign_programs.py --long`` edits texts for longer.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -19,8 +18,9 @@ from clustersim.errors import InputError
 from clustersim.legality.rule import Verdict
 from clustersim.run.foreign_graph import check_read, foreign_lines
 from clustersim.run.graph_file import graph_in
+from tests.effort import times
 
-EDITS = int(os.environ.get("CLUSTERSIM_FOREIGN_EDITS", "40"))
+EDITS = times(40)
 """Random edits of each kind of text."""
 
 Change = Callable[[Document], None]

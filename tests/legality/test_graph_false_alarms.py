@@ -1,17 +1,16 @@
 """No false alarm at level G: what is legal as a plan expands to legal graphs.
 
-``CLUSTERSIM_GRAPH_EXAMPLES=2000 pytest tests/legality/test_graph_false_alarms.py`` hunts for longer.
+``pytest tests/legality/test_graph_false_alarms.py --long`` hunts for longer.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from graph_cases_small import PRECISION
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_plan_corpus import CORPUS
 
@@ -23,14 +22,12 @@ from clustersim.run.graph_legality import check_scenario_steps, check_steps, gra
 from clustersim.run.legality import check_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.parts import load_model
+from tests.effort import examples, is_long
 from tests.laws.graph_cases import model_of, plan_of
 from tests.laws.random_scenarios import documents, scenario_of
 
-EXAMPLES = int(os.environ.get("CLUSTERSIM_GRAPH_EXAMPLES", "160"))
-quiet = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 
-
-@settings(max_examples=EXAMPLES, **quiet)
+@examples(50, sieved=True)
 @given(documents())
 def test_a_random_legal_scenario_expands_to_legal_graphs(document: dict[str, Any]) -> None:
     scenario = scenario_of(document)
@@ -38,7 +35,7 @@ def test_a_random_legal_scenario_expands_to_legal_graphs(document: dict[str, Any
     assert check_scenario_steps(scenario).violations == ()
 
 
-@settings(max_examples=max(40, EXAMPLES // 5), **quiet)
+@examples(20, sieved=True)
 @given(st.randoms(use_true_random=True), st.sampled_from(("llama", "mha", "opt", "moe", "shared", "windows", "latent")))
 def test_a_random_plan_has_one_verdict_on_its_template_and_in_full(random: Any, name: str) -> None:
     model = model_of(name)
@@ -67,7 +64,7 @@ def splits() -> Iterator[TensorSplit]:
                     yield TensorSplit(attention_out=out, ffn_up=up, ffn_down=down, embedding=rest, lm_head=rest)
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8] if is_long() else [2, 8])
 @pytest.mark.parametrize("name", ["llama", "latent", "shared"])
 def test_tp_and_its_splits_are_legal_at_any_degree_and_batch(name: str, tp: int) -> None:
     """Rule TP-9, the property: TP changes neither steps nor cache, and composes with batching."""

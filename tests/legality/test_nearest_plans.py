@@ -5,7 +5,6 @@ What a distance is, and which values a field may take, is written here once more
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -24,11 +23,12 @@ from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.scenario.flow import flow
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from tests.effort import is_long
 
 MOST_CHANGED = 3
 """Fields beside declarations that are changed at once."""
 ROUNDED = 1e-3
-ALL = PLANS if os.environ.get("CLUSTERSIM_ALL_PLANS") else FAST
+ALL = PLANS if is_long() else FAST
 Change = tuple[int, str, Any]
 """Pool (0 where there is one), path as of a plan alone, value."""
 

@@ -1,12 +1,11 @@
 """Whatever one thing is changed in a legal graph: it is caught, or changes nothing, and it is said here why.
 
-``CLUSTERSIM_SINGLE_CHANGES=20000 pytest tests/legality/test_single_changes.py`` tries more of them, of other places.
+``pytest tests/legality/test_single_changes.py --long=140`` tries more of them, of other places.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from random import Random
 from typing import Final
@@ -18,8 +17,9 @@ from test_graph_omissions import is_legal
 from clustersim.errors import InputError
 from clustersim.run.foreign_graph import check_read
 from clustersim.run.graph_file import graph_in
+from tests.effort import times
 
-CHANGES: Final = int(os.environ.get("CLUSTERSIM_SINGLE_CHANGES", "280"))
+CHANGES: Final = times(140)
 """Changes in all, half of columns and half of files."""
 
 FOR_READERS: Final = {

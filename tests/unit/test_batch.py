@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.graph.batch import Chunk, StepBatch, _split, features_of
 from clustersim.plan.parallel import SequencePlan
+from tests.effort import examples
 
 ONE = SequencePlan()
 CONTIGUOUS = SequencePlan(degree=2, scheme="ring", partition="contiguous", decode="idle")
@@ -115,7 +116,7 @@ def test_ranks_without_sequences_have_none():
     assert found["peak_tokens"] == (3.0, 3.0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=4),
     st.integers(0, 9),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.serving.blocks import BlockPool
@@ -13,6 +13,7 @@ from clustersim.serving.order import UNLIMITED, Order, RankedQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import SwappingScheduler
+from tests.effort import examples
 
 PRIORITY = Order(by="priority", patience_ns=100)
 SHORTEST = Order(by="shortest_prompt", patience_ns=10)
@@ -113,7 +114,7 @@ CROWD = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1,
 @pytest.mark.parametrize("swaps", [False, True], ids=["recompute", "swap"])
 @pytest.mark.parametrize("named", ["continuous", "chunked_prefill"])
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@examples(25)
 @given(crowd=CROWD, blocks=st.integers(5, 9), budget=st.sampled_from((4, 16)))
 def test_preemption_and_skipping_keep_the_declared_order(order, named, swaps, crowd, blocks, budget):
     config = ServingConfig(

@@ -1,12 +1,11 @@
 """Single changes of recorded timelines: each is found, refused, says the same, or is of a field that is known for it.
 
-``CLUSTERSIM_ADVERSARY_CHANGES=500 pytest tests/legality/timeline/test_adversary.py`` tries as many on each run;
+``pytest tests/legality/timeline/test_adversary.py --long=30`` tries thirty times as many on each run;
 ``python -m tests.legality.timeline.adversary`` counts by field.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 
@@ -15,9 +14,10 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.run.audit import history_of_run
 from clustersim.timeline.tables import TABLES, VECTORS
+from tests.effort import times
 from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, run_of, verdict_on
 
-CHANGES = int(os.environ.get("CLUSTERSIM_ADVERSARY_CHANGES", "16"))
+CHANGES = times(16)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -1,11 +1,10 @@
 """Tables from elsewhere with one thing wrong: an answer, or an error that names the file; never a defect.
 
-``CLUSTERSIM_FOREIGN_CELLS=99 pytest tests/legality/timeline/test_foreign_fuzz.py`` tries every cell in every column.
+``pytest tests/legality/timeline/test_foreign_fuzz.py --long`` tries every cell in every column.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from clustersim.errors import InputError
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
 from clustersim.run.foreign_history import read_history
+from tests.effort import times
 from tests.legality.timeline.foreign_tables import GIVEN, Rows, tables, written
 
 CELLS = (
     "", "-1", "-2", "0", "1", "7", "nan", "inf", "-inf", "1e400", "1.5", "2.0", "x", "arrived", "²", "1_000", "0x10",
     "true", "None", "1" * 5000, str(2**31), str(2**40), str(2**62), str(2**63 - 1), str(2**63), str(-(2**63)),
 )  # fmt: skip
-CELLS_PER_COLUMN = min(len(CELLS), int(os.environ.get("CLUSTERSIM_FOREIGN_CELLS", "5")))
+CELLS_PER_COLUMN = min(len(CELLS), times(5))
 CASES = [(name, column) for name, rows in tables().items() for column in rows[0]]
 
 

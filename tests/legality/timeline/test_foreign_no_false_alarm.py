@@ -1,11 +1,10 @@
 """No false alarm on tables: what a run of any scenario recorded, written as plain tables from elsewhere, is legal.
 
-``CLUSTERSIM_FOREIGN_EXAMPLES=1000 pytest tests/legality/timeline/test_foreign_no_false_alarm.py`` hunts for longer.
+``pytest tests/legality/timeline/test_foreign_no_false_alarm.py --long`` hunts for longer.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History
@@ -24,12 +23,11 @@ from clustersim.run.foreign_history import read_history
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps
+from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
 
-EXAMPLES = int(os.environ.get("CLUSTERSIM_FOREIGN_EXAMPLES", "12"))
 UNTOLD = ("prefix_caching",)
 """What need not be declared: a history says what was taken over, or that can't be held against it."""
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def as_steps(history: History) -> dict[str, Any]:
@@ -93,7 +91,7 @@ def exported(result: RunResult, folder: Path) -> list[Path]:
 def test_what_a_run_recorded_is_legal_as_tables_from_elsewhere() -> None:
     looked: Counter[str] = Counter()
 
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
+    @examples(12)
     @given(documents())
     def legal(document: dict[str, Any]) -> None:
         result = simulate(scenario_of(document))
