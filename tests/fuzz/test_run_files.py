@@ -1,6 +1,7 @@
 """Every field of every file of a run directory, broken: ``audit``, ``dashboard`` and ``trace`` of it end well.
 
-``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 30 of each JSON file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
+``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 30 of each JSON
+file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
 """
 
 from __future__ import annotations
