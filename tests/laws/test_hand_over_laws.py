@@ -16,7 +16,7 @@ from tests.laws.everything import failing_pools, left_early
 from tests.laws.random_scenarios import disaggregated, scenario_of
 
 
-@examples(40, sieved=True)
+@examples(20, sieved=True)
 @given(disaggregated())
 def test_replays_of_two_pools_agree_and_are_legal(document: dict[str, Any]) -> None:
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
