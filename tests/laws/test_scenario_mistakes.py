@@ -66,7 +66,7 @@ ORIGINAL = parse_yaml(FULL, "s.yaml")
 PATHS = sorted((path for path in ORIGINAL.marks if path), key=str)
 
 
-@examples(300)
+@examples(150)
 @given(path=st.sampled_from(PATHS), value=WEIRD)
 def test_a_scenario_loads_or_is_refused_with_a_place(path: KeyPath, value: object) -> None:
     for problem in refused(replaced(ORIGINAL, path, value)):
@@ -75,7 +75,7 @@ def test_a_scenario_loads_or_is_refused_with_a_place(path: KeyPath, value: objec
         assert "Input should" not in problem.message
 
 
-@examples(100)
+@examples(50)
 @given(path=st.sampled_from(PATHS), key=st.text(max_size=6))
 def test_an_unknown_key_is_refused_where_it_stands(path: KeyPath, key: str) -> None:
     holder = ORIGINAL.data

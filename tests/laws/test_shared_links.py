@@ -85,7 +85,7 @@ def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
     return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
 
 
-@examples(50, sieved=True)
+@examples(20, sieved=True)
 @given(crowded_documents())
 def test_full_and_folded_agree_where_sends_meet_collectives(document: dict[str, Any]) -> None:
     folded, full = both(document)
@@ -123,7 +123,7 @@ def round_deployments(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@examples(40, sieved=True)
+@examples(20, sieved=True)
 @given(round_deployments())
 def test_full_and_lanes_agree_on_round_numbers(drawn: dict[str, Any]) -> None:
     folded, full = (replay(deployment(**drawn, mode=mode)) for mode in ("folded", "full"))

@@ -23,7 +23,7 @@ NEED_MORE = {"TP-9", "EP-2", "EP-3", "DP-4"}
 def test_what_both_replays_record_is_legal() -> None:
     looked: Counter[str] = Counter()
 
-    @examples(60)
+    @examples(30)
     @given(documents())
     def legal(document: dict[str, Any]) -> None:
         for replay in ("folded", "full"):
