@@ -205,3 +205,10 @@ def test_a_weak_link_carries_less() -> None:
     assert broken(found) == set()
     strong = replace(legal("hand-overs"), given=found.given, pools=found.pools)
     assert "RUN-3" in broken(strong)
+
+
+def test_a_collective_that_shares_links_which_were_mended_is_legal() -> None:
+    """Its pass began when the link was weak; as it shares it, what the link carries by then counts (RUN-2)."""
+    fault = {"link": ["n0.nvswitch", "n0.g2"], "at": "1 ms", "until": "2 ms", "factor": 0.01}
+    mended = SHARED["lanes"] | {"faults": [fault]}
+    assert broken(history_of_run(simulate(scenario_of(mended)))) == set()
