@@ -1,0 +1,69 @@
+"""What the audit of a run costs: CPU seconds over those of its simulation, in one process.
+
+``pytest tests/benchmarks -m benchmark -s`` prints them. Nothing here passes or fails by time. Each run is simulated and
+audited several times and the median is told, as a machine that does other things too tells another ratio each time.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from clustersim.run.audit import audit_run
+from clustersim.run.simulate import simulate
+from clustersim.scenario.load import load
+
+pytestmark = pytest.mark.benchmark
+T = TypeVar("T")
+
+TIMES: Final = 3
+PLAIN: Final = ("serving.router=least_outstanding", "serving.prefix_caching=false", "workload.shared_prefixes=null")
+CASES: Final[dict[str, tuple[str, int, tuple[str, ...]]]] = {
+    "plain": ("tp-on-one-node", 60_000, ()),
+    "stages": ("pp-on-one-node", 10_000, ()),
+    "two pools": ("distserve-tp2-tp1", 10_000, ()),
+    "two pools, layer by layer": ("distserve-tp2-tp1", 1_000, ("serving.transfer=layerwise",)),
+    "prefix caching": ("shared-prefixes", 10_000, ()),
+    "recompute": ("shared-prefixes", 10_000, (*PLAIN, "serving.kv_blocks=1000")),
+    "swap": (
+        "shared-prefixes",
+        10_000,
+        (*PLAIN, "serving.kv_blocks=1000", "serving.preemption=swap", "serving.host_kv=64 GB"),
+    ),
+}
+"""What is served → scenario, requests, and what is said otherwise."""
+
+
+def cpu(action: Callable[[], T]) -> tuple[T, float]:
+    """Return what ``action`` returns, and the CPU seconds that it took."""
+    gc.collect()
+    started = time.process_time()
+    result = action()
+    return result, time.process_time() - started
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_audit_over_simulation(benchmark: Any, case: str) -> None:
+    """CPU seconds of the audit over those of the simulation; the aim is 0.25 or less at 60,000 requests."""
+    name, requests, more = CASES[case]
+    repeated = ("workload.trace.repeat=true",) if name.endswith("one-node") else ()
+    many = f"workload.{'trace.' if repeated else ''}requests={requests}"
+    scenario = load(name, (*repeated, many, "expect={}", *more))
+    took = []
+    for _ in range(TIMES):
+        result, simulated = cpu(partial(simulate, scenario))
+        verdict, audited = cpu(partial(audit_run, result))
+        took.append((audited / simulated, simulated, audited))
+        assert verdict.verdict == "legal"
+    ratio, simulated, audited = (median(column) for column in zip(*took, strict=True))
+    benchmark.pedantic(audit_run, (result,), rounds=1, iterations=1)
+    benchmark.extra_info["ratio"] = ratio
+    print(
+        f"\n  {case}: {ratio:.2f}  (simulated in {simulated:.2f} s, audited in {audited:.2f} s; {requests:,} requests)"
+    )
