@@ -11,11 +11,12 @@ import simpy
 from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
-from clustersim.replay.given import UNREACHED, Prepared, Progress, ReplayResult
+from clustersim.replay.given import UNREACHED, Progress, ReplayResult
 from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.network import Network
 from clustersim.replay.patience import Patience, why_given_up
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import Replica
 from clustersim.replay.stall import stall_error
 from clustersim.replay.strain import WeakLinks

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from clustersim.graph.pricing import payload_bytes
 from clustersim.graph.step_prices import StepPrices
-from clustersim.replay.given import Prepared, Progress
+from clustersim.replay.given import Progress
 from clustersim.replay.lane import Lane
 from clustersim.replay.lane_log import LaneLog
 from clustersim.replay.lanes import Lanes
 from clustersim.replay.part import Part
 from clustersim.replay.pipe_lane import PipeLane
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.run_lane import RunLane
 from clustersim.replay.shared_flows import SharedFlows
 from clustersim.replay.shared_lane import SharedLane

@@ -10,10 +10,10 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.program import StageProgram
 from clustersim.graph.step_prices import StepPrices
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.given import Prepared, PreparedPool
 from clustersim.replay.lockstep import Lockstep, Member
 from clustersim.replay.network import Network
 from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import Replica
 from clustersim.replay.swaps import Swaps
 from clustersim.replay.wiring import MicroBatch, Shapes, StageWiring

@@ -29,11 +29,11 @@ from collections.abc import Callable
 from simpy import Environment
 
 from clustersim.plan.reshard import Shard
-from clustersim.replay.given import Prepared
 from clustersim.replay.instant import now_ns
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.network import Network
 from clustersim.replay.passages import NOBODY, OnDone, Passage, Passages
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import Replica
 from clustersim.replay.wiring import OnLayer
 from clustersim.serving.decision import Decision

@@ -9,7 +9,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import StallError
-from clustersim.replay.given import Prepared, ReplayResult
+from clustersim.replay.given import ReplayResult
+from clustersim.replay.prepared import Prepared
 from clustersim.serving.decision import PREEMPTED
 from clustersim.timeline.timeline import timeline_of
 from clustersim.units import plural

@@ -19,9 +19,9 @@ from typing import Final
 
 from simpy import Environment
 
-from clustersim.replay.given import Prepared
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.kv_moves import KvMoves
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import Replica
 from clustersim.serving.sequence import Sequence
 

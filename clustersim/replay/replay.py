@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clustersim.replay.by_events import EventReplay
 from clustersim.replay.by_lanes import obstacle
-from clustersim.replay.given import Mode, Prepared, Progress, ReplayInput, ReplayResult
+from clustersim.replay.given import Mode, Progress, ReplayInput, ReplayResult
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.workers import replay_lanes
 
 

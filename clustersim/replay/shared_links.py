@@ -16,7 +16,7 @@ from clustersim.graph.program import StageProgram
 from clustersim.graph.step_parts import COUNTS
 from clustersim.replay.comm import CommTable
 from clustersim.replay.events import contraction_is_exact
-from clustersim.replay.given import Prepared
+from clustersim.replay.prepared import Prepared
 
 PAYLOAD_COUNTS: Final = 4
 """Payloads depend on the first so many of the counts that a step is told by: tokens, sequences, and which of both."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from clustersim.replay.by_lanes import LaneReplay
-from clustersim.replay.given import Prepared, ReplayInput
+from clustersim.replay.given import ReplayInput
 from clustersim.replay.part import Part
+from clustersim.replay.prepared import Prepared
 from clustersim.timeline.tables import Tables
 
 _SERVE: Final = "import sys; sys.path[:] = {path!r}; from clustersim.replay.worker import serve; serve()"

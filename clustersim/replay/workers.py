@@ -19,9 +19,10 @@ from typing import Final
 
 from clustersim.cost.table import TableCost
 from clustersim.replay.by_lanes import LaneReplay
-from clustersim.replay.given import Prepared, Progress, ReplayInput, ReplayResult
+from clustersim.replay.given import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes import ask_nobody
 from clustersim.replay.part import result_of
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.worker import Worker, job_of
 from clustersim.timeline.merge import absorb
 from clustersim.workload.requests import Requests

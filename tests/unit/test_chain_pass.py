@@ -15,9 +15,9 @@ from simpy import Environment
 from clustersim.collective import plan_collective
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.chain import ChainPass, ChainShape, chain_shape
-from clustersim.replay.given import Prepared
 from clustersim.replay.instant import COMPLETION, at
 from clustersim.replay.network import Network
+from clustersim.replay.prepared import Prepared
 from tests.round_numbers import crossbar, deployment
 
 SHAPE = ChainShape(

@@ -18,7 +18,7 @@ from clustersim.legality.check import check_plan
 from clustersim.plan.experts import expert_hosts, rank_loads
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.plan.routing import Routing, visits
-from clustersim.replay.given import Prepared
+from clustersim.replay.prepared import Prepared
 from clustersim.report.experts import balance_words
 from clustersim.report.summary import summary_of
 from clustersim.run.graph_legality import check_steps

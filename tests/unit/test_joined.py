@@ -12,8 +12,8 @@ import simpy
 from clustersim.clock import Int64Array
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.replay.events import EventPass, EventProgram, expanded_program
-from clustersim.replay.given import Prepared
 from clustersim.replay.joined import joined
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.wiring import StageWiring
 from tests.round_numbers import SPARSE, deployment
 

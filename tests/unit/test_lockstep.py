@@ -14,8 +14,8 @@ from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import Given, History
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
-from clustersim.replay.given import Prepared
 from clustersim.replay.lockstep import together
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import Mode, replay
 from clustersim.report.step_features import lockstep_features
 from clustersim.report.summary import summary_of

@@ -7,7 +7,7 @@ import pytest
 
 from clustersim.errors import BrokenLawError
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.given import Prepared
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.shared_flows import SharedFlows, Use
 from clustersim.replay.shared_links import find_shared_links
 from clustersim.timeline.stretch import Stretch

@@ -18,7 +18,8 @@ from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.by_events import EventReplay
-from clustersim.replay.given import Prepared, ReplayInput, ReplayResult
+from clustersim.replay.given import ReplayInput, ReplayResult
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.replay.swaps import HostPool, host_plan
 from clustersim.scenario.load import load

@@ -8,7 +8,8 @@ import pytest
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay import lanes, together
 from clustersim.replay.by_lanes import LaneReplay
-from clustersim.replay.given import Prepared, ReplayInput
+from clustersim.replay.given import ReplayInput
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.serving.decision import ARRIVED
 from tests.round_numbers import deployment

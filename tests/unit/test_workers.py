@@ -13,7 +13,8 @@ import pytest
 
 from clustersim.errors import InputError
 from clustersim.replay import worker, workers
-from clustersim.replay.given import Prepared, ReplayInput, ReplayResult
+from clustersim.replay.given import ReplayInput, ReplayResult
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.run.simulate import replay_input
 from clustersim.scenario.load import load

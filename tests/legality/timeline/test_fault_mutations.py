@@ -8,8 +8,8 @@ import pytest
 
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
-from clustersim.replay.given import Prepared
 from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.replica import Replica
 from clustersim.replay.strain import Strain, Strains
 from clustersim.run.audit import audit_run

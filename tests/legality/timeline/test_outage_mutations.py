@@ -19,8 +19,9 @@ from clustersim.replay.by_events import EventReplay
 from clustersim.replay.comm import CommTable
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
-from clustersim.replay.given import Prepared, ReplayInput
+from clustersim.replay.given import ReplayInput
 from clustersim.replay.outages import Outage
+from clustersim.replay.prepared import Prepared
 from clustersim.replay.strain import Strain, Strains, WeakLinks
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate

@@ -1,0 +1,215 @@
+"""What both replays prepare alike before anything happens: programs, their templates, and what can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from clustersim.cluster.fault import Fault
+from clustersim.plan.mesh import Mesh
+from clustersim.replay.comm import CommTable
+from clustersim.replay.compile import compile_programs
+from clustersim.replay.contention import StageLinks, find_contention
+from clustersim.replay.given import PoolInput, ReplayInput
+from clustersim.replay.outages import Outage, links_of_stage, outages
+from clustersim.replay.strain import Strains
+from clustersim.serving.blocks import BlockPool
+from clustersim.serving.make import Role, make_pool, make_scheduler
+from clustersim.serving.prefix_keys import PrefixKeys
+from clustersim.serving.scheduler import Scheduler
+from clustersim.timeline.layout import Layout, PoolShape
+from clustersim.timeline.record import Recorder
+
+
+class PreparedPool:
+    """The programs of replicas that are alike, and the numbers of their templates.
+
+    Parameters
+    ----------
+    given : PoolInput
+    comm : CommTable
+    first_replica, first_rank, first_template : int
+        How many there are in the pools before.
+    """
+
+    def __init__(
+        self, given: PoolInput, comm: CommTable, first_replica: int = 0, first_rank: int = 0, first_template: int = 0
+    ) -> None:
+        self.given = given
+        self.first_replica = first_replica
+        self.first_rank = first_rank
+        self.mesh = Mesh(plan=given.plan.lockstep)
+        compiled = compile_programs(self.mesh, given.blueprints, comm)
+        self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
+        """(replica, stage) → kind of step, or its halves' → program."""
+        self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}
+        self.numbers = {key: first_template + number for number, key in enumerate(self.distinct)}
+        """``StageProgram.key`` → number of its template."""
+
+    @property
+    def replicas(self) -> range:
+        """Numbers of its replicas."""
+        return range(self.first_replica, self.first_replica + self.given.plan.dp)
+
+    def stage_devices(self, replica: int, stage: int) -> tuple[int, ...]:
+        """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
+        return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.given.plan.pp else ()
+
+    def ranks_of(self, replica: int, stage: int, t: int) -> tuple[tuple[int, int], ...]:
+        """Return (global rank, device) of a TP rank of every SP coordinate of a stage."""
+        plan, together = self.given.plan, self.given.plan.is_lockstep
+        devices = self.stage_devices(self.first_replica if together else replica, stage)
+        base = self.mesh.stage_base(0 if together else replica - self.first_replica, stage)
+        first = (replica - self.first_replica) * plan.tp if together else 0  # its own, of those of the group
+        own = range(first + t, first + plan.stage_ranks, plan.tp)
+        return tuple((self.first_rank + base + local, devices[local]) for local in own)
+
+    @property
+    def shape(self) -> PoolShape:
+        """Which ranks its replicas have."""
+        plan = self.given.plan
+        return PoolShape(
+            sp=plan.sp.degree,
+            tp=plan.tp,
+            stages=plan.pp,
+            first_replica=self.first_replica,
+            first_rank=self.first_rank,
+            lockstep=plan.dp if plan.is_lockstep else 1,
+        )
+
+    def new_scheduler(self, role: Role) -> Scheduler:
+        """Return a scheduler with nothing in it."""
+        given, plan = self.given, self.given.plan
+        owners = given.owners
+        tokens, host = given.serving.kv_block_tokens, given.host
+        return make_scheduler(
+            given.serving,
+            make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
+            stages=plan.pp,
+            decode_overlap=plan.decode_overlap == "per_sequence",
+            role=role,
+            host=None if host is None else BlockPool(blocks=host.blocks, block_tokens=tokens, owners=owners),
+        )
+
+
+class Prepared:
+    """Programs, their templates and what can meet, before anything happens.
+
+    Parameters
+    ----------
+    given : ReplayInput
+    """
+
+    def __init__(self, given: ReplayInput) -> None:
+        self.given = given
+        self.pools: list[PreparedPool] = []
+        replicas = ranks = templates = 0
+        for pool in given.pools:
+            found = PreparedPool(pool, given.comm, replicas, ranks, templates)
+            self.pools.append(found)
+            replicas, ranks = replicas + pool.plan.dp, ranks + pool.plan.world
+            templates += len(found.distinct)
+        first = self.pools[0]
+        self.mesh, self.programs, self.numbers = first.mesh, first.programs, first.numbers
+        stages = {
+            at: StageLinks(
+                programs=tuple(kinds.values()),
+                devices=pool.stage_devices(*at),
+                after=pool.stage_devices(at[0], at[1] + 1),
+            )
+            for pool in self.pools
+            for at, kinds in pool.programs.items()
+        }
+        hosts = None if given.host is None else given.topology.hosts
+        self.contention = find_contention(stages, given.comm, self._hand_over_pairs(), hosts)
+        shown = [program.template for pool in self.pools for program in pool.distinct.values()]
+        self.recorder = Recorder(shown, slots=given.plan.pp if len(self.pools) == 1 else self._slots)
+        self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))
+
+    def pool_of(self, replica: int) -> PreparedPool:
+        """Return the pool of a replica."""
+        return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
+
+    def _slots(self, replica: int) -> int:
+        return self.pool_of(replica).given.plan.pp
+
+    def _hand_over_pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield the devices between which K/V may move."""
+        if self.given.hand_over is None:
+            return
+        source, target = self.pools
+        for shard in self.given.hand_over.shards:
+            (stage, t), (to_stage, to_t) = shard.source, shard.target
+            for replica in source.replicas:
+                for _, device in source.ranks_of(replica, stage, t):
+                    for other in target.replicas:
+                        for _, end in target.ranks_of(other, to_stage, to_t):
+                            yield device, end
+
+    @cached_property
+    def schedulers(self) -> list[Scheduler]:
+        """A scheduler per replica, nothing in it."""
+        return [self.new_scheduler(replica) for pool in self.pools for replica in pool.replicas]
+
+    @cached_property
+    def prefix_keys(self) -> PrefixKeys | None:
+        """What says which blocks of prompts are equal; None where nobody asks."""
+        given = self.given
+        if not given.serving.prefix_caching or given.requests.prefix_hashes is None:
+            return None
+        return PrefixKeys(given.requests, given.serving.kv_block_tokens)
+
+    def new_scheduler(self, replica: int) -> Scheduler:
+        """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
+        pool = self.pool_of(replica)
+        return pool.new_scheduler("all" if len(self.pools) == 1 else "prefill" if pool is self.pools[0] else "decode")
+
+    @cached_property
+    def outages(self) -> tuple[Outage, ...]:
+        """When which replicas are down: all that share experts together."""
+        found: list[Outage] = []
+        for pool in self.pools:
+            mine = outages(self.given.faults, pool.mesh, self.links_of, pool.first_replica)
+            if pool.given.plan.is_lockstep:
+                mine = tuple(replace(one, replica=replica) for replica in pool.replicas for one in mine)
+            found += mine
+        return tuple(found)
+
+    @cached_property
+    def slowing(self) -> tuple[Fault, ...]:
+        """Faults that slow something down, which works all the same."""
+        return tuple(fault for fault in self.given.faults if not fault.fails)
+
+    def strains(self, replica: int) -> Strains | None:
+        """Return what slows a replica down; None when nothing ever does."""
+        if not self.slowing:
+            return None
+        pool = self.pool_of(replica)
+        stages = range(pool.given.plan.pp)
+        return Strains(
+            self.slowing,
+            [pool.stage_devices(replica, stage) for stage in stages],
+            [self.links_of_stage(replica, stage) for stage in stages],
+            self.given.topology.link_capacity,
+        )
+
+    def links_of(self, replica: int) -> frozenset[int]:
+        """Return every link that the communications of a replica, its hand-overs or its copies to a host may use."""
+        pool = self.pool_of(replica)
+        stages = range(pool.given.plan.pp)
+        devices = {device for stage in stages for device in pool.stage_devices(replica, stage)}
+        found = [self.links_of_stage(replica, stage) for stage in stages]
+        found += [
+            self.given.comm.links("send", pair) for pair in self._hand_over_pairs() if not devices.isdisjoint(pair)
+        ]
+        hosts = self.given.topology.hosts
+        if pool.given.host is not None and hosts is not None:
+            found += [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
+        return frozenset().union(*found)
+
+    def links_of_stage(self, replica: int, stage: int) -> frozenset[int]:
+        """Return every link that a stage's collectives, or its sends, may use."""
+        pool = self.pool_of(replica)
+        programs = list(pool.programs[replica, stage].values())
+        return links_of_stage(pool.mesh, programs, self.given.comm, replica - pool.first_replica, stage)
