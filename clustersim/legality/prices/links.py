@@ -12,7 +12,8 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import ASSUMED
-from clustersim.legality.prices.ways import WAYS, Members, Sent, members_of
+from clustersim.legality.prices.sent import Members, Sent, members_of
+from clustersim.legality.prices.ways import WAYS
 
 NO_MORE: Final[Mapping[str, float]] = {"efficiency": 1.0, "network_efficiency": 1.0, "ramp_half_s": 1e-5}
 """Constants of a family that are not 0 where nothing says anything of them."""
