@@ -15,7 +15,8 @@ from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.kernels import Kernels
 from clustersim.legality.prices.links import Links, Rates, fastest
 from clustersim.legality.prices.ways import WAYS
-from clustersim.legality.prices.work import HOST, Work, Works
+from clustersim.legality.prices.work import HOST, Work
+from clustersim.legality.prices.works import Works
 from clustersim.legality.timeline_rules.grouping import numbered
 from clustersim.legality.timeline_rules.pieces import BoolArray
 
