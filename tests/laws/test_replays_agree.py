@@ -28,13 +28,13 @@ def test_replays_agree_when(name: str) -> None:
     assert agree(case_input(CORPUS[name])).how != "events", "it tests no lane"
 
 
-@examples(50, sieved=True)
+@examples(30, sieved=True)
 @given(cases(), WINDOWS, MOST)
 def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 
-@examples(25, sieved=True)
+@examples(15, sieved=True)
 @given(crowds(), WINDOWS, MOST)
 def test_replays_agree_on_crowds_of_requests(crowd: Crowd, window: Window, most: int) -> None:
     agree(crowd_input(crowd), window, most)
@@ -45,7 +45,7 @@ def both(document: dict[str, Any]) -> tuple[RunResult, RunResult]:
     return simulate(scenario_of(document, replay="folded")), simulate(scenario_of(document, replay="full"))
 
 
-@examples(25, sieved=True)
+@examples(15, sieved=True)
 @given(documents())
 def test_full_and_folded_give_the_same_timeline(document: dict[str, Any]) -> None:
     folded, full = both(document)
