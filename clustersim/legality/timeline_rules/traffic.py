@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.clock import LATEST_NS, NS_PER_S, FloatArray, Int64Array
 from clustersim.legality.declared.transfers import BoolArray, Carriage
 from clustersim.legality.declared.users import COLLECTIVES, Place
 from clustersim.legality.history import Given
@@ -180,7 +180,7 @@ class Collectives:
         here, table = block.runs[block.of], self.tables.passes
         starts, ends = joining.times(durations, table["irregular"][here])
         starts, ends = starts + begin[:, None], ends + begin[:, None]
-        meets = np.ones(starts.shape, bool) if times is None else _overlap(starts, ends, times)
+        meets = np.ones(starts.shape, bool) if times is None else _overlap_in_rows(starts, ends, times)
         rows = np.flatnonzero(meets.any(axis=1))
         step = table["first_step"][here[rows]].astype(np.int64) + block.index[rows]
         features = self.contents.at(np.full(len(step), place[0], np.int64), step)
@@ -236,5 +236,18 @@ def collective_places(traffic: Traffic, given: Given) -> Iterator[Place]:
 def _overlap(start: Int64Array, end: Int64Array, times: Times) -> BoolArray:
     """Return which of some intervals overlap with one of others that lie apart, in order."""
     since, until = times
-    found: BoolArray = np.searchsorted(until, start, side="right") < np.searchsorted(since, end, side="left")
+    found: BoolArray = np.append(since, LATEST_NS)[np.searchsorted(until, start, side="right")] < end
+    return found
+
+
+def _overlap_in_rows(start: Int64Array, end: Int64Array, times: Times) -> BoolArray:
+    """Return the same of rows of intervals, each of which few of the others overlap."""
+    since, until = times
+    found = np.zeros(start.shape, bool)
+    low = np.searchsorted(until, start.min(axis=1), side="right")
+    high = np.searchsorted(since, end.max(axis=1), side="left")
+    for turn in range(int((high - low).max(initial=0))):
+        rows = np.flatnonzero(low + turn < high)
+        at = (low[rows] + turn)[:, None]
+        found[rows] |= (since[at] < end[rows]) & (until[at] > start[rows])
     return found
