@@ -1,6 +1,7 @@
 """RUN-4: the numbers of tokens that facts tell, and of requests that wait and run, are those that the record has.
 
 An arrival tells the tokens of its prompt, an admission those known by then, an end or a preemption those generated.
+Blocks are set aside for what is computed, and given back in vain with the tokens that this came to.
 Who waits and runs when a step starts follows from the facts up to then. Where sequences are swapped or handed over, or
 move since something failed, facts do not say from when on they run or wait, and that is not compared.
 """
@@ -25,7 +26,6 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.timeline.tables import Table
@@ -65,16 +65,17 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
     assert facts is not None
     if prompts is None or not reading.plain.all():
         return NOTHING
-    if reading.hand_overs.journeys is not None:
-        return lacking("how many tokens facts tell (two pools, of which something fails)")
-    rows = without(reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS), reading.hand_overs.reserved)
+    rows = reading.facts_of(ARRIVED, ADMITTED, PREEMPTED, *ENDS)
     request, time, kind, value = (
         facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value")
     )
-    due = np.where(np.isin(kind, (ARRIVED, REJECTED)), 0, tokens_by(pieces, request, time))
+    reserved, vain, since = _ahead(reading, rows, time)
+    due = np.where(np.isin(kind, (ARRIVED, REJECTED)), 0, tokens_by(pieces, request, since)) + vain
     due += np.where(np.isin(kind, (ARRIVED, REJECTED, ADMITTED)), prompts[request], 0)
     words = np.where(
-        kind == ADMITTED, "known", np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated")
+        kind == ADMITTED,
+        np.where(reserved, "computed", "known"),
+        np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated"),
     )
     return judged(
         len(rows),
@@ -83,6 +84,23 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
         lambda i: f"a fact at {time[i]:,} ns tells {value[i]:,} tokens, and {due[i]:,} are {words[i]}",
         "tell of a request the tokens that it has",
     )
+
+
+def _ahead(reading: Reading, rows: Int64Array, time: Int64Array) -> tuple[BoolArray, BoolArray, Int64Array]:
+    """Return which facts set blocks aside for a sequence, which give them back in vain, and up to when each counts.
+
+    Where it is computed meanwhile, all tokens that were known when that began leave, with one more that they give.
+    """
+    journeys, reserved = reading.hand_overs.journeys, np.isin(rows, reading.hand_overs.reserved)
+    if journeys is None:  # each request leaves once, with its prompt
+        return reserved, np.zeros(len(rows), bool), np.where(reserved, 0, time)
+    facts = reading.history.facts
+    assert facts is not None
+    since = np.full(int(rows.max(initial=-1)) + 1, -1)
+    since[journeys.reserved] = np.where(journeys.begun >= 0, facts["time_ns"][journeys.begun], 0)
+    since[journeys.vain] = since[journeys.of_vain]
+    found = since[rows]
+    return reserved, np.isin(rows, journeys.vain), np.where(found >= 0, found, time)
 
 
 def _begun(reading: Reading, pieces: Pieces) -> Finding:

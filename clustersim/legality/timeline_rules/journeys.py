@@ -31,6 +31,8 @@ class Journeys:
     ----------
     reserved : int64 array
         Those that set blocks aside for a sequence which is elsewhere.
+    begun : int64 array
+        The rows that admitted these to the prefill pool; −1 where none did.
     vain, of_vain : int64 arrays
         Those that give such blocks back because the sequence does not come, and the rows that set them aside.
     ended, of_ended : int64 arrays
@@ -40,6 +42,7 @@ class Journeys:
     """
 
     reserved: Int64Array
+    begun: Int64Array
     vain: Int64Array
     of_vain: Int64Array
     ended: Int64Array
@@ -53,23 +56,23 @@ def journeys_of(facts: Table, first_decode: int) -> Journeys:
     away = np.unique(request[replica >= first_decode])
     rows = np.flatnonzero(np.isin(kind, KINDS) & np.isin(request, away))
     rows = rows[np.lexsort((facts["time_ns"][rows], request[rows]))]  # at one instant in the order of the record
-    reserved: list[int] = []
+    reserved: list[tuple[int, int]] = []
     vain: list[tuple[int, int]] = []
     ended: list[tuple[int, int]] = []
     unused: list[int] = []
-    owner, there, came, aside = -1, -1, -1, -1
+    owner, there, came, aside, begun = -1, -1, -1, -1, -1
     for row in rows.tolist():
         who, where, what = int(request[row]), int(replica[row]), int(kind[row])
         if who != owner:
             unused += [owner] if aside >= 0 else []
-            owner, there, came, aside = who, -1, -1, -1
+            owner, there, came, aside, begun = who, -1, -1, -1, -1
         if where < first_decode:
-            there = -1 if what == ADMITTED else there
+            there, begun = (-1, row) if what == ADMITTED else (there, begun)
         elif what == RECEIVED:
             there, came, aside = where, row, -1
         elif what == ADMITTED:
             if there != where:
-                reserved.append(row)
+                reserved.append((row, begun))
                 aside = row
         elif aside >= 0 and int(replica[aside]) == where:
             vain.append((row, aside))
@@ -78,8 +81,10 @@ def journeys_of(facts: Table, first_decode: int) -> Journeys:
             ended.append((row, came))
             came = -1
     unused += [owner] if aside >= 0 else []
-    (in_vain, of_vain), (stays, of_stays) = (np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (vain, ended))
+    (aside_at, begun_at), (in_vain, of_vain), (stays, of_stays) = (
+        np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (sorted(reserved), vain, ended)
+    )
     return Journeys(
-        reserved=np.sort(np.array(reserved, np.int64)), vain=in_vain, of_vain=of_vain, ended=stays, of_ended=of_stays,
+        reserved=aside_at, begun=begun_at, vain=in_vain, of_vain=of_vain, ended=stays, of_ended=of_stays,
         open=np.array(unused, np.int64),
     )  # fmt: skip
