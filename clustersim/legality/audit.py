@@ -132,7 +132,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if "RUN-2" in looked:
         take("RUN-2", priced.as_priced(reading))
     if "RUN-3" in looked:
-        take("RUN-3", streams.moves_in_turn(history))
+        take("RUN-3", streams.over_pools(reading))
         take("RUN-3", links.within_capacity(reading, parts))
     if "RUN-2" in looked:
         take("RUN-2", carried.moves_take(history))

@@ -176,61 +176,101 @@ def _is_down(given: Given, replica: int, times: Int64Array, but: int = -1) -> Bo
 
 
 def works(reading: Reading) -> Finding:
-    """RUN-3: a replica that has work and is not declared to be down runs a step.
+    """RUN-3: a replica that has work and is not declared to be down runs a step, in each pool."""
+    if reading.history.facts is None or reading.runs is None:
+        return NOTHING
+    pools = reading.history.pools or (reading.given,)
+    return merged(*(_work_of(reading, pool) for pool in pools if pool.eager))
+
+
+def _work_of(reading: Reading, given: Given) -> Finding:
+    """Judge whether the replicas of a pool work.
 
     Work of a prefill pool is what waits there while no other prompt has blocks, which it keeps until it is handed over
     (so it is where sequences are swapped, of which copies are under way); of a decode pool, what was received, but
-    one sequence that lacks a block while others are set aside for what is on its way (see ``_cornered``).
+    one sequence that lacks a block while others are set aside for what is on its way (see ``_cornered``), and, where
+    it has nothing, to set blocks aside for what is to come. What a failure moves waits where ``whereabouts`` says.
     """
-    facts, runs, given = reading.history.facts, reading.runs, reading.given
-    if facts is None or runs is None or not given.eager:
-        return NOTHING
-    rows = np.argsort(facts["request"], kind="stable")
+    facts, runs = reading.history.facts, reading.runs
+    assert facts is not None
+    assert runs is not None
+    rows = np.flatnonzero(_within(given, facts["replica"]))
+    rows = rows[np.argsort(facts["request"][rows], kind="stable")]
     apart = np.diff(facts["request"][rows]) > 0
     if not (apart | (np.diff(facts["time_ns"][rows]) >= 0)).all():  # those of one replica are in order of time
-        rows = np.lexsort((np.arange(len(rows)), facts["time_ns"], facts["request"]))
+        rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
     request, kind, replica, since = (
         facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
     )
     until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
-    has_work = ~np.isin(kind, ENDS) & (until > since)
-    admitted = np.zeros(len(rows), bool)
+    there = ~np.isin(kind, ENDS) & (until > since)
+    has_work, admitted = there.copy(), np.zeros(len(rows), bool)
     if given.role == "prefill" or given.host_blocks is not None:
         waits = np.isin(kind, (ARRIVED, PREEMPTED))
         admitted, has_work = has_work & ~waits, has_work & waits
     elif given.role == "decode":
         has_work &= kind == RECEIVED
-    if given.dp > 1:  # what a failure moves waits somewhere, and no fact says where
-        for failed, begins, ends in given.down:
-            hit = (replica == failed) & (((kind == PREEMPTED) & (since == begins)) | (kind == ARRIVED))
-            has_work &= ~(hit & (since <= ends) & (until > begins))
+    for failed, begins, ends in given.down:
+        lost = (replica == failed) & (kind == PREEMPTED) & (since == begins)
+        there &= ~lost
+        has_work &= ~(lost | ((replica == failed) & (kind == ARRIVED) & (since <= ends) & (until > begins)))
+    if reading.hand_overs.journeys is not None:
+        there &= ~np.isin(rows, reading.hand_overs.journeys.vain)
     told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}
     if given.role == "decode" and "value" in facts:
         told["value"] = facts["value"][rows].astype(np.int64)
+    waiting = _waiting(reading, given)
     findings = []
     for number in range(given.first_replica, given.first_replica + given.dp):
-        mine = has_work & (replica == number)
-        stays, steps = np.flatnonzero(admitted & (replica == number)), np.flatnonzero(runs.replica == number)
-        starts = np.concatenate((runs.start[steps], since[stays]))
-        latest = np.concatenate((runs.recorded_end[steps], until[stays]))
-        order = np.argsort(starts, kind="stable")
-        busy = starts[order], np.maximum.accumulate(latest[order])
-        here = {name: values[replica == number] for name, values in told.items()}
-        findings.append(_unbroken(reading, number, busy, np.sort(since[mine]), np.sort(until[mine]), here))
+        mine, steps = replica == number, np.flatnonzero(runs.replica == number)
+        here = {name: values[mine] for name, values in told.items()}
+        moved = waiting[:, waiting[0] == number]
+
+        def busy(stays: BoolArray, steps: Int64Array = steps) -> tuple[Int64Array, Int64Array]:
+            starts = np.concatenate((runs.start[steps], since[stays]))
+            order = np.argsort(starts, kind="stable")
+            latest = np.concatenate((runs.recorded_end[steps], until[stays]))
+            return starts[order], np.maximum.accumulate(latest[order])
+
+        comes, goes = since[has_work & mine], until[has_work & mine]
+        if given.role == "decode":
+            stays = busy(there & mine)
+            findings.append(_unbroken(reading, given, number, stays, np.sort(moved[1]), np.sort(moved[2]), {}))
+        else:
+            comes, goes = np.append(comes, moved[1]), np.append(goes, moved[2])
+        findings.append(_unbroken(reading, given, number, busy(admitted & mine), np.sort(comes), np.sort(goes), here))
     return merged(*findings)
 
 
+def _within(given: Given, replica: Int64Array) -> BoolArray:
+    found: BoolArray = (replica >= given.first_replica) & (replica < given.first_replica + given.dp)
+    return found
+
+
+def _waiting(reading: Reading, given: Given) -> Int64Array:
+    """Return replica, and the two instants, of waits that facts alone do not tell.
+
+    They are those of a decode pool, and those of requests that had come to a replica which was, or is, down.
+    """
+    found = reading.whereabouts if given.down or given.role == "decode" else None
+    if found is None:
+        return np.empty((3, 0), np.int64)
+    rows = [(one.replica, one.since, one.until) for one in found.waits if _of(given, one.replica)]
+    return np.array(rows, np.int64).reshape(-1, 3).T
+
+
 def _unbroken(
-    reading: Reading, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array, goes: Int64Array,
-    stays: Table,
+    reading: Reading, given: Given, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array,
+    goes: Int64Array, stays: Table,
 ) -> Finding:  # fmt: skip
     """Judge whether a replica is busy wherever it has work, which comes and goes at instants; all ascend."""
-    given = reading.given
     begin = np.concatenate((np.full(1, -1), busy[1]))
     end = np.append(busy[0], LATEST_NS if given.horizon_ns is None else -1)
     facts = reading.history.facts
     assert facts is not None
-    left = facts["time_ns"][(facts["replica"] == replica) & np.isin(facts["kind"], LEAVES)]
+    alone = given.dp == 1 or given.ep_scope != "global"  # those that share experts take each step together
+    mine = facts["replica"] == replica if alone else _within(given, facts["replica"])
+    left = facts["time_ns"][mine & np.isin(facts["kind"], LEAVES)]
     for since, until in sorted((one[1], one[2]) for one in given.down if one[0] == replica):
         for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
             if not (left == since).any():  # else a step was cut off, which is not recorded
@@ -243,7 +283,7 @@ def _unbroken(
     stands = there | more
     if "value" in stays:
         for gap in np.flatnonzero(stands).tolist():
-            stands[gap] = not _cornered(reading, replica, stays, int(begin[gap]), int(end[gap]))
+            stands[gap] = not _cornered(reading, given, replica, stays, int(begin[gap]), int(end[gap]))
     return judged(
         len(busy[0]),
         stands,
@@ -256,12 +296,12 @@ def _unbroken(
     )
 
 
-def _cornered(reading: Reading, replica: int, stays: Table, begin: int, end: int) -> bool:
+def _cornered(reading: Reading, given: Given, replica: int, stays: Table, begin: int, end: int) -> bool:
     """Return whether what a decode replica has between instants lacks a block for its next token.
 
     Then it is alone, else another one would be preempted: all other blocks are set aside for sequences on their way.
     """
-    given, runs, pieces = reading.given, reading.runs, reading.pieces
+    runs, pieces = reading.runs, reading.pieces
     kind, since, until, value = (stays[name] for name in ("kind", "since", "until", "value"))
     here = (kind == RECEIVED) & (since < end) & (until > begin)
     for alone in np.flatnonzero(here).tolist():

@@ -21,6 +21,7 @@ from clustersim.legality.timeline_rules.runs import Runs
 from clustersim.legality.timeline_rules.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.use import Use, use_of
+from clustersim.legality.timeline_rules.whereabouts import Whereabouts, whereabouts_of
 
 
 class Reading:
@@ -185,6 +186,13 @@ class Reading:
     def hand_overs(self) -> HandOvers:
         """Declared hand-overs."""
         return HandOvers(self.history)
+
+    @cached_property
+    def whereabouts(self) -> Whereabouts | None:
+        """Where requests wait; None where facts lack."""
+        if self.history.facts is None:
+            return None
+        return whereabouts_of(self.history, self.hand_overs, self.pieces, self.runs, self.outputs)
 
     @cached_property
     def declared(self) -> BoolArray:

@@ -1,6 +1,6 @@
 """RUN-5: each request goes to the replica that the declared router chooses, by the loads that follow from the facts.
 
-``round_robin`` of the replicas at which requests arrive is judged in ``routing``, also where some fail.
+``round_robin`` of the replicas at which requests arrive is judged in ``routing``, and where some fail of all pools.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
     name, pool = given.router, "" if given.role == "all" else f" of the {given.role} pool"
     if name is None:
         return lacking(f"which replica{pool} a request goes to (by a router of its own)")
-    if name == "round_robin" and given.role != "decode":
+    if name == "round_robin" and (given.role != "decode" or given.down):
         return NOTHING
     if given.down:
         return lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")

@@ -44,9 +44,7 @@ def stages_and_links(reading: Reading) -> Finding:
         links = of_flows(history.flows)
     if history.folded is None and history.spans is None:
         streams = lacking("streams (no spans were recorded)")
-    failures = merged(
-        _out_of_order(reading), cut_off(reading), leaves_what_fails(reading), works(reading), in_turn(reading)
-    )
+    failures = merged(_out_of_order(reading), cut_off(reading), leaves_what_fails(reading))
     return merged(_stages(reading), _sends(reading), links, failures, streams)
 
 
@@ -133,8 +131,13 @@ def _sends(reading: Reading) -> Finding:
     return merged(*findings)
 
 
-def moves_in_turn(history: History) -> Finding:
-    """RUN-3: a rank moves K/V entries of one transfer at a time away, and of one at a time towards itself."""
+def over_pools(reading: Reading) -> Finding:
+    """RUN-3: requests go where it is their turn, who has work does it, and transfers follow each other."""
+    return merged(works(reading), in_turn(reading), _moves_in_turn(reading.history))
+
+
+def _moves_in_turn(history: History) -> Finding:
+    """A rank moves K/V entries of one transfer at a time away, and of one at a time towards itself."""
     moves = history.moves
     if moves is None or not len(moves["request"]):
         return NOTHING
