@@ -26,6 +26,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
 )
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.grouping import without
 from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.timeline.tables import Table
@@ -105,14 +106,16 @@ def _ahead(reading: Reading, rows: Int64Array, time: Int64Array) -> tuple[BoolAr
 
 def _begun(reading: Reading, pieces: Pieces) -> Finding:
     """Judge whether a step begins with each request at the instant at which it is admitted, unless it was cut off."""
-    facts, given = reading.history.facts, reading.given
+    facts, hand_overs = reading.history.facts, reading.hand_overs
     assert facts is not None
-    if given.horizon_ns is not None or given.down or reading.facts_of(*AWAY).size:
-        return NOTHING
-    rows = reading.facts_of(ADMITTED, REUSED)
-    request, time = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns"))
+    rows = without(reading.facts_of(ADMITTED, REUSED), hand_overs.reserved)
+    request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
     at = pieces.next_of(request, time)
     begin = np.append(pieces.begin, -1)[at]
+    cut = np.zeros(len(rows), bool)
+    for failed, since, _ in reading.given.down:
+        cut |= (replica == failed) & (time <= since) & (since <= begin)
+    at = np.where(cut, -1, at)
     return judged(
         len(rows),
         (at >= 0) & (begin != time) & np.append(reading.plain, False)[at],

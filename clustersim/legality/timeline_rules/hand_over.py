@@ -95,7 +95,8 @@ class HandOvers:
         facts = self.history.facts
         if not self.again or facts is None:
             return None
-        return journeys_of(facts, self.history.pools[1].first_replica)
+        failures = frozenset((failed, since) for failed, since, _ in self.history.given.down)
+        return journeys_of(facts, self.history.pools[1].first_replica, failures)
 
     @cached_property
     def unused(self) -> Int64Array:

@@ -50,12 +50,13 @@ class Journeys:
     open: Int64Array
 
 
-def journeys_of(facts: Table, first_decode: int) -> Journeys:
-    """Return what facts mean on replicas from ``first_decode`` on."""
+def journeys_of(facts: Table, first_decode: int, failures: frozenset[tuple[int, int]]) -> Journeys:
+    """Return what facts mean on replicas from ``first_decode`` on; ``failures`` are replicas and instants."""
     request, replica, kind = facts["request"], facts["replica"], facts["kind"]
     away = np.unique(request[replica >= first_decode])
     rows = np.flatnonzero(np.isin(kind, KINDS) & np.isin(request, away))
-    rows = rows[np.lexsort((facts["time_ns"][rows], request[rows]))]  # at one instant in the order of the record
+    then = np.select([kind[rows] == RECEIVED, kind[rows] != ADMITTED, replica[rows] < first_decode], [0, 1, 2], 3)
+    rows = rows[np.lexsort((then, facts["time_ns"][rows], request[rows]))]  # of replicas each is recorded by itself
     reserved: list[tuple[int, int]] = []
     vain: list[tuple[int, int]] = []
     ended: list[tuple[int, int]] = []
@@ -80,6 +81,8 @@ def journeys_of(facts: Table, first_decode: int) -> Journeys:
         elif came >= 0 and there == where:
             ended.append((row, came))
             came = -1
+        if there == where and (where, int(facts["time_ns"][row])) in failures:
+            there = -1
     unused += [owner] if aside >= 0 else []
     (aside_at, begun_at), (in_vain, of_vain), (stays, of_stays) = (
         np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (sorted(reserved), vain, ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.reading import Reading
@@ -37,6 +38,8 @@ def told_right(reading: Reading, use: Use) -> Finding:
                 COUNT,
             )
         )
+    if reading.history.folded is not None:
+        findings.append(_nothing_left(reading, replica, time, used))
     rows = use.others[np.append(reading.sound, False)[np.minimum(replica[use.others], len(reading.sound))]]
     rows = rows[used[rows] >= 0]
     place = np.searchsorted(use.others, rows)
@@ -68,3 +71,19 @@ def told_right(reading: Reading, use: Use) -> Finding:
         )
     )
     return merged(*findings)
+
+
+def _nothing_left(reading: Reading, replica: Int64Array, time: Int64Array, used: Int64Array) -> Finding:
+    """Judge whether no block is in use after the last that is decided of a replica when it fails."""
+    last = []
+    for failed, since, _ in reading.given.down:
+        there = np.flatnonzero((replica == failed) & (time == since) & (used >= 0))
+        last += there[-1:].tolist()
+    rows = np.array(last, np.int64)
+    return judged(
+        len(rows),
+        used[rows] != 0,
+        lambda i: f"replica {replica[rows[i]]}",
+        lambda i: f"fails at {time[rows[i]]:,} ns, and {used[rows[i]]:,} blocks are told to be in use then",
+        "take all blocks back when a replica fails",
+    )

@@ -6,7 +6,9 @@ of its blocks back at that instant, and so does a swap to its host, which takes 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from clustersim.legality.timeline_rules.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.runs import Runs
 from clustersim.timeline.passes import blocks, within
 from clustersim.timeline.tables import Table
+
+MEMBERS: Final = (ADMITTED, RECEIVED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, SWAPPED_OUT, SWAPPED_IN)
+"""Facts by which a sequence comes to run, or no longer does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,14 +114,15 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         least[here] = use - (back[until] - back[begin])
         greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
         sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
-        if history.given.horizon_ns is None and not history.given.down:
-            sure[here] |= np.isin(others[here], hand_overs.reserved)
-        if history.given.horizon_ns is not None and high > low:
-            certain[mine] = times <= starts[-1]
-        for failed, since, _ in history.given.down:
-            if failed == number:  # nor a step that a failure cut off
-                earlier = starts[: np.searchsorted(starts, since)]
-                certain[mine] &= (times <= earlier.max(initial=-1)) | (times > since)
+        before_steps = np.isin(others[here], hand_overs.reserved) | (facts["kind"][others[here]] == RECEIVED)
+        sure[here] |= before_steps
+        for since, first_cut in _cut_off(history, runs, facts, number, hand_overs):  # by then a step may have begun
+            certain[mine] &= (times <= first_cut) | (times > since)
+            clear = (when[here] < first_cut) | (before_steps & (when[here] == first_cut))
+            sure[here] &= clear | (when[here] > since) | (past > first)
+    aside = np.flatnonzero(np.isin(others, hand_overs.reserved))  # that is decided right before a step
+    by_row = np.argsort(rows)
+    least[aside] = greatest[aside] = at_fact[by_row[np.searchsorted(rows[by_row], others[aside])]]
     preempted = facts["kind"][rows] == PREEMPTED
     last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
     # Where sequences are handed over or share blocks, blocks are also taken at no step.
@@ -133,6 +139,40 @@ def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int
         least=least[sure],
         greatest=greatest[sure],
     )
+
+
+def _cut_off(
+    history: History, runs: Runs, facts: Table, replica: int, hand_overs: HandOvers
+) -> Iterator[tuple[int, int]]:
+    """Yield when steps of a replica are cut off, by a failure or the horizon, and since when one may have been run.
+
+    It may begin when the last one that was recorded has ended (with several stages, has begun), if anything is there
+    then that it can carry; else when the first comes.
+    """
+    pools, horizon = history.pools or (history.given,), history.given.horizon_ns
+    pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
+    cuts = sorted(since for failed, since, _ in history.given.down if failed == replica)
+    mine = np.flatnonzero((facts["replica"] == replica) & np.isin(facts["kind"], MEMBERS))
+    mine = without(mine, hand_overs.reserved)
+    mine = mine[np.lexsort((mine, facts["time_ns"][mine]))] if cuts or horizon is not None else mine[:0]
+    time, request, comes = (
+        facts["time_ns"][mine].tolist(), facts["request"][mine].tolist(),
+        np.isin(facts["kind"][mine], (ADMITTED, RECEIVED, SWAPPED_IN)).tolist(),
+    )  # fmt: skip
+    steps = runs.replica == replica
+    for since in cuts if horizon is None else [*(cut for cut in cuts if cut < horizon), horizon]:
+        begun = np.flatnonzero(steps & (runs.start < since))
+        last = int((runs.start if pool.pp > 1 else runs.recorded_end)[begun].max(initial=-1))
+        there: set[int] = set()
+        first = since
+        for at, who, joins in zip(time, request, comes, strict=True):
+            if at > last and (there or at > since):
+                break
+            if at > last and joins:
+                first = min(first, at)
+                break
+            (there.add if joins else there.discard)(who)
+        yield since, last if there else first
 
 
 def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Array]:

@@ -127,6 +127,10 @@ class Whereabouts:
                 assert self._decode is not None
                 self._decode.unsure += 1
             else:
+                if (
+                    kind[row] == CANCELLED and who in self._to
+                ):  # it may have left the queue before the step that ends now
+                    self._since.pop(who, None)
                 self._goes(time, who)
         horizon = self.history.given.horizon_ns
         if horizon is not None:
@@ -147,7 +151,7 @@ class Whereabouts:
     def _comes(self, time: int, who: int, row: int, replica: int) -> None:
         before, after = (self._entry.living(time, after=later) for later in (False, True))
         place = self._entry.take(before)
-        if before != after and self._in_a_loop:  # it may come before or after
+        if self._in_a_loop and any(time in one[1:] for one in self.history.given.down):  # before or after what changes
             self._shaken = time
             self._entry.doubt()
             place = Place(told=replica if replica in before and replica in after else UNKNOWN)
