@@ -3,6 +3,7 @@
 What a transfer takes over its route is worked out anew (``declared.transfers``). Where nothing else can be on a link of
 its route it takes exactly that; elsewhere no less, and all together carry no more than the links can (``links``). How
 much longer its share of the links makes it is not judged.
+Transfers that a failure cut off are not recorded.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def moves_take(history: History) -> Finding:
         return NOTHING
     if carriage is None:
         return lacking("what moves of K/V take (no routes were declared)")
-    return merged(*map(_timed, moves_in(history)))
+    broken_off = bool(history.given.down) and bool(history.pools)
+    cut = lacking("what transfers took that a failure cut off (they are not recorded)") if broken_off else NOTHING
+    return merged(*map(_timed, moves_in(history)), cut)
 
 
 def moves_in(history: History) -> Iterator[Transfers]:

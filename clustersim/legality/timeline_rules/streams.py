@@ -12,7 +12,7 @@ from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged,
 from clustersim.legality.timeline_rules.links import of_flows
 from clustersim.legality.timeline_rules.occupation import place_of
 from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.legality.timeline_rules.routing import in_turn
+from clustersim.legality.timeline_rules.routing import in_turn, in_vain, set_aside
 from clustersim.legality.timeline_rules.sheet import Sheet
 from clustersim.legality.timeline_rules.swapped import cut_off
 from clustersim.timeline.tables import HOST
@@ -133,7 +133,8 @@ def _sends(reading: Reading) -> Finding:
 
 def over_pools(reading: Reading) -> Finding:
     """RUN-3: requests go where it is their turn, who has work does it, and transfers follow each other."""
-    return merged(works(reading), in_turn(reading), _moves_in_turn(reading.history))
+    routes = merged(in_turn(reading), set_aside(reading), in_vain(reading))
+    return merged(works(reading), routes, _moves_in_turn(reading.history))
 
 
 def _moves_in_turn(history: History) -> Finding:

@@ -67,11 +67,14 @@ class Whereabouts:
         Until blocks were taken there, or the request left.
     astray : list of (int, int)
         Rows of facts that find a request elsewhere than it went to, and where that was.
+    aside : list of (int, int)
+        Rows of facts that set blocks aside, and when the request had left; −1 where it had not.
     """
 
     history: History
     waits: list[Wait] = field(default_factory=list)
     astray: list[tuple[int, int]] = field(default_factory=list)
+    aside: list[tuple[int, int]] = field(default_factory=list)
     _entry: Turns = field(init=False)
     _decode: Turns | None = field(init=False)
     _at: dict[int, Place] = field(default_factory=dict)
@@ -179,10 +182,17 @@ class Whereabouts:
 
     def _taken(self, time: int, who: int, row: int, replica: int, *, aside: bool) -> None:
         place = (self._to if aside else self._at).get(who)
+        if aside and (place is not None or not self._may_have_left(who)):
+            self.aside.append((row, self._since.get(who, UNKNOWN)))
         if place is None or (not aside and who in self._decoding):
             return
         self._found(row, replica, place)
         self._waited(who, place, time)
+
+    def _may_have_left(self, who: int) -> bool:
+        """Return whether a request may be on its way that is not known to be: nothing tells when its client gave up."""
+        assert self._decode is not None
+        return self._decode.unsure > 0 or self._ends.get(who, (-1, 0))[1] == CANCELLED
 
     def _goes(self, time: int, who: int) -> None:
         self._waited(who, self._to.get(who) or self._at.get(who), time)

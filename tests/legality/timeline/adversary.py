@@ -62,7 +62,6 @@ UNSEEN: Final = {
     "facts.used": "between two decisions of one instant",
     "facts.time_ns": "an admission or a preemption while the step before it still runs",
     "facts.value": "what is set aside layer by layer",
-    "facts.replica": "where a request arrived that a failure moved",
     "templates.variant": "a number of a placement, from which nothing is computed",
     "templates.symbols": "of an operator that takes no time, which no pass runs",
     "templates.class_symbol": "of a class that no operator has",
@@ -104,6 +103,14 @@ RUNS: Final[dict[str, dict[str, Any]]] = {
         "faults": [
             {"device": 1, "at": "2 ms", "until": "5 ms"},
             {"device": 0, "at": "1 ms", "until": "4 ms", "slowdown": 2.0},
+        ],
+    },
+    "faults of a decode pool": {
+        "topology": {"name": "l40s-node"}, "plan": {"prefill": {"dp": 2}, "decode": {"dp": 2}},
+        "serving": POOLS["serving"], "workload": {"requests": 6},
+        "faults": [
+            {"device": 2, "at": "6090 us", "until": "9 ms"},
+            {"device": 3, "at": "13 ms", "until": "14 ms"},
         ],
     },
     "cancellation": {"workload": {"cancel_after": {"share": 0.5, "exponential": "3 ms"}}},

@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
+from clustersim.replay.by_events import EventReplay
+from clustersim.replay.fleet import Fleet
 from clustersim.replay.front import Front
 from clustersim.replay.hand_overs import HandOvers
+from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
 from clustersim.replay.kv_moves import KvMoves, Move
 from clustersim.replay.replica import Replica
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
-from clustersim.serving.decision import Decision
+from clustersim.serving.decision import PREEMPTED, Decision
 from clustersim.serving.disaggregated import DecodeScheduler
+from clustersim.serving.members import Members
+from clustersim.serving.router import RoundRobin
 from clustersim.serving.sequence import Sequence
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
@@ -98,6 +103,155 @@ def loses_silently(patch: Patch) -> None:
     patch.setattr(Front, "tell", lambda self, now, kind, replica, sequence: None)
 
 
+def counts_too_much_of_what_comes_in_vain(patch: Patch) -> None:
+    """What is given back in vain is told with one token more."""
+    real = DecodeScheduler.give_up
+
+    def give_up(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+        real(self, now, sequence)
+        time, kind, request, tokens, used = self.facts[-1]
+        self.facts[-1] = (time, kind, request, tokens + 1, used)
+
+    patch.setattr(DecodeScheduler, "give_up", give_up)
+
+
+def forgets_tokens(patch: Patch) -> None:
+    """What decoded on a replica that has failed begins anew with the token of its prompt alone."""
+    anew = HandOvers.anew
+
+    def once(self: HandOvers, sequence: Sequence) -> Sequence:
+        sequence.generated = min(sequence.generated, 1)
+        return anew(self, sequence)
+
+    patch.setattr(HandOvers, "anew", once)
+
+
+def keeps_blocks_of_what_failed(patch: Patch) -> None:
+    """Blocks in use are told of a decode replica that has failed."""
+    real = Members._note
+
+    def note(self: Members, now: int, kind: int, sequence: Sequence, tokens: int) -> None:
+        real(self, now, kind, sequence, tokens)
+        if kind == PREEMPTED:
+            self.facts[-1] = (*self.facts[-1][:4], self.facts[-1][4] + 1)
+
+    patch.setattr(Members, "_note", note)
+
+
+def loses_a_block(patch: Patch) -> None:
+    """A decode replica comes back with a block less."""
+    real = Fleet.restart
+
+    def restart(self: Fleet, replica: Replica) -> Any:
+        found = real(self, replica)
+        replica.scheduler.pool.take(0, 1)
+        return found
+
+    patch.setattr(Fleet, "restart", restart)
+
+
+def sends_again_late(patch: Patch) -> None:
+    """What was on its way to a replica that fails is sent to another one a millisecond later."""
+    real = HandOvers.break_off
+
+    def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
+        found = real(self, failing)
+        kept, self.leaving = self.leaving, {}
+
+        def later(_: None) -> None:
+            self.leaving |= kept
+            self._arm()
+
+        at(self.env, 1_000_000, HAND_OVER, later)
+        return found
+
+    patch.setattr(HandOvers, "break_off", break_off)
+
+
+def computes_anew_late(patch: Patch) -> None:
+    """What loses its replica goes to another one a millisecond later."""
+    real = EventReplay._retry
+
+    def retry(self: EventReplay, sequence: Sequence) -> None:
+        at(self.env, 1_000_000, DEPARTURE, lambda _: real(self, sequence))
+
+    patch.setattr(EventReplay, "_retry", retry)
+
+
+def computes_anew_on_the_first(patch: Patch) -> None:
+    """What loses its replica goes to the first one that lives, whoever's turn it is."""
+
+    def retry(self: EventReplay, sequence: Sequence) -> None:
+        index = self.front.living[0].index
+        self.replica_of[sequence.request] = index
+        self.replicas[index].add_again(sequence)
+
+    patch.setattr(EventReplay, "_retry", retry)
+
+
+def forgets_who_is_back(patch: Patch) -> None:
+    """Nothing is sent to a decode replica that has failed once, while there is another one."""
+    settle, fail = HandOvers._settle, Replica.fail
+    failed: set[int] = set()
+
+    def noted(self: Replica, successor: Any) -> Any:
+        failed.add(self.index)
+        return fail(self, successor)
+
+    def to_others(self: HandOvers, nothing: None) -> None:
+        every = self.decoders
+        self.decoders = [one for one in every if one.index not in failed] or every
+        settle(self, nothing)
+        self.decoders = every
+
+    patch.setattr(Replica, "fail", noted)
+    patch.setattr(HandOvers, "_settle", to_others)
+
+
+def begins_turns_anew(patch: Patch) -> None:
+    """Prompts that leave go to the first decode replica that lives."""
+    settle = HandOvers._settle
+
+    def first(self: HandOvers, nothing: None) -> None:
+        self.router = RoundRobin()
+        settle(self, nothing)
+
+    patch.setattr(HandOvers, "_settle", first)
+
+
+def breaks_off_what_is_sound(patch: Patch) -> None:
+    """Everything that is on its way is sent anew when a replica fails."""
+    real = HandOvers.break_off
+
+    def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
+        found = real(self, failing)
+        for request in sorted(self.passages):
+            if self.passages[request].reserved:
+                self._take_back(self.passages[request])
+                self.leaving[request] = None
+        self._arm()
+        return found
+
+    patch.setattr(HandOvers, "break_off", break_off)
+
+
+def computes_what_it_has(patch: Patch) -> None:
+    """A prompt is computed anew that was on its way to a replica which fails, though its own still has it."""
+    real = HandOvers.break_off
+
+    def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
+        lost, gone = real(self, failing)
+        for request in sorted(self.leaving):
+            passage = self.passages[request]
+            self._close(passage)
+            self.replicas[passage.source].lose(passage.left)
+            lost.append(self._again(passage.left))
+        self.leaving.clear()
+        return lost, gone
+
+    patch.setattr(HandOvers, "break_off", break_off)
+
+
 def waits_for_what_is_on_its_way(patch: Patch) -> None:
     """A decode replica runs no step while something is on its way to it, though it has the blocks."""
     real = DecodeScheduler.schedule
@@ -121,6 +275,7 @@ SOURCE = with_faults({"device": 0, "at": "6090 us", "until": "6400 us"})
 """While the first prompt is on its way from replica 0 to replica 2."""
 TARGET = with_faults({"device": 2, "at": "6090 us", "until": "6400 us"})
 DECODING = with_faults({"device": 2, "at": "8 ms", "until": "9 ms"})
+DECODED = with_faults({"device": 3, "at": "13 ms", "until": "14 ms"})
 NO_DECODE = with_faults({"device": 2, "at": "3 ms"}, {"device": 3, "at": "3 ms"})
 CORNERED = POOLS | {
     "plan": {"prefill": {"dp": 1}, "decode": {"dp": 1}},
@@ -132,6 +287,9 @@ CORNERED = POOLS | {
     "faults": [{"device": 7, "at": "1 ms"}],
 }  # fmt: skip
 """Where a sequence that decodes often lacks a block while all others are set aside for what is on its way."""
+TWO_FAIL = with_faults({"device": 2, "at": "8 ms", "until": "9.5 ms"}, {"device": 3, "at": "7.9 ms", "until": "9.7 ms"})
+ON_THE_WAY = with_faults({"device": 1, "at": "6090 us", "until": "6400 us"})
+"""While the first prompt is on its way between others."""
 MISTAKES = [
     (waits_for_what_is_on_its_way, CORNERED, "RUN-3"),
     (waits_for_what_is_on_its_way, CORNERED | {"seed": 2}, "RUN-3"),
@@ -142,6 +300,18 @@ MISTAKES = [
     (keeps_the_lost_cache, SOURCE, "DP-2"),
     (decodes_on, DECODING, "KV-7"),
     (loses_silently, NO_DECODE, "RUN-4"),
+    (counts_too_much_of_what_comes_in_vain, TARGET, "RUN-4"),
+    (forgets_tokens, DECODED, "RUN-4"),
+    (keeps_blocks_of_what_failed, DECODING, "KV-7"),
+    (keeps_blocks_of_what_failed, TARGET, "KV-7"),
+    (loses_a_block, DECODING, "KV-7"),
+    (sends_again_late, TARGET, "RUN-3"),
+    (computes_anew_late, SOURCE, "RUN-3"),
+    (computes_anew_on_the_first, TWO_FAIL, "RUN-3"),
+    (forgets_who_is_back, DECODING, "RUN-3"),
+    (begins_turns_anew, DECODING, "RUN-3"),
+    (breaks_off_what_is_sound, ON_THE_WAY, "RUN-3"),
+    (computes_what_it_has, TARGET, "RUN-3"),
 ]
 
 

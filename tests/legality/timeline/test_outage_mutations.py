@@ -130,6 +130,10 @@ PREFILL_LOST = POOLS | {"faults": [{"device": 0, "at": "8 ms", "until": "9 ms", 
 DECODE_LOST = POOLS | {"faults": [{"device": 2, "at": "8 ms", "until": "9 ms", "lose": "lose"}]}
 PAIR = POOLS | {"plan": {"prefill": {"dp": 1}, "decode": {"dp": 1}}}
 PREFILL_DOWN = PAIR | {"faults": [{"device": 0, "at": "8 ms", "until": "9 ms"}]}
+DECODE_ALONE = PAIR | {"faults": [{"device": 1, "at": "8 ms", "until": "9 ms"}]}
+NO_DECODE = POOLS | {"faults": [{"device": at, "at": f"{10 - at} ms", "until": "9.5 ms"} for at in (2, 3)]}
+BY_LAYER = DECODE_DOWN | {"serving": POOLS["serving"] | {"transfer": "layerwise"}}
+STAGED = DECODE_DOWN | {"plan": {"prefill": {"dp": 2}, "decode": {"dp": 2, "pp": 2}}}
 WAY_CUT = POOLS | {"faults": [{"link": ["n0.g2", "n0.pcie1"], "at": "8 ms", "until": "9 ms"}]}
 POOL_SLOW = POOLS | {"faults": [{"device": 2, "at": "0 s", "slowdown": 3.0}]}
 TOGETHER = document(
@@ -182,6 +186,15 @@ MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
     ("it keeps prompts that are to be lost", outages(each(lambda o: replace(o, loses=False))), PREFILL_LOST, "RUN-4"),
     ("it keeps decodes that are to be lost", outages(each(lambda o: replace(o, loses=False))), DECODE_LOST, "RUN-4"),
     ("a prefill replica is back too late", outages(each(later(until_ns=2 * MS))), PREFILL_DOWN, "RUN-3"),
+    ("a decode replica is back too late", outages(each(later(until_ns=MS))), DECODE_DOWN, "RUN-3"),
+    ("a decode replica is back a little too late", outages(each(later(until_ns=MS // 3))), DECODE_DOWN, "RUN-3"),
+    ("a decode replica is back too early", outages(each(later(until_ns=-MS // 2))), DECODE_DOWN, "RUN-3"),
+    ("a decode replica never comes back", outages(each(lambda o: replace(o, until_ns=None))), DECODE_DOWN, "RUN-3"),
+    ("the only decode replica is back too late", outages(each(later(until_ns=MS))), DECODE_ALONE, "RUN-3"),
+    ("the only decode replica is back too early", outages(each(later(until_ns=-MS // 2))), DECODE_ALONE, "RUN-3"),
+    ("the decode pool is back too late", outages(each(later(until_ns=MS))), NO_DECODE, "RUN-3"),
+    ("layer by layer it is back too late", outages(each(later(until_ns=5 * MS))), BY_LAYER, "RUN-3"),
+    ("with stages it is back too late", outages(each(later(until_ns=MS))), STAGED, "RUN-3"),
     ("no way of a hand-over is needed", outages(lambda found: ()), WAY_CUT, "RUN-3"),
     (
         "one fails in a pool, undeclared",
@@ -232,6 +245,7 @@ def test_other_faults_than_were_declared_are_noticed(mistake: Mistake, given: di
 
 
 LEGAL = (DOWN, ALONE, LOST, CUT, SLOW, A_LITTLE, WEAK, STAGES, STAGE_CUT, HOSTS, HANDED, DECODE_DOWN, CLEAN, CLEAN_TWO)
+LEGAL += (DECODE_ALONE, NO_DECODE, BY_LAYER, STAGED)
 LEGAL += (PREFILL_LOST, DECODE_LOST, PAIR, PREFILL_DOWN, WAY_CUT, POOL_SLOW, TOGETHER, SWAPPED)
 
 
