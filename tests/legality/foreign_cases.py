@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.cost.precision import Precision
 from clustersim.graph.batch import features_of
+from clustersim.graph.expand import blueprint_of
 from clustersim.graph.export import json_text, model_facts
 from clustersim.graph.price_table import amount
 from clustersim.graph.priced import NO_DURATION, PricedGraph
@@ -35,26 +37,26 @@ def case_of(random: Random, primitives: str = "tsep") -> Case:
     return Case(model=model, plan=plan, batch=batch, prefills=prefills, decodes=decodes)
 
 
-def document_of(case: Case) -> Document:
+def document_of(case: Case, precision: Precision = PRECISION) -> Document:
     """Return the JSON of a case, every figure with it but durations."""
-    return json.loads(json_text(*priced_of(case)))  # type: ignore[no-any-return]
+    return json.loads(json_text(*priced_of(case, precision)))  # type: ignore[no-any-return]
 
 
-def priced_of(case: Case) -> tuple[PricedGraph, Document]:
+def priced_of(case: Case, precision: Precision = PRECISION) -> tuple[PricedGraph, Document]:
     """Return the graph of a case, every figure with it but durations, and what it is about."""
-    graph = expand(case.blueprint, case.plan)
+    graph = expand(blueprint_of(case.model, case.plan, precision, case.batch.kind), case.plan)
     features = features_of(case.batch, case.plan.sp, case.windows)
     rows = []
     for symbol, group in zip(graph.symbol.tolist(), graph.group.tolist(), strict=True):
         node, s = graph.symbols[symbol], graph.groups[group][0] % case.plan.stage_ranks // case.plan.tp
-        moved = bytes_moved(node, features, s, PRECISION)
+        moved = bytes_moved(node, features, s, precision)
         rows.append((amount(node.amount, features, s), flops(node, features, s), moved))
     figures = np.array(rows).T
     priced = PricedGraph(
         graph=graph, plan=case.plan, batch=case.batch, amount=figures[0], flops=figures[1], bytes_moved=figures[2],
         duration_ns=np.full(len(graph), NO_DURATION),
     )  # fmt: skip
-    return priced, {"title": "a test", "model": model_facts(case.model), "precision": asdict(PRECISION)}
+    return priced, {"title": "a test", "model": model_facts(case.model), "precision": asdict(precision)}
 
 
 Place = tuple[Any, ...]

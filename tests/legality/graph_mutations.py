@@ -500,6 +500,12 @@ def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "kv_all_gather", step=0, layer=0, rank=0), "amount", lambda v: v / 2)
 
 
+@breaks("SP-4", "heads", "an exchange is said to be twice as wide as its rank's heads")
+def _(view: GraphView) -> GraphView:
+    node = pick(view, "out_all_to_all", step=0)
+    return changed(view, node, width=2 * view.symbols[int(view.symbol[node[0]])].width)
+
+
 @breaks("SP-4", "gather", "K/V is gathered twice")
 def _(view: GraphView) -> GraphView:
     gather = one(view, "kv_all_gather", step=0, layer=0, rank=0)
@@ -1033,3 +1039,17 @@ said("SP-3", "gather", "a norm of every rank is said to be on the first one", "f
 def _(view: GraphView) -> GraphView:
     made, norm = (one(view, name, step=step, layer=0, rank=1) for name, step in (("ffn_add", 2), ("attention_norm", 3)))
     return drawn(view, [(made, norm, "data")])
+
+
+def recast_as(case: str, what: str, source: str, target: str, kind: str) -> None:
+    """Let an edge say that it brings entries of the cache where it brings values, or the other way round."""
+
+    @breaks("TP-8", case, what)
+    def _(view: GraphView) -> GraphView:
+        return recast(view, edges(view, pick(view, source, step=0), pick(view, target, step=0)), kind)
+
+
+recast_as("ring", "keys that were just made are passed on as if they were cached", "rope", "kv_ring_1", "kv")
+recast_as("heads", "queries are exchanged as if they were cached", "rope", "qkv_all_to_all", "kv")
+recast_as("heads", "what attention makes is taken as if it were cached", "out_all_to_all", "o_proj", "kv")
+recast_as("gather", "the move takes values of the last layer in place of entries", "ffn_add", "kv_move", "data")

@@ -106,3 +106,10 @@ def test_numbers_that_are_not_said_are_not_judged() -> None:
     found["step"]["decode_keys"] = [20]
     assert verdict_of(found) == "legal"
     assert verdict_of({**found, "step": {**found["step"], "decode_keys": [0]}}) == "legal"
+
+
+@pytest.mark.parametrize("name", ["o_proj", "lm_head", "ffn_up"])
+def test_a_collective_with_the_name_of_a_product_is_illegal(name: str) -> None:
+    found = document("by heads", "prefill")
+    next(node for node in found["nodes"] if node["name"] == "out_all_to_all")["name"] = name
+    assert verdict_of(found) == "illegal"

@@ -227,24 +227,28 @@ def volumes(view: GraphView) -> GraphFinding:
     numbers = carried(view, plan)
     act = precision.activation_bytes
     behind = ~_feeds(view)
-    expected = np.array(
-        [
-            act * _elements(
-                view.symbols[int(view.symbol[node])].op, model.layers[int(view.layer[node])].attention, plan,
-                numbers.prefill[int(view.step[node])], int(numbers.context[int(view.step[node])]),
-                back=bool(behind[node]), t=int(view.rank[node]) % plan.tp,
-            )
-            for node in nodes.tolist()
-        ],
-        np.float64,
-    )  # fmt: skip
+
+    def elements(node: int, prefill: Int64Array, context: int) -> float:
+        attention = model.layers[int(view.layer[node])].attention
+        op, t = view.symbols[int(view.symbol[node])].op, int(view.rank[node]) % plan.tp
+        return _elements(op, attention, plan, prefill, context, back=bool(behind[node]), t=t)
+
+    prefill, context = numbers.prefill[view.step[nodes]], numbers.context[view.step[nodes]].tolist()
+    expected = act * np.array(list(map(elements, nodes.tolist(), prefill, context)), np.float64)
+    each = np.array([elements(node, np.ones(1, np.int64), 0) for node in nodes.tolist()])
+    said = view.column("width")[nodes]
+    wide = np.flatnonzero((said != each) & view.says("width")[nodes] & view.in_features)
     wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
         return f"it carries {view.amount[nodes][at]:,.0f} bytes, where the prompt's K/V is {expected[at]:,.0f}"
 
+    def saying(at: int) -> str:
+        return f"it is said to expose {said[at]} elements per token, where its rank has {each[at]:g}"
+
     fix = "expose the K/V of every token and head once"
-    return merged(judged(view, len(nodes), wrong, message, fix, nodes), _repeated(view, plan, nodes, fix))
+    found = merged(judged(view, len(nodes), wrong, message, fix, nodes), _repeated(view, plan, nodes, fix))
+    return merged(found, judged(view, 0, wide, saying, fix, nodes))
 
 
 def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) -> GraphFinding:

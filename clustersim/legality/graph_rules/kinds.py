@@ -144,6 +144,7 @@ def _edges(view: GraphView) -> GraphFinding:
     transfer = view.mask(lambda node: node.op in TRANSFER_OPS)
     takes = view.named("attention_prefill", "attention_decode", "kv_b_proj", "kv_move") | exposes
     takes |= ~view.named(*kinds_of(view.model)) if view.model is not None else np.ones(len(view), bool)
+    moves = exposes & view.named("kv_move")
     phase, meets = ends[source] | ends[target], transfer[source] & transfer[target]
     carries = ~phase & ~meets
     odd = (
@@ -152,7 +153,9 @@ def _edges(view: GraphView) -> GraphFinding:
         | (carries & ~np.isin(kind, (DATA, KV)))
         | (carries & (kind == KV) & ~(cache[source] | exposes[source] | exposes[target]))
         | (carries & (kind == DATA) & cache[source])
-        | (carries & (kind == KV) & cache[source] & ~takes[target])
+        | (carries & (kind == KV) & (cache | exposes)[source] & ~takes[target])
+        | (carries & (kind == KV) & ~(cache | exposes)[source] & ~moves[target] & view.in_features)
+        | (carries & (kind == DATA) & moves[target])
     )
     wrong = np.flatnonzero(odd & view.within_step & (kind != ORDER))
     return judged(

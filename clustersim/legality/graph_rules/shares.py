@@ -11,7 +11,7 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.layouts import qkv_width
 from clustersim.legality.graph_rules.tokens import Carried, carried, read_keys
-from clustersim.legality.graph_rules.traits import handles_every_token, rows_of_experts
+from clustersim.legality.graph_rules.traits import handles_every_token, repeated_as_made, rows_of_experts
 from clustersim.legality.graph_view import DATA, BoolArray, GraphView
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
@@ -61,7 +61,7 @@ def conserves(view: GraphView) -> GraphFinding:
         view, int(told[products].sum()), np.flatnonzero(bad), lambda at: wrong[int(which.ravel()[at])] or "",
         "give every rank its even share of the matrix or the heads, or declare how many ranks repeat it", products,
     )  # fmt: skip
-    return merged(shares, _all_tokens(view, plan, model))
+    return merged(shares, _all_tokens(view, plan, model), repeated_as_made(view, plan, model))
 
 
 def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:

@@ -37,7 +37,7 @@ def as_declared(view: GraphView, plan: ParallelPlan, made: Int64Array) -> GraphF
         if view.split_said is None or part in view.split_said:
             said[name] = f"plan.split.{part} is {getattr(plan.split, part)}"
             expected[view.named(name)] = LEAVES[getattr(plan.split, part)]
-    bad = np.flatnonzero((expected != UNKNOWN) & (made != UNKNOWN) & (made != expected))
+    bad = np.flatnonzero((expected != UNKNOWN) & np.isin(made, list(SHOWN)) & (made != expected))
     return judged(
         view, 0, bad,
         lambda node: f"it is {SHOWN[int(made[node])]}, where {said[operator(view, node)]}",

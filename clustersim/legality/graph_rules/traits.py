@@ -76,8 +76,6 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     wide = output_width(name, layer, model)
     if wide is not None and "width" not in unsaid and node.width != wide:
         return f"its whole output is said to be {node.width} wide, where {name} makes {wide}"
-    if name in ("ffn_act", "shared_act") and "copies" not in unsaid and node.copies not in (1, plan.tp):
-        return f"{node.copies} ranks are said to do the same, where one or {plan.tp} do"
     often = repeats(name, plan)
     if often is not None and "copies" not in unsaid and node.copies != often:
         return f"{node.copies} ranks are said to do the same, where {often} do"
@@ -125,6 +123,19 @@ def handles_every_token(
         )
 
     return judged(view, len(nodes), wrong, message, fix, nodes)
+
+
+def repeated_as_made(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:
+    """Compare how many ranks are said to do an activation alike with what each has of it: its slice, or the whole."""
+    parts = _parts(view, plan, model)
+    expected = np.where(parts == plan.tp, 1, plan.tp)
+    found = view.column("copies")
+    acts = view.named("ffn_act", "shared_act") & view.says("copies") & np.isfinite(parts)
+    return judged(
+        view, 0, np.flatnonzero(acts & (found != expected)),
+        lambda node: f"{found[node]} ranks are said to do the same, where {expected[node]} do", FIX,
+        np.arange(len(view)),
+    )  # fmt: skip
 
 
 def _usual(amount: FloatArray, rows: FloatArray, group: Int64Array) -> FloatArray:
