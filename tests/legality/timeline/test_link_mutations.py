@@ -16,7 +16,7 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.crowds import crowds_of
-from clustersim.replay import given
+from clustersim.replay import prepared
 from clustersim.replay.network import Network
 from clustersim.replay.shared_flows import SharedFlows
 from clustersim.run.audit import history_of_run
@@ -114,11 +114,11 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
 """A mistake of the network, and the scenarios in which it shows on a link."""
 CAUGHT_IN_LANES: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     "nobody is seen to meet": (
-        Mutation(given, "find_contention", "len(here) < 2", "True"),
+        Mutation(prepared, "find_contention", "len(here) < 2", "True"),
         ("sends", "lanes", "replicas"),
     ),
     "two are not seen to meet": (
-        Mutation(given, "find_contention", "len(here) < 2", "len(here) < 3"),
+        Mutation(prepared, "find_contention", "len(here) < 2", "len(here) < 3"),
         ("sends", "lanes", "replicas"),
     ),
     "lanes do not share": (Mutation(SharedFlows, "enter", "if any(", "if False and any("), ("lanes",)),
