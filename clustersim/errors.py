@@ -118,6 +118,21 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def nearest_file(name: str, names: Iterable[str]) -> str | None:
+    """Return the file that is called most like another one; an equal suffix alone is no likeness.
+
+    Examples
+    --------
+    >>> nearest_file("nope.csv", ["f.csv"]), nearest_file("quikstart.yaml", ["quickstart.yaml"])
+    (None, 'quickstart.yaml')
+    """
+    known = {other: other.rpartition(".")[0] or other for other in names}
+    found = nearest(name.rpartition(".")[0] or name, known.values())
+    same = [other for other, stem in known.items() if stem == found]
+    alike = difflib.get_close_matches(name, known, n=1, cutoff=0.8) or same
+    return nearest(name, alike) or next(iter(alike), None)
+
+
 def did_you_mean(word: str, choices: Sequence[str]) -> str:
     """Return ``; did you mean 'x'?``, or the list of choices when nothing is alike.
 

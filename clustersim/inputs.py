@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from clustersim.errors import InputError, Problem, nearest
+from clustersim.errors import InputError, Problem, nearest_file
 
 MIB: Final = 2**20
 DOCUMENT_BYTES: Final = 4 * MIB
@@ -204,7 +204,7 @@ def missing(path: Path, kind: str = "file") -> str:
         return f"no such {kind}: the folder {str(path.parent)!r} does not exist"
     if path.name in names:
         return f"no such {kind}: it is a link to nothing"
-    guess = nearest(path.name, names)
+    guess = nearest_file(path.name, names)
     return f"no such {kind}; did you mean {guess!r}?" if guess else f"no such {kind}"
 
 

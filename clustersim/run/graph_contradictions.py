@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Final
 
 import numpy as np
@@ -66,9 +67,13 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
     elif max(plan.placement or (0,)) > MOST_NUMBERED:
         yield Problem(path="plan.placement", message="a device's number is too large; number them from 0")
     if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1):
-        yield Problem(
-            path="plan.ep.scope", message="replicas that share experts can be read at pp 1 and sp 1; use replica"
+        within = gcd(plan.ep.degree, plan.stage_ranks)
+        message = (
+            f"replicas that share experts can be read at pp 1 and sp 1, and this plan has pp {plan.pp} and sp "
+            f"{plan.sp.degree}; write instead ep: {{degree: {within}, scope: replica}}, or on as many devices pp 1, "
+            f"sp 1 and dp {plan.dp * plan.pp * plan.sp.degree}"
         )
+        yield Problem(path="plan.ep.scope", message=message)
     yield from _of_visits(plan, found.model)
     beyond = [stage for stage in found.stages or () if stage >= plan.pp]
     yield from (

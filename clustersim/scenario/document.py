@@ -209,4 +209,5 @@ def read_mapping(path: Path, kind: str, known: Collection[str]) -> Document:
 def _unquoted(problem: Problem, kind: str) -> Problem:
     """Say that a file can't be read, and nothing of what is in it."""
     plain = problem.message.startswith(("not valid", "nested"))  # the words of the parser
-    return replace(problem, message=problem.message if plain else f"not readable as a {kind}", quotes=False)
+    message = problem.message if plain else f"not readable as a {kind}"
+    return replace(problem, message=message, path="", quotes=False)

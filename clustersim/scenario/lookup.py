@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clustersim import catalog
-from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.errors import InputError, Problem, did_you_mean, nearest_file
 from clustersim.scenario.document import Mark, shown
 
 
@@ -55,8 +55,8 @@ def find_file(text: str, *, kind: str, mark: Mark, path: str, base: Path) -> Pat
         if (folder / text).exists():
             return folder / text
     near = [entry.name for folder in bases for entry in _listed((folder / text).parent)]
-    hint = did_you_mean(Path(text).name, near)
-    hint = hint if "did you mean" in hint else ""
+    guess = nearest_file(Path(text).name, near)
+    hint = f"; did you mean {guess!r}?" if guess else ""
     if (catalog.data_root() / "scenarios" / text).is_file():  # a scenario that ships, copied elsewhere
         hint = f"; did you mean {f'scenarios/{text}'!r}?"
     shorts = [shown(folder) for folder in bases]
