@@ -12,7 +12,10 @@ import numpy as np
 from clustersim.errors import nearest
 from clustersim.legality.history import FACTS, KINDS, STREAMS
 
-NONE: Final = ("slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns", "freed_ns")
+NONE: Final = (
+    "slot", "layer", "group", "used", "content", "selected", "bytes", "cost_ns", "freed_ns", "arrived_ns",
+    "first_token_ns", "finished_ns",
+)  # fmt: skip
 """Columns where −1, or an empty cell, stands for none."""
 INSTANTS: Final = 1 << 62
 AMOUNTS: Final = 1 << 40
@@ -20,7 +23,8 @@ MOST: Final = {
     "rank": 1 << 20, "replica": 1 << 12, "step": 1 << 31, "request": 1 << 23, "layer": 1 << 14, "slot": 1 << 20,
     "start_ns": INSTANTS, "end_ns": INSTANTS, "time_ns": INSTANTS, "taken_ns": INSTANTS, "freed_ns": INSTANTS,
     "cost_ns": INSTANTS, "sampled": 2, "group": INSTANTS, "content": INSTANTS, "block": INSTANTS, "link": INSTANTS,
-    "expert": INSTANTS, "selected": INSTANTS,
+    "arrived_ns": INSTANTS, "first_token_ns": INSTANTS, "finished_ns": INSTANTS, "expert": INSTANTS,
+    "selected": INSTANTS,
 }  # fmt: skip
 """Numbers from here on are no ranks, instants and so on, but slips; of all other columns, from ``AMOUNTS`` on."""
 WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")

@@ -70,12 +70,12 @@ def _history(tables: Tables, given: Given) -> History:
         wanted = (*NEEDED[name], *OPTIONAL[name], *(column for column in more if column in table.recorded))
         return {column: table.columns[column] for column in wanted}
 
-    carried = "steps" in tables and ("chunks" in tables or "decodes" in tables)
+    carried = "steps" in tables and "chunks" in tables and ("decodes" in tables or not _decode(tables))
     return History(
         given=given,
         requests=_by_number(tables["requests"]) if "requests" in tables else None,
         steps=_steps(tables) if "steps" in tables else None,
-        chunks=plain("chunks") or _empty("chunks") if carried else None,
+        chunks=plain("chunks") if carried else None,
         decodes=_episodes(tables) if carried else None,
         facts=_facts(tables["facts"]) if "facts" in tables else None,
         spans=_spans(tables["spans"], given) if "spans" in tables else None,
@@ -83,6 +83,12 @@ def _history(tables: Tables, given: Given) -> History:
         held=plain("held"),
         flows=plain("flows"),
     )
+
+
+def _decode(tables: Tables) -> bool:
+    """Return whether requests decode as far as anybody says, so that a history without decodes lacks them."""
+    requests = tables.get("requests")
+    return requests is None or bool((requests.columns["output_tokens"] > 1).any())
 
 
 def _empty(name: str) -> dict[str, Any]:
@@ -107,13 +113,17 @@ def _by_number(table: ForeignTable) -> dict[str, Any]:
     for name in ("prompt_tokens", "output_tokens"):
         found[name][request] = table.columns[name]
     found["listed"][request] = 1
+    for name in TOLD["requests"]:
+        if name in table.recorded:
+            found[name] = np.full(count, -1, np.int64)
+            found[name][request] = table.columns[name]
     return found
 
 
 def _steps(tables: Tables) -> dict[str, Any]:
     """Return steps, one by one; where only the decodes say in which micro-batch they are, a step is where they are."""
     steps = tables["steps"]
-    told = [column for column in TOLD if column in steps.recorded]
+    told = [column for column in TOLD["steps"] if column in steps.recorded]
     found = {column: steps.columns[column] for column in (*NEEDED["steps"], *OPTIONAL["steps"], *told)}
     found["count"] = np.ones(len(steps), np.int64)
     decodes = tables.get("decodes")

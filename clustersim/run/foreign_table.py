@@ -44,8 +44,11 @@ OPTIONAL: Final[Mapping[str, Mapping[str, int]]] = {
     "steps": {"replica": 0, "slot": 0},
 }
 """Table → further columns of whole numbers and what they are where they lack."""
-TOLD: Final = ("kind", "prefill_tokens", "decode_tokens", "batch_requests", "context_tokens", "kv_blocks_used")
-"""Columns of steps that rules look at only where they are there."""
+TOLD: Final[Mapping[str, tuple[str, ...]]] = {
+    "steps": ("kind", "prefill_tokens", "decode_tokens", "batch_requests", "context_tokens", "kv_blocks_used"),
+    "requests": ("arrived_ns", "first_token_ns", "finished_ns"),
+}
+"""Table → columns of numbers that rules look at only where they are there."""
 TEXT: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": ("name", "op", "module", "after", "id"),
     "facts": ("reason",),
@@ -110,7 +113,7 @@ def read_foreign(path: Path) -> ForeignTable:
     name = _table_of(path, list(raw))
     count = len(raw[NEEDED[name][0]])
     columns: dict[str, Any] = {column: np.full(count, value) for column, value in OPTIONAL[name].items()}
-    whole = (*NEEDED[name], *OPTIONAL[name], *(TOLD if name == "steps" else ()))
+    whole = (*NEEDED[name], *OPTIONAL[name], *TOLD.get(name, ()))
     problems = []
     for column in whole:
         if column in raw:
@@ -219,7 +222,10 @@ def _problem(path: Path, lines: Sequence[int] | None, row: int, column: str, mes
 
 def _backwards(table: ForeignTable) -> Iterator[Problem]:
     """Yield what ends before it starts."""
-    for first, last in (("start_ns", "end_ns"), ("taken_ns", "freed_ns")):
+    for first, last in (
+        ("start_ns", "end_ns"), ("taken_ns", "freed_ns"), ("arrived_ns", "first_token_ns"),
+        ("first_token_ns", "finished_ns"), ("arrived_ns", "finished_ns"),
+    ):  # fmt: skip
         if {first, last} <= set(table.columns):
             starts, ends = table.columns[first], table.columns[last]
             for row in np.flatnonzero((ends < starts) & (ends >= 0))[:1].tolist():

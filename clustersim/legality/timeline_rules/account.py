@@ -25,6 +25,7 @@ from clustersim.legality.timeline_rules.giving_up import given_up
 from clustersim.legality.timeline_rules.grouping import Groups
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
+from clustersim.legality.timeline_rules.told import instants_of_requests
 
 
 def none_lost(reading: Reading) -> Finding:
@@ -37,7 +38,7 @@ def none_lost(reading: Reading) -> Finding:
     """
     facts, requests = reading.history.facts, reading.history.requests
     if facts is None:
-        return NOTHING
+        return instants_of_requests(reading)
     count = int(facts["request"].max(initial=-1)) + 1
     if requests is not None:
         count = max(count, len(requests["prompt_tokens"]))
@@ -84,6 +85,7 @@ def none_lost(reading: Reading) -> Finding:
     if tells_admission:
         again = "is admitted, or preempted, twice in a row"
         findings.append(say((held < 0) | (held > 1), again, "admit what waits, preempt what runs"))
+        findings.append(say((rejected > 0) & (held > 0), "is rejected, and still admitted", "reject what waits"))
         early = (finished == 1) & (arrived == 1) & (held != 1)
         findings.append(say(early, "finishes without being admitted", "admit it first"))
         findings.append(_admitted_first(reading))
@@ -102,6 +104,7 @@ def none_lost(reading: Reading) -> Finding:
     findings.append(_reasons(reading, rejected > 0, "rejected"))
     findings.append(_reasons(reading, lost > 0, "lost"))
     findings.append(_after_arrival(reading, count))
+    findings.append(instants_of_requests(reading))
     return merged(*findings, _before_horizon(reading), numbers_told(reading), lost_as_declared(reading))
 
 

@@ -21,6 +21,7 @@ from clustersim.legality.timeline_rules.slowness import (
 )
 from clustersim.legality.timeline_rules.swapped import copies_cost
 from clustersim.legality.timeline_rules.tensor import EXPERTS, collectives
+from clustersim.legality.timeline_rules.told import inside_steps
 from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
@@ -118,7 +119,7 @@ def as_recorded(reading: Reading) -> Finding:
     """RUN-2: a step lasts from its first pass to its last; sends wait for outputs, and run for their cost."""
     tables, passes, runs = reading.history.folded, reading.passes, reading.runs
     if tables is None or passes is None:
-        return NOTHING
+        return inside_steps(reading)
     findings = [
         _durations(reading),
         _losses(tables, reading.given.carriage),

@@ -28,12 +28,13 @@ from clustersim.legality.timeline_rules.phases import place
 from clustersim.legality.timeline_rules.pieces import BoolArray
 from clustersim.legality.timeline_rules.reading import Reading
 from clustersim.legality.timeline_rules.swapped import away, host_pool
+from clustersim.legality.timeline_rules.told import blocks_in_use
 from clustersim.legality.timeline_rules.use import Use
 
 
 def within_pool(reading: Reading) -> Finding:
     """KV-6: live blocks never exceed the pool, and no step exceeds what its buffers were sized for."""
-    return merged(_sized(reading), fits_pool(reading))
+    return merged(_sized(reading), fits_pool(reading), blocks_in_use(reading))
 
 
 def _sized(reading: Reading) -> Finding:

@@ -45,6 +45,17 @@ def everybody_once(sheet: Sheet) -> Finding:
         lambda i: f"{distinct[i]} of the {tp} ranks of the TP group take part",
         "let every rank of the group take part",
     )
+    together = Groups(key * (int(sheet.group.max()) + 1) + sheet.group[rows])
+    named = sheet.named(
+        *(name for name, _, _ in sheet.symbols if name.endswith(FIXED) and not name.startswith("expert"))
+    )
+    apart = judged(
+        0,
+        (together.counts < tp) & named[rows[together.some]] & (distinct == tp)[whole.find(key[together.some])],
+        lambda i: sheet.where(int(rows[together.some[i]])),
+        lambda i: f"{together.counts[i]} of the {tp} ranks of the TP group run it together, and the others apart",
+        "let every rank of the group take part in one execution",
+    )
     member = Groups((sheet.group[rows] << 24) | sheet.global_ranks[rows])
     repeated = judged(
         0,
@@ -62,7 +73,7 @@ def everybody_once(sheet: Sheet) -> Finding:
         lambda i: "its ranks enter this collective and another one in different orders",
         "run collectives in the same order on every rank",
     )
-    return merged(missing, repeated, order, *_left_out(sheet))
+    return merged(missing, apart, repeated, order, *_left_out(sheet))
 
 
 FIXED: Final = ("_all_reduce", "_all_gather", "_reduce_scatter")

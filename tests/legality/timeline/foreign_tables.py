@@ -42,9 +42,9 @@ step,request,replica,slot
 1,0,0,0
 """,
     "requests": """
-request,prompt_tokens,output_tokens
-0,4,2
-1,4000,2
+request,prompt_tokens,output_tokens,arrived_ns,first_token_ns,finished_ns
+0,4,2,0,40,50
+1,4000,2,0,,
 """,
     "routes": """
 step,layer,request,token,expert,selected,replica

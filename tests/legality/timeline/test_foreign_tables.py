@@ -226,7 +226,7 @@ def test_block_that_is_taken_twice_by_one_request_at_one_instant_is_refused(tmp_
 
 
 def test_who_holds_blocks_is_looked_at_row_by_row_and_step_by_step(tmp_path: Path) -> None:
-    """Of the small history: two rows for KV-6 and KV-7, and the two steps of request 0 for KV-2 and KV-7."""
+    """Of the small history: two rows for KV-6 and KV-7, two facts for KV-6, two steps for KV-2 and KV-7."""
     folders = {name: tmp_path / name for name in ("with", "without")}
     looked = {}
     for name, folder in folders.items():
@@ -236,7 +236,7 @@ def test_who_holds_blocks_is_looked_at_row_by_row_and_step_by_step(tmp_path: Pat
         assert verdict.violations == ()
         looked[name] = {rule.id: rule.looked_at for rule in verdict.rules}
     more = {rule: looked["with"][rule] - looked["without"][rule] for rule in ("KV-2", "KV-5", "KV-6", "KV-7")}
-    assert more == {"KV-2": 2, "KV-5": 2, "KV-6": 2, "KV-7": 4}
+    assert more == {"KV-2": 2, "KV-5": 2, "KV-6": 4, "KV-7": 4}
 
 
 def test_numbers_of_requests_may_have_gaps(tmp_path: Path) -> None:
@@ -263,3 +263,38 @@ def test_message_names_no_operator_and_no_step_that_was_not_told(tmp_path: Path)
 )
 def test_sharing_is_unknown_where_nobody_declares_it(tmp_path: Path, words: tuple[str, ...], told: bool | None) -> None:
     assert read_history(written(tmp_path, tables()), [*GIVEN, *words]).given.prefix_caching is told
+
+
+@pytest.mark.parametrize("name", ["arrived_ns", "first_token_ns", "finished_ns"])
+def test_instants_of_requests_are_those_that_facts_and_steps_tell(tmp_path: Path, name: str) -> None:
+    whole = tables()
+    place = whole["requests"][0].index(name)
+    whole["requests"][1][place] = str(int(whole["requests"][1][place]) + 1)
+    if name == "arrived_ns":
+        whole["requests"][2][place] = ""  # what is not said is not judged
+    verdict = check_history(read_history(written(tmp_path, whole), GIVEN))
+    assert [found.rule for found in verdict.violations] == ["RUN-4"]
+    assert "by the table of requests" in verdict.violations[0].message
+
+
+def test_collective_that_each_rank_runs_apart_is_found(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, ["tp=2"], spans=COLLECTIVE.replace("60,90,1,comm,attention,o_proj_all_reduce,0,0,1",
+        "60,90,1,comm,attention,o_proj_all_reduce,0,0,2"))  # fmt: skip
+    assert "1 of the 2 ranks of the TP group run it together" in verdict.violations[0].message
+    assert [found.rule for found in verdict.violations] == ["TP-5"]
+
+
+def test_decodes_without_chunks_are_not_judged_as_if_no_prompt_were_computed(tmp_path: Path) -> None:
+    some = {name: rows for name, rows in tables().items() if name in ("steps", "decodes", "requests", "facts")}
+    some["requests"] = [row[:3] for row in some["requests"]]
+    verdict = check_history(read_history(written(tmp_path, some), GIVEN))
+    assert verdict.violations == ()
+    assert {verdict.of(rule, "T") for rule in ("PH-1", "KV-1", "PH-4")} == {"not_checkable"}
+
+
+def test_chunks_need_no_decodes_where_no_request_has_a_second_token(tmp_path: Path) -> None:
+    steps = "step,start_ns,end_ns,kind 0,0,40,prefill"
+    chunks, requests = "step,request,start,count,sampled 0,0,0,4,1", "request,prompt_tokens,output_tokens 0,4,{}"
+    for tokens, answer in ((1, "legal"), (2, "not_checkable")):
+        verdict = verdict_on(tmp_path, [], steps=steps, chunks=chunks, requests=requests.format(tokens))
+        assert verdict.of("PH-4", "T") == answer
