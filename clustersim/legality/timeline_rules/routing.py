@@ -45,8 +45,10 @@ def set_aside(reading: Reading) -> Finding:
     That is when it leaves, or loses the replica that it was on the way to, or when something ends or begins where
     blocks are set aside; where steps are in flight together, also when one passes a stage, which is not followed.
     """
+    if not reading.history.pools:  # what follows is walked through fact by fact
+        return NOTHING
     facts, runs, found = reading.history.facts, reading.runs, reading.whereabouts
-    if facts is None or runs is None or found is None or not reading.history.pools:
+    if facts is None or runs is None or found is None:
         return NOTHING
     pool = reading.history.pools[1]
     rows, left = np.array(found.aside, np.int64).reshape(-1, 2).T
