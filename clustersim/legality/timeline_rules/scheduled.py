@@ -118,6 +118,10 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
         of = "" if stages[i] == 1 else f", of which {stages[i]} stages take even shares"
         return f"decodes {decodes[i]:,} sequences, and {can}{of}"
 
+    running = runs.column("running")
+    if running is not None:  # one that takes over all but its last token decodes, whatever it is called
+        most = np.where(policies.each(lambda given, _: given.prefix_caching)[runs.replica] > 0, running, ready)
+        share = np.minimum(-(-most // np.maximum(stages, 1)), budget)
     return judged(
         int(named.sum()),
         named & (fewer | ((decodes > share) & ~evicts)),
