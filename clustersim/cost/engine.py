@@ -55,6 +55,10 @@ class Engine:
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
+LONGEST_S: Final = 10.0
+"""Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
+MOST_TOKENS: Final = 1_000_000_000
+"""Largest step that a captured graph is for (assumed)."""
 COSTS: Final = tuple(_YAML_KEYS.values())[1:]
 """Keys of an engine's file, but for where it is from."""
 
@@ -97,13 +101,15 @@ def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
 def _read(field: str, value: object) -> object:
     if field in _TIMES:
         seconds = units.parse(value, "time")
-        if seconds < 0:
-            raise ValueError(f"expected a duration of at least 0 s, but found {value!r}")
+        if not 0 <= seconds <= LONGEST_S:
+            raise ValueError(f"expected a duration of at least 0 s and at most {LONGEST_S:g} s, but found {value!r}")
         return seconds
     if field == "source":
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"expected a sentence that names the source, but found {value!r}")
         return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"expected a whole number of tokens, at least 0, but found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(
+            f"expected a whole number of tokens, at least 0 and at most {MOST_TOKENS:,}, but found {value!r}"
+        )
     return value

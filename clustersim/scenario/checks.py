@@ -12,6 +12,7 @@ from typing import Any, Final
 from clustersim.errors import did_you_mean
 from clustersim.plan.built import VISITS_NEED_EP
 from clustersim.scenario.document import KeyPath
+from clustersim.scenario.fields import MOST
 from clustersim.units import plural
 
 Finding = tuple[KeyPath, str]
@@ -295,7 +296,7 @@ def _prefix_options(serving: Mapping[str, Any]) -> Iterator[Finding]:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if key not in PREFIX_ROUTING:
             yield path, f"prefix_aware has no option {key!r}{did_you_mean(str(key), PREFIX_ROUTING)}"
-        elif not number or not 0 <= value < float("inf"):
-            yield path, f"found {value!r}; expected a number from 0"
+        elif not number or not 0 <= value <= MOST:
+            yield path, f"found {value!r}; expected a number from 0 to {MOST}"
         elif key == "cache_threshold" and value > 1:
             yield path, f"found {value!r}; expected a share of the prompt from 0 to 1"

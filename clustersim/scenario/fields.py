@@ -20,9 +20,9 @@ MOST: Final = 2**53
 """Largest whole number in a scenario (floats are exact up to here)."""
 
 
-HIGHEST: Final = {"bytes": 1e18, "rate": 1e9}
+HIGHEST: Final = {"bytes": 1e15, "rate": 1e9}
 BASE: Final = {"bytes": "B", "rate": "/s"}
-"""Largest quantities (assumed: an exabyte on a device; a request in each tick of the clock), and their base unit."""
+"""Largest quantities (assumed: a petabyte per device; a request per tick of the clock), and their base unit."""
 
 
 class Part(BaseModel):
@@ -72,6 +72,7 @@ Duration = quantity("time", "60 s")
 DurationOrZero = quantity("time", "0 s", zero=True)
 Bytes = quantity("bytes", "64 GiB")
 Rate = quantity("rate", "4/s")
+Weight = Annotated[float, Field(ge=0, le=MOST)]
 Positive = Annotated[float, Field(gt=0)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, Part, Positive, Rate, short_for
+from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, Part, Positive, Rate, Weight, short_for
 from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
 
 
@@ -53,7 +53,7 @@ class EmpiricalPart(Part):
     """One of the values, in proportion to the weights; or the lengths of a recorded trace."""
 
     values: Annotated[list[Count], Field(min_length=1)] | None = None
-    weights: list[Annotated[float, Field(ge=0)]] | None = None
+    weights: list[Weight] | None = None
     trace: str | None = None
     format: str | None = None
 
@@ -79,7 +79,7 @@ class PriorityPart(Part):
     """How urgent drawn requests are: one of the values, in proportion to the weights; lower numbers go first."""
 
     values: Annotated[list[Annotated[Index, Field(le=999_999_999)]], Field(min_length=1)] = Field(examples=[[0, 1]])
-    weights: list[Annotated[float, Field(ge=0)]] | None = None
+    weights: list[Weight] | None = None
 
 
 class DurationsPart(Part):

@@ -60,6 +60,79 @@ NONSENSE = {
 """What is wrong → (``--set`` of nonsense, of a neighbour that is none)."""
 
 
+ENGINE = {
+    "schedule": "150 us", "schedule_per_request": "4 us", "sample": "30 us", "sample_per_request": "0.5 us",
+    "launch": "2 us", "graph_launch": "0 us", "graph_max_tokens": "512", "collective_launch": "1 us",
+}  # fmt: skip
+
+
+def engine(key: str) -> str:
+    costs = ", ".join(f"{name}: {'%' if name == key else cost}" for name, cost in ENGINE.items())
+    return f"serving.engine={{name: e, source: s, {costs}}}"
+
+
+def workload(key: str, value: str = "%") -> str:
+    parts = {
+        "arrivals": "{process: poisson, rate: 4/s}", "prompt_tokens": "100", "output_tokens": "3", "requests": "4"
+    }  # fmt: skip
+    return f"workload={{{', '.join(f'{name}: {part}' for name, part in (parts | {key: value}).items())}}}"
+
+
+PREFIX_AWARE = "serving={{prefix_caching: true, router: prefix_aware, router_options: {{{}: %}}}}"
+FIELDS = {
+    "seed": ("seed=%", ""),
+    **{f"serving.{key}": (f"serving.{key}=%", "") for key in (
+        "long_prompt_tokens", "max_batch_requests", "max_batch_tokens", "kv_block_tokens", "kv_blocks", "queue_limit",
+        "memory_utilization",
+    )},
+    "serving.queue_timeout": ("serving.queue_timeout=%", " s"),
+    "serving.host_kv": ("serving={preemption: swap, host_kv: %}", " B"),
+    "serving.order.patience": ("serving.order={by: priority, patience: %}", " s"),
+    **{f"serving.router_options.{key}": (PREFIX_AWARE.format(key), "") for key in (
+        "cache_threshold", "balance_abs_threshold", "balance_rel_threshold",
+    )},
+    **{f"serving.engine.{key}": (engine(key), "" if key == "graph_max_tokens" else " s") for key in ENGINE},
+    "workload.arrivals.rate": (workload("arrivals", "{process: poisson, rate: %}"), "/s"),
+    "workload.arrivals.cv": (workload("arrivals", "{process: gamma, rate: 4/s, cv: %}"), ""),
+    "workload.arrivals.concurrency": (workload("arrivals", "{process: closed_loop, concurrency: %}"), ""),
+    "workload.prompt_tokens": (workload("prompt_tokens"), ""),
+    "workload.output_tokens": (workload("output_tokens"), ""),
+    "workload.requests": (workload("requests"), ""),
+    "workload.prompt_tokens.uniform": (workload("prompt_tokens", "{uniform: {low: 1, high: %}}"), ""),
+    "workload.prompt_tokens.lognormal.cv": (workload("prompt_tokens", "{lognormal: {mean: 9, cv: %}}"), ""),
+    "workload.prompt_tokens.lognormal.max": (workload("prompt_tokens", "{lognormal: {mean: 9, cv: 1, max: %}}"), ""),
+    "workload.prompt_tokens.empirical.values": (workload("prompt_tokens", "{empirical: {values: [%]}}"), ""),
+    "workload.prompt_tokens.empirical.weights": (
+        workload("prompt_tokens", "{empirical: {values: [3, 4], weights: [%, 1]}}"), "",
+    ),
+    "workload.shared_prefixes.groups": (workload("shared_prefixes", "{groups: %, tokens: 8}"), ""),
+    "workload.shared_prefixes.tokens": (workload("shared_prefixes", "{groups: 2, tokens: %}"), ""),
+    "workload.shared_prefixes.zipf": (workload("shared_prefixes", "{groups: 2, tokens: 8, zipf: %}"), ""),
+    "workload.priority.values": (workload("priority", "{values: [%]}"), ""),
+    "workload.priority.weights": (workload("priority", "{values: [1, 2], weights: [%, 1]}"), ""),
+    "workload.cancel_after.share": (workload("cancel_after", "{share: %, fixed: 1 s}"), ""),
+    "workload.cancel_after.fixed": (workload("cancel_after", "{fixed: %}"), " s"),
+    "workload.cancel_after.uniform": (workload("cancel_after", "{uniform: {low: 0 s, high: %}}"), " s"),
+    "workload.cancel_after.exponential": (workload("cancel_after", "{exponential: %}"), " s"),
+    "run.horizon": ("run.horizon=%", " s"),
+    "targets.ttft": ("targets.ttft=%", " s"),
+}  # fmt: skip
+"""Field → (``--set`` with a % where its number stands, the unit)."""
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_number_of_serving_and_workload_is_held_to_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    written, unit = FIELDS[field]
+    for value in ("1e30", "-1", str(10**18)):
+        refused = invoke("check", "s.yaml", "--set", written.replace("%", value + unit))
+        assert refused.exit_code == 2, (value, refused.output)
+        assert f"--set #1: {field}" in refused.stderr, (value, refused.stderr)
+
+
 def invoke(*words: str) -> Result:
     return CliRunner().invoke(main, words)
 

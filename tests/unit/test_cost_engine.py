@@ -42,9 +42,9 @@ def test_every_mistake_is_named_at_once():
         "lunch: unknown key; did you mean 'launch'?",
         "source: expected a sentence that names the source, but found ''",
         "schedule: expected a time with its unit, such as '8 us', but found 120",
-        "sample: expected a duration of at least 0 s, but found '-1 ms'",
+        "sample: expected a duration of at least 0 s and at most 10 s, but found '-1 ms'",
         "launch: is missing",
-        "graph_max_tokens: expected a whole number of tokens, at least 0, but found 2.5",
+        "graph_max_tokens: expected a whole number of tokens, at least 0 and at most 1,000,000,000, but found 2.5",
     ]
 
 

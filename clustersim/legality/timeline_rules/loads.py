@@ -98,7 +98,7 @@ def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None
     state = _states(
         (came[joins], came_at[joins], np.full(int(joins.sum()), phase_in)),
         (request[states], time[states], np.full(len(states), DECISION)), kind[states] == ADMITTED,
-        (request[done], time[done], np.full(len(done), COMPLETION)),
+        (request[done], time[done], np.where(kind[done] == FINISHED, COMPLETION, DEPARTURE)),
         (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
     )  # fmt: skip
     who, when, phase, waits, runs, opens = state
