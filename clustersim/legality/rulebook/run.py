@@ -53,10 +53,10 @@ RUN: Final = (
         levels=("T",),
         statement=(
             "The same scenario and seed give the same timeline, bit for bit, on every machine and under "
-            "every replay mode."
+            "every replay mode: who is served when follows what the scenario declares of serving."
         ),
         why="A result that can't be repeated can't be defended.",
         source="RULES.md: RUN, the run itself",
-        example="a property: run twice, in both modes",
+        example="a chunk above long_prompt_tokens; another run of the same scenario with another digest",
     ),
 )
