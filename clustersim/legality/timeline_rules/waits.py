@@ -47,7 +47,7 @@ def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
         some = came < NEVER - timeout
         due[some] = came[some] + timeout
     early = waited & (rejected != due)
-    stays = (due < (NEVER if horizon is None else horizon)) & (rejected == NEVER) & (admitted >= due) & (left >= due)
+    stays = (due < (NEVER if horizon is None else horizon)) & (rejected == NEVER) & (admitted >= due) & (left > due)
 
     def message(i: int) -> str:
         if due[i] == NEVER:
