@@ -24,16 +24,16 @@ from clustersim.clock import FloatArray
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.collective import plan_collective
+from clustersim.collective.communications import CommTable
 from clustersim.collective.constants import FAMILIES
 from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.protocol import CostModel, Shape
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.comm import CommTable
 from clustersim.replay.replay import Mode, ReplayInput
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.spans import STREAMS

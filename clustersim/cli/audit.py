@@ -18,8 +18,8 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.relevance_of_histories import demanded_of
 from clustersim.legality.rule import Verdict
 from clustersim.run.audit import violation_line
-from clustersim.run.foreign_given import KEYS
-from clustersim.run.foreign_history import read_history
+from clustersim.run.foreign.declared import KEYS
+from clustersim.run.foreign.history import read_history
 
 
 @click.command()

@@ -11,8 +11,8 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict, Violation, together
-from clustersim.report.agreement import Agreement, agreements, with_agreements
-from clustersim.report.recorded import RecordedRun, read_recorded
+from clustersim.report.files.agreement import Agreement, agreements, with_agreements
+from clustersim.report.files.recorded import RecordedRun, read_recorded
 from clustersim.run.audit import against
 from clustersim.run.comparison import (
     differing,

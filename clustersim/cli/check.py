@@ -15,13 +15,21 @@ from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
-from clustersim.legality.mending import ALONE
+from clustersim.legality.repair.mending import ALONE
 from clustersim.legality.rule import Verdict
-from clustersim.run.fix import Fix, default_target, fix_scenario, fixed_text, instead_of, refuse_target, write_whole
-from clustersim.run.graph_file import GRAPH_SUFFIXES
+from clustersim.run.foreign.graph_file import GRAPH_SUFFIXES
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
-from clustersim.run.proposals import MOST_OFFERED
+from clustersim.run.repair.fix import (
+    Fix,
+    default_target,
+    fix_scenario,
+    fixed_text,
+    instead_of,
+    refuse_target,
+    write_whole,
+)
+from clustersim.run.repair.proposals import MOST_OFFERED
 from clustersim.run.simulate import refusals, refuse_unreadable
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load

@@ -8,9 +8,9 @@ import click
 
 from clustersim.cli.layouts import layout
 from clustersim.errors import InputError
-from clustersim.report.agreement import refuse_differing
 from clustersim.report.dashboard import write_dashboard
-from clustersim.report.run_directory import dashboard_of, read_run
+from clustersim.report.files.agreement import refuse_differing
+from clustersim.report.files.run_directory import dashboard_of, read_run
 
 
 @click.command()

@@ -15,12 +15,12 @@ from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, StepKind
 from clustersim.graph.export import WRITERS, model_facts, plan_facts
-from clustersim.graph.priced import PricedGraph
+from clustersim.graph.prices.priced import PricedGraph
 from clustersim.legality.deployment import either
 from clustersim.limits import Limits
 from clustersim.plan.mesh import Mesh
-from clustersim.report.graph_page import graph_page
-from clustersim.report.words import setup_words
+from clustersim.report.graph_page.page import graph_page
+from clustersim.report.words.run import setup_words
 from clustersim.run.estimate import graph_nodes
 from clustersim.run.legality import check_scenario_plan, verdict_lines
 from clustersim.run.step import step_batch, step_graph

@@ -13,8 +13,8 @@ from clustersim.cli.status import problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_headline, foreign_json, foreign_lines, violations_at
-from clustersim.run.graph_file import GRAPH_SUFFIXES, graph_at
+from clustersim.run.foreign.graph import check_read, foreign_headline, foreign_json, foreign_lines, violations_at
+from clustersim.run.foreign.graph_file import GRAPH_SUFFIXES, graph_at
 
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
 

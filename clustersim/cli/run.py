@@ -15,14 +15,14 @@ from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
-from clustersim.report.explain import explanation_lines, explanation_of
-from clustersim.report.metrics import kv_peak
-from clustersim.report.progress import ProgressBar
-from clustersim.report.run_directory import check_writable, write_run
-from clustersim.report.summary import legality_of, plain_columns, summary_of
-from clustersim.report.terminal import print_summary
-from clustersim.report.vllm_bench import check_file, write_vllm_bench
-from clustersim.report.words import remarks
+from clustersim.report.files.run_directory import check_writable, write_run
+from clustersim.report.files.summary import legality_of, plain_columns, summary_of
+from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
+from clustersim.report.metrics.latencies import kv_peak
+from clustersim.report.words.explain import explanation_lines, explanation_of
+from clustersim.report.words.progress import ProgressBar
+from clustersim.report.words.run import remarks
+from clustersim.report.words.terminal import print_summary
 from clustersim.run.audit import audit_run, violation_line
 from clustersim.run.estimate import requests_within
 from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines

@@ -19,8 +19,8 @@ Features, each a number per SP rank:
 ========================  ======================================================================
 
 Attention features take a suffix: ``@W`` for a sliding window of W, ``#j`` for the j-th step of a ring, ``*`` for
-all tokens of the step. Of a step of two halves (:mod:`clustersim.graph.two_batch`) each half's features are there too,
-as ``tokens~1`` and ``tokens~2``; those without such an ending are of both.
+all tokens of the step. Of a step of two halves (:mod:`clustersim.graph.passes.two_batch`) each half's features are
+there too, as ``tokens~1`` and ``tokens~2``; those without such an ending are of both.
 """
 
 from __future__ import annotations

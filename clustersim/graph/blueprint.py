@@ -69,7 +69,7 @@ class Node:
     variant : str
         Suffix of the attention features that this node reads (``@4096`` for a sliding window, ``#1`` for a ring).
     rule : str
-        How TP splits it (see ``clustersim.graph.tensor``).
+        How TP splits it (see ``clustersim.graph.passes.tensor``).
     width : int
         Elements per token of the whole (unsharded) output.
     axis : str or None

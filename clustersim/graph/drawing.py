@@ -1,7 +1,7 @@
 """A graph as programs for drawing have it: vertices and arrows with attributes that are texts, in nested clusters.
 
-DOT (:mod:`clustersim.graph.dot`) and GraphML (:mod:`clustersim.graph.graphml`) are read into it, and it becomes a
-document as :mod:`clustersim.graph.foreign` reads it. Attributes that only say how to draw are left out.
+DOT (:mod:`clustersim.graph.foreign.dot`) and GraphML (:mod:`clustersim.graph.foreign.graphml`) are read into it, and it
+becomes a document as :mod:`clustersim.graph.foreign.read` reads it. Attributes that only say how to draw are left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final
 from clustersim.errors import InputError
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.export import FORMAT
-from clustersim.graph.foreign import NODE_KEYS, TOP_KEYS
-from clustersim.graph.json_text import parsed
-from clustersim.graph.unread_keys import ENDS, KeyReader, is_misspelt
+from clustersim.graph.foreign.json_text import parsed
+from clustersim.graph.foreign.read import NODE_KEYS, TOP_KEYS
+from clustersim.graph.foreign.unread_keys import ENDS, KeyReader, is_misspelt
 
 Place = tuple[int, int]
 """Line and column, counted from 1."""

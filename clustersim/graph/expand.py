@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
-from clustersim.graph.data import data_pass
-from clustersim.graph.expert import expert_pass
 from clustersim.graph.operators import single_device
-from clustersim.graph.pipeline import pipeline_pass
-from clustersim.graph.sequence import sequence_pass
-from clustersim.graph.tensor import tensor_pass
-from clustersim.graph.two_batch import two_batch_blueprints
+from clustersim.graph.passes.data import data_pass
+from clustersim.graph.passes.expert import expert_pass
+from clustersim.graph.passes.pipeline import pipeline_pass
+from clustersim.graph.passes.sequence import sequence_pass
+from clustersim.graph.passes.tensor import tensor_pass
+from clustersim.graph.passes.two_batch import two_batch_blueprints
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import refuse_unbuilt
 from clustersim.plan.parallel import ParallelPlan

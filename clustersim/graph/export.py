@@ -1,7 +1,7 @@
 """The step graph in other programs' formats: networkx, and JSON, GraphML and DOT, which clustersim reads back.
 
-The JSON (format 1) is described in :mod:`clustersim.graph.foreign`, which reads it. In the others what is no text or
-number is JSON in a text.
+The JSON (format 1) is described in :mod:`clustersim.graph.foreign.read`, which reads it. In the others what is no text
+or number is JSON in a text.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
-from clustersim.graph.priced import NO_DURATION, PricedGraph
-from clustersim.graph.work import AMOUNT_OF
+from clustersim.graph.prices.priced import NO_DURATION, PricedGraph
+from clustersim.graph.prices.work import AMOUNT_OF
 from clustersim.model.architecture import Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 

@@ -11,30 +11,26 @@ from typing import Final
 
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.legality.timeline_rules import (
-    account,
-    cache,
-    carried,
-    data,
+from clustersim.legality.timeline_rules.blocks import cache, pool
+from clustersim.legality.timeline_rules.finding import Finding
+from clustersim.legality.timeline_rules.links import capacity as links
+from clustersim.legality.timeline_rules.operators import (
     execution,
     expert,
-    followed,
-    links,
-    moves,
     order,
-    phases,
     pipeline,
-    pool,
     priced,
     programs,
     sequence,
     streams,
     tensor,
 )
-from clustersim.legality.timeline_rules.finding import Finding
-from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.legality.timeline_rules.references import unfounded
-from clustersim.legality.timeline_rules.sheet import Sheet
+from clustersim.legality.timeline_rules.policy import followed
+from clustersim.legality.timeline_rules.requests import account, data, phases
+from clustersim.legality.timeline_rules.requests.references import unfounded
+from clustersim.legality.timeline_rules.transfers import carried, moves
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.sheet import Sheet
 
 HISTORY_CHECKS: Final[Mapping[str, Callable[[Reading], Finding]]] = {
     "PH-1": phases.boundary,

@@ -13,9 +13,9 @@ from typing import Final
 from clustersim.cost.precision import Precision
 from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import Layout, layout_of
-from clustersim.legality.mending import mended
 from clustersim.legality.plan_rules import cache, data, expert, memory, pipeline, sequence, tensor
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change
+from clustersim.legality.repair.mending import mended
 from clustersim.legality.rule import LookedAt, Verdict
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from clustersim.legality.graph_rules import (
-    attended,
     cache,
     data,
     expert,
@@ -25,7 +24,8 @@ from clustersim.legality.graph_rules import (
     tensor,
 )
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views import attended
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.unsaid import not_checkable
 

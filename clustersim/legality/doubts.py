@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from clustersim.graph.foreign import ForeignGraph
+from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.legality.check_graph import GRAPH_CHECKS
-from clustersim.legality.graph_reading import view_of_foreign
+from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import Merged
 from clustersim.legality.reference import HEAD, inputs_of
 from clustersim.legality.relevance import Declared

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray
-from clustersim.graph.foreign import ForeignGraph
-from clustersim.legality.graph_reading import COUNTED_IN_BYTES, PRODUCTS, figures_of, said_amounts, windows
-from clustersim.legality.graph_view import BoolArray
+from clustersim.graph.foreign.read import ForeignGraph
+from clustersim.legality.graph_rules.views.graph import BoolArray
+from clustersim.legality.graph_rules.views.reading import COUNTED_IN_BYTES, PRODUCTS, figures_of, said_amounts, windows
 from clustersim.legality.prices.prices import visited
 
 CORES: Final = ("attention_prefill", "attention_decode")

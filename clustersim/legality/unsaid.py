@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
-from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.kinds import kinds_of
-from clustersim.legality.graph_view import BoolArray, GraphView, base_name
+from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, base_name
 from clustersim.legality.reference import HEAD, inputs_of
 
 BY_LAYER: Final = frozenset({

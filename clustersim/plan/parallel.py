@@ -71,8 +71,8 @@ class ExpertPlan:
     ep), or the EP rank of each expert. ``routing`` says how often experts are visited; None: all alike. With
     ``redundant`` further copies, experts are placed by their visits (``clustersim.plan.experts``). With ``overlap``
     ``two_batch`` a step that can be split runs as two halves, one of which computes while the other one's tokens are
-    dispatched or combined (``clustersim.graph.two_batch``), from ``overlap_decode_tokens`` new tokens on where all
-    of them decode, else from ``overlap_prefill_tokens`` on.
+    dispatched or combined (``clustersim.graph.passes.two_batch``), from ``overlap_decode_tokens`` new tokens on where
+    all of them decode, else from ``overlap_prefill_tokens`` on.
     """
 
     degree: int = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from clustersim.errors import IllegalPlanError
 from clustersim.legality.rule import Verdict, together
-from clustersim.report.summary import legality_of, summary_of
+from clustersim.report.files.summary import legality_of, summary_of
 from clustersim.run import simulate as runs
 from clustersim.run.audit import audit_run, check_run
 from clustersim.run.audit import violation_line as record_line

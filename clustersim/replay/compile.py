@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Body
 from clustersim.graph.program import CommKey, StageProgram, build_program
 from clustersim.graph.stepgraph import Placed, place
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.comm import CommTable
 
 Groups = dict[tuple[str, tuple[int, ...]], None]
 """(operator, local ranks) of everything that communicates in a stage, in a fixed order."""

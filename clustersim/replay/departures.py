@@ -12,8 +12,8 @@ from typing import Final
 
 from simpy import Environment
 
+from clustersim.replay.events.replica import Replica
 from clustersim.replay.instant import DEPARTURE, at, now_ns
-from clustersim.replay.replica import Replica
 
 FAULT: Final = 0
 TIMEOUT: Final = 1

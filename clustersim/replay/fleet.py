@@ -7,16 +7,16 @@ from collections.abc import Callable
 from simpy import Environment
 
 from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
-from clustersim.graph.step_prices import StepPrices
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.lockstep import Lockstep, Member
-from clustersim.replay.network import Network
-from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.events.lockstep import Lockstep, Member
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.replica import Replica
+from clustersim.replay.events.swaps import Swaps
+from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
+from clustersim.replay.links.network import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
-from clustersim.replay.replica import Replica
-from clustersim.replay.swaps import Swaps
-from clustersim.replay.wiring import MicroBatch, Shapes, StageWiring
 from clustersim.serving.sequence import Sequence
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]

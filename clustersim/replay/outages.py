@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from clustersim.clock import NS_PER_S
 from clustersim.cluster.fault import Fault
+from clustersim.collective.communications import CommTable
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.comm import CommTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

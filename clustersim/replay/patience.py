@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustersim.clock import Int64Array
+from clustersim.replay.admission import Front
 from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
-from clustersim.replay.front import Front
-from clustersim.replay.hand_overs import HandOvers
-from clustersim.replay.replica import Replica
+from clustersim.replay.events.replica import Replica
+from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.serving.sequence import Sequence
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from clustersim.cluster.fault import Fault
+from clustersim.collective.communications import CommTable
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.comm import CommTable
 from clustersim.replay.compile import compile_programs
-from clustersim.replay.contention import StageLinks, find_contention
-from clustersim.replay.given import PoolInput, ReplayInput
+from clustersim.replay.input import PoolInput, ReplayInput
+from clustersim.replay.links.contention import StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
-from clustersim.replay.strain import Strains
+from clustersim.replay.slowdown import Strains
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.make import Role, make_pool, make_scheduler
 from clustersim.serving.prefix_keys import PrefixKeys

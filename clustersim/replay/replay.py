@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clustersim.replay.by_events import EventReplay
-from clustersim.replay.by_lanes import obstacle
-from clustersim.replay.given import Mode, Progress, ReplayInput, ReplayResult
+from clustersim.replay.events.run import EventReplay
+from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
+from clustersim.replay.lanes.run import obstacle
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.workers import replay_lanes
+from clustersim.replay.processes.workers import replay_lanes
 
 
 def replay(given: ReplayInput, progress: Progress | None = None, processes: int | None = 1) -> ReplayResult:

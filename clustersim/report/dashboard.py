@@ -17,12 +17,12 @@ import plotly.io
 from plotly.offline import get_plotlyjs
 
 from clustersim.files import written_whole
-from clustersim.report.layout import Layout, Panel, read_layout
-from clustersim.report.metrics import Columns, Weighted, latencies_ns, targets_ns
-from clustersim.report.panels import PANELS, Drawn, Run
-from clustersim.report.spans import SpansLike
-from clustersim.report.style import CONFIG
-from clustersim.report.words import legality_words, setup_words
+from clustersim.report.figures.layout import Layout, Panel, read_layout
+from clustersim.report.figures.panels import PANELS, Drawn, Run
+from clustersim.report.figures.style import CONFIG
+from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
+from clustersim.report.traces.spans import SpansLike
+from clustersim.report.words.run import legality_words, setup_words
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -49,8 +49,8 @@ def dashboard_html(
     requests, steps : Columns
         The tables ``requests.parquet`` and ``steps.parquet`` as arrays; a null is NaN.
     spans : SpansLike or None
-        The spans of the window that ``device_lanes`` shows (see :func:`clustersim.report.lanes.busy_window`);
-        None when there are none to show.
+        The spans of the window that ``device_lanes`` shows (see
+        :func:`clustersim.report.figures.device_spans.busy_window`); None when there are none to show.
     layout : mapping
         A parsed dashboard file, such as ``dashboards/overview.yaml``.
     token_gaps : (values in ns, weights), optional

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History, Outcome
 from clustersim.legality.rule import Verdict, Violation, together
-from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.legality.timeline_rules.tensor import outcome_of
+from clustersim.legality.timeline_rules.operators.tensor import outcome_of
+from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.run.declared import history_of
 from clustersim.run.legality import check_scenario
 

@@ -10,8 +10,8 @@ import numpy as np
 from clustersim.errors import InputError, Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.legality.timeline_rules.tensor import outcome_of
+from clustersim.legality.timeline_rules.operators.tensor import outcome_of
+from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.first_difference import first_difference
 from clustersim.timeline.timeline import Timeline

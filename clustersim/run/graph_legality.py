@@ -15,13 +15,13 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.condense import Condensed, condensed, whole
 from clustersim.graph.expand import blueprint_of
+from clustersim.graph.passes.two_batch import two_batch_blueprints
 from clustersim.graph.stepgraph import expand
 from clustersim.graph.steps import ChainedStep, DecodeToken, chain
-from clustersim.graph.two_batch import two_batch_blueprints
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.legality.deployment import counted
-from clustersim.legality.graph_reading import view_of_chain, windows
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.reading import view_of_chain, windows
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan

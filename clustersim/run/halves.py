@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.graph.passes.two_batch import half_of
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.steps import ChainedStep, DecodeToken, StepChain
-from clustersim.graph.two_batch import half_of
 from clustersim.plan.halves import cut_of
 from clustersim.plan.parallel import ParallelPlan
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.replay.given import ReplayInput, ReplayResult
+from clustersim.replay.input import ReplayInput, ReplayResult
 from clustersim.run.prefixes import cached_tokens, first_of
 from clustersim.serving.decision import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED
 from clustersim.timeline.tables import Table

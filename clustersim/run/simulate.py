@@ -13,19 +13,19 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.collective.algorithms import plan_collective
+from clustersim.collective.communications import CommTable
 from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
 from clustersim.errors import InputError, Problem
 from clustersim.graph.expand import step_blueprints
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
-from clustersim.replay.comm import CommTable
-from clustersim.replay.given import HandOver, PoolInput
+from clustersim.replay.events.swaps import HostPool
+from clustersim.replay.input import HandOver, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
-from clustersim.replay.swaps import HostPool
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.prefixes import Figures, prefix_figures
 from clustersim.run.requests import request_columns

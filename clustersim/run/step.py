@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from clustersim.collective.algorithms import plan_collective
+from clustersim.collective.communications import CommTable
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.priced import PricedGraph, price_graph
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.prices.priced import PricedGraph, price_graph
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.stepgraph import expand
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
-from clustersim.replay.comm import CommTable
 from clustersim.run.simulate import cost_model
 from clustersim.scenario.scenario import Scenario
 

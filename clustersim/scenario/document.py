@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from clustersim import inputs
 from clustersim.errors import InputError, Problem
-from clustersim.graph.json_text import parsed
+from clustersim.graph.foreign.json_text import parsed
 from clustersim.inputs import resolved
 from clustersim.scenario.tree import Node, compose
 

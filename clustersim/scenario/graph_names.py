@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.graph.names import PLACES, NameTable, Pattern
+from clustersim.graph.foreign.names import PLACES, NameTable, Pattern
 from clustersim.graph.vocabulary import CORE, KINDS, kind_of
 from clustersim.scenario.document import Document, KeyPath, Mark, read_mapping
 from clustersim.scenario.lookup import find

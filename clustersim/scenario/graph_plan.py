@@ -26,7 +26,7 @@ def model_of_graph(model: Any, file: str) -> Any:
 
 
 def plan_of_graph(plan: Any) -> Any:
-    """Return the plan of a scenario as :mod:`clustersim.graph.declared` reads it; what is none is its to refuse."""
+    """Return the plan of scenarios as :mod:`clustersim.graph.foreign.declared` reads it, which refuses what is none."""
     if not isinstance(plan, dict):
         return plan
     found = dict(plan)

@@ -15,7 +15,7 @@ ROOT: Final = Path(clustersim.__file__).parent
 SIMULATES: Final = ("clustersim.replay", "clustersim.serving")
 DATA: Final = {f"clustersim.serving.{name}" for name in ("config", "order", "sequence", "user_class")}
 """What a user decides about serving, as plain data: no code that serves."""
-PRICES: Final = ("clustersim.graph.pricing", "clustersim.graph.price_table", "clustersim.graph.step_prices")
+PRICES: Final = ("clustersim.graph.prices.pricer", "clustersim.graph.prices.table", "clustersim.graph.prices.steps")
 
 
 def imports(module: str) -> Iterator[str]:

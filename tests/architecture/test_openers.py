@@ -25,7 +25,7 @@ UNPICKLES: Final = {("pickle", "load"), ("pickle", "loads"), ("np", "load"), ("y
 
 PLACES: Final = {
     ("inputs.py", "open"), ("inputs.py", "fdopen"), ("inputs.py", "ParquetFile"),  # the one place
-    ("report/graph_page.py", "read_text"), ("report/dashboard.py", "read_text"),  # pages that ship
+    ("report/graph_page/page.py", "read_text"), ("report/dashboard.py", "read_text"),  # pages that ship
     ("legality/rulebook/examples.py", "read_text"),  # examples that ship
     ("cli/streams.py", "open"),  # /dev/null
     ("files.py", "open"),  # locks on what it wrote itself
@@ -34,7 +34,8 @@ PLACES: Final = {
     ("pytest_plugin/golden.py", "open"),  # tables that it has just written, and an archive in memory
     ("__init__.py", "import_module"), ("cli/__init__.py", "import_module"),  # modules of our own, by a fixed table
     ("serving/user_class.py", "exec"),  # behind UserClass.allowed
-    ("replay/worker.py", "fdopen"), ("replay/worker.py", "load"),  # what one of our own processes says to another
+    ("replay/processes/worker.py", "fdopen"),  # what one of our own processes says to another
+    ("replay/processes/worker.py", "load"),
 }  # fmt: skip
 """(Module, call) → allowed, and why."""
 

@@ -16,9 +16,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.report.agreement import compared, same
-from clustersim.report.recorded import read_recorded
-from clustersim.report.summary_again import summary_again
+from clustersim.report.files.agreement import compared, same
+from clustersim.report.files.recorded import read_recorded
+from clustersim.report.files.summary_again import summary_again
 from clustersim.scenario.expect import expectation
 from tests.laws.random_scenarios import LLAMA
 

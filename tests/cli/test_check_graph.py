@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.legality.check_graph import GRAPH_CHECKS
-from clustersim.run.foreign_graph import check_foreign
+from clustersim.run.foreign.graph import check_foreign
 from clustersim.run.graph_legality import check_scenario_steps
 from clustersim.scenario.load import load
 from tests.effort import examples

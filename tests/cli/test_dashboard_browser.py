@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from clustersim.report.dashboard import dashboard_html, write_dashboard
-from clustersim.report.layout import FIGURES
+from clustersim.report.figures.layout import FIGURES
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.graph.unread_keys import is_misspelt
+from clustersim.graph.foreign.unread_keys import is_misspelt
 
 DOT: Final = """digraph {
   plan="{\\"tp\\": 2}"; model="llama-3.1-8b";

@@ -16,8 +16,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from clustersim.cli import main
-from clustersim.graph.foreign import read_graph
-from clustersim.graph.priced import start_times
+from clustersim.graph.foreign.read import read_graph
+from clustersim.graph.prices.priced import start_times
 from clustersim.graph.stepgraph import is_acyclic
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load

@@ -177,7 +177,7 @@ def test_a_measurement_that_took_years_is_refused(tmp_path: Path, seconds: str, 
 @pytest.mark.parametrize(("bins", "status"), [("1000000", 2), ("2000", 0)])
 def test_a_dashboard_of_a_million_bins_is_refused(tmp_path: Path, bins: str, status: int) -> None:
     from clustersim.errors import InputError
-    from clustersim.report.layout import read_layout
+    from clustersim.report.figures.layout import read_layout
 
     layout = {"title": "t", "figures": [{"figure": "batch", "bins": int(bins)}]}
     if status:

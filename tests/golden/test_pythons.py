@@ -29,17 +29,17 @@ SMALL: Final = {
 METRICS: Final = ("report", "cost", "collective")
 """Packages whose numbers are read by people; what they add with ``sum`` is listed, and whole."""
 WHOLE: Final = {
-    "report/agreement.py": 1,  # places that rules looked at
-    "report/explain.py": 2,  # stages, boundaries
-    "report/graph_page.py": 1,  # ns
-    "report/graph_rows.py": 1,  # ns
-    "report/measures.py": 2,  # FLOPs of a model, devices
-    "report/metrics.py": 1,  # requests
-    "report/model_work.py": 2,  # FLOPs of a model
-    "report/protobuf.py": 1,  # bytes
-    "report/series.py": 1,  # blocks
-    "report/service.py": 1,  # blocks
-    "report/words.py": 1,  # requests
+    "report/files/agreement.py": 1,  # places that rules looked at
+    "report/words/explain.py": 2,  # stages, boundaries
+    "report/graph_page/page.py": 1,  # ns
+    "report/graph_page/rows.py": 1,  # ns
+    "report/metrics/measures.py": 2,  # FLOPs of a model, devices
+    "report/metrics/latencies.py": 1,  # requests
+    "report/metrics/model_work.py": 2,  # FLOPs of a model
+    "report/traces/protobuf.py": 1,  # bytes
+    "report/figures/series.py": 1,  # blocks
+    "report/metrics/service.py": 1,  # blocks
+    "report/words/run.py": 1,  # requests
     "collective/measurements.py": 1,  # steps
 }
 PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from clustersim.cli import main; main({words!r})"

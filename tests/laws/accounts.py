@@ -13,8 +13,8 @@ import numpy as np
 from clustersim.cli.audit_run import audit_run_directory
 from clustersim.cli.layouts import overview
 from clustersim.legality.rule import Verdict
-from clustersim.report.run_directory import write_run
-from clustersim.report.summary import summary_of
+from clustersim.report.files.run_directory import write_run
+from clustersim.report.files.summary import summary_of
 from clustersim.run.audit import check_run, violation_line
 from clustersim.run.legality import verdict_json
 from clustersim.run.simulate import RunResult, simulate
@@ -51,7 +51,7 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
 
 def audited_again(result: RunResult, verdict: Verdict) -> list[str]:
     """Write a run, and return what an audit finds wrong with its run directory; nothing audits the dashboard."""
-    with TemporaryDirectory() as folder, patch("clustersim.report.run_directory.dashboard_of", lambda *_: ""):
+    with TemporaryDirectory() as folder, patch("clustersim.report.files.run_directory.dashboard_of", lambda *_: ""):
         path = Path(folder) / "run"
         write_run(path, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), overview())
         found, _ = audit_run_directory(path, None, None)

@@ -9,11 +9,11 @@ from unittest import mock
 import numpy as np
 
 from clustersim.cli.layouts import overview
-from clustersim.replay import run_under_way
+from clustersim.replay.events import decode_run as run_under_way
+from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.replay.run_under_way import MAX_RUN
-from clustersim.report.run_directory import dashboard_of
-from clustersim.report.summary import plain_columns, summary_of
+from clustersim.report.files.run_directory import dashboard_of
+from clustersim.report.files.summary import plain_columns, summary_of
 from clustersim.run.simulate import RunResult
 from clustersim.run.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
-from clustersim.replay.by_events import EventReplay
+from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
 from clustersim.timeline.timeline import Timeline
 from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, step_ends

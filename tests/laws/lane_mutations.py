@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from clustersim.replay import lane_prices
-from clustersim.replay.lane import Lane
-from clustersim.replay.lanes import Lanes
-from clustersim.replay.pipe_lane import PipeLane
-from clustersim.replay.run_lane import RunLane
-from clustersim.replay.shared_lane import SharedLane
-from clustersim.replay.shared_pipe import SharedPipe
-from clustersim.replay.staged_lane import StagedLane
-from clustersim.replay.together import Together
+from clustersim.replay.lanes import prices as lane_prices
+from clustersim.replay.lanes.in_order import Lanes
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.link_pipeline import SharedPipe
+from clustersim.replay.lanes.link_sharing import SharedLane
+from clustersim.replay.lanes.one_stage import RunLane
+from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.shared_clock import Together
+from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.decode_slots import DecodeSlots
 from clustersim.serving.grouped import GroupedScheduler

@@ -21,21 +21,21 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import Shape
 from clustersim.graph.batch import StepBatch, features_of
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
-from clustersim.graph.data import data_pass
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.expert import expert_pass
 from clustersim.graph.export import json_text
-from clustersim.graph.foreign import read_graph
+from clustersim.graph.foreign.read import read_graph
 from clustersim.graph.operators import single_device
-from clustersim.graph.pipeline import pipeline_pass
-from clustersim.graph.price_table import amount
-from clustersim.graph.priced import NO_DURATION, PricedGraph, price_graph, start_times
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.passes.data import data_pass
+from clustersim.graph.passes.expert import expert_pass
+from clustersim.graph.passes.pipeline import pipeline_pass
+from clustersim.graph.passes.sequence import kv_entry_elements, sequence_pass
+from clustersim.graph.passes.tensor import tensor_pass
+from clustersim.graph.prices.priced import NO_DURATION, PricedGraph, price_graph, start_times
+from clustersim.graph.prices.pricer import Pricer
+from clustersim.graph.prices.table import amount
+from clustersim.graph.prices.work import flops
 from clustersim.graph.program import build_program
-from clustersim.graph.sequence import kv_entry_elements, sequence_pass
 from clustersim.graph.stepgraph import StepGraph, expand, is_acyclic
-from clustersim.graph.tensor import tensor_pass
-from clustersim.graph.work import flops
 from clustersim.model import Moe
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.work import attended_pairs, module_flops

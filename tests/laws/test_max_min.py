@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.collective.fluid import Load, components, fair_rates
+from clustersim.collective.fair_shares import Load, components, fair_rates
 from tests.effort import examples
 
 NUM_LINKS = 8

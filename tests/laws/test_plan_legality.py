@@ -12,8 +12,8 @@ from clustersim.cost.precision import Precision
 from clustersim.legality.check import examine
 from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import layout_of
-from clustersim.legality.mending import SIZE_RULES, mended
-from clustersim.legality.repair import changed
+from clustersim.legality.repair.candidates import changed
+from clustersim.legality.repair.mending import SIZE_RULES, mended
 from clustersim.legality.rule import Violation
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.memory import stage_memory

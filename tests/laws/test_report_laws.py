@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.report.bins import bin_intervals, time_edges
-from clustersim.report.metrics import weighted_percentile
+from clustersim.report.figures.bins import bin_intervals, time_edges
+from clustersim.report.metrics.latencies import weighted_percentile
 
 WEIGHTED = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 5)), min_size=1, max_size=30).filter(
     lambda pairs: any(weight for _, weight in pairs)

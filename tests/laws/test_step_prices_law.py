@@ -24,9 +24,9 @@ from clustersim.cost.scalar import decode_ns, prefill_ns
 from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
-from clustersim.graph.pricing import LONGEST_S, Pricer
+from clustersim.graph.prices.pricer import LONGEST_S, Pricer
+from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
-from clustersim.graph.step_prices import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.compile import compile_programs
 from clustersim.run.simulate import replay_input

@@ -14,10 +14,10 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.batch import features_of
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.export import json_text, model_facts
-from clustersim.graph.price_table import amount
-from clustersim.graph.priced import NO_DURATION, PricedGraph
+from clustersim.graph.prices.priced import NO_DURATION, PricedGraph
+from clustersim.graph.prices.table import amount
+from clustersim.graph.prices.work import bytes_moved, flops
 from clustersim.graph.stepgraph import expand
-from clustersim.graph.work import bytes_moved, flops
 from tests.laws.graph_cases import CONFIGS, PRECISION, Case, batch_of, model_of, plan_of, windows
 
 Document = dict[str, Any]

@@ -12,7 +12,7 @@ from plans import EXPERTS, LATENT, model
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.run.graph_legality import StepContents, graph_view

@@ -14,7 +14,7 @@ from graph_cases_small import added, changed, cut, drawn, edges, one, pick, reca
 
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.steps import DecodeToken
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 
 Change = Callable[[GraphView], GraphView]
 

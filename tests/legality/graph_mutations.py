@@ -27,7 +27,7 @@ from graph_cases_small import (
 
 from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.steps import DecodeToken
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.run.graph_legality import StepContents, story
 
 Change = Callable[[GraphView], GraphView]

@@ -24,17 +24,17 @@ from single_changes import GRAPHS, Change, document, view_of
 
 from clustersim.errors import BrokenLawError, InputError
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
-from clustersim.graph.foreign import ForeignGraph
+from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.stepgraph import StepGraph
-from clustersim.legality.graph_reading import view_of_foreign
-from clustersim.legality.graph_view import ORDER, GraphView
+from clustersim.legality.graph_rules.views.graph import ORDER, GraphView
+from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import merged
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.proof import graphs_of, prove
 from clustersim.proof.script import Script, chunked_script
-from clustersim.run.graph_file import graph_in
+from clustersim.run.foreign.graph_file import graph_in
 from clustersim.run.graph_legality import StepContents, graph_view
 from tests.laws.graph_cases import PRECISION, Case
 

@@ -13,7 +13,7 @@ from graph_cases_small import PRECISION, changed, cut, drawn, edges, one, pick
 
 from clustersim.graph.batch import Chunk
 from clustersim.graph.steps import DecodeToken
-from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, GraphView
+from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.graph_legality import StepContents, graph_view

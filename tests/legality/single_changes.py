@@ -24,12 +24,12 @@ from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import EDGE_KINDS, OPS, STREAMS, Node
 from clustersim.graph.steps import DecodeToken
-from clustersim.legality.graph_reading import windows
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.reading import windows
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, TensorSplit
-from clustersim.run.foreign_graph import check_read
-from clustersim.run.graph_file import graph_in
+from clustersim.run.foreign.graph import check_read
+from clustersim.run.foreign.graph_file import graph_in
 from clustersim.run.graph_legality import StepContents, batch_of, graph_view, lockstep_story, story
 from tests.laws.graph_cases import Case
 

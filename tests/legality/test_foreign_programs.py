@@ -16,8 +16,8 @@ from foreign_writers import Document, bare, hugging_face, in_dot, modules
 
 from clustersim.errors import InputError
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign_graph import check_read, foreign_lines
-from clustersim.run.graph_file import graph_in
+from clustersim.run.foreign.graph import check_read, foreign_lines
+from clustersim.run.foreign.graph_file import graph_in
 from tests.effort import times
 
 EDITS = times(40)

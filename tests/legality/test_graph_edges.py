@@ -7,7 +7,7 @@ from graph_cases_small import CASES, cut, view_of
 from test_graph_omissions import is_legal
 
 from clustersim.graph.blueprint import EDGE_KINDS
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 
 Kind = tuple[str, str, str, str, bool]
 

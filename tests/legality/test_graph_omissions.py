@@ -15,7 +15,7 @@ from omissions import OMISSIONS, Omission, doubled, dropped, one_step
 from plans import EXPERTS, LATENT, model
 
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
 
 CUT = (Cut(layer=0, before="ffn"),)

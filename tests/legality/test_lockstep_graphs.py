@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.legality.check_graph import check_graph
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.plan.routing import Routing
 from clustersim.run.graph_legality import check_steps, graph_view, lockstep_story

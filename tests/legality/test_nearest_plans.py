@@ -16,10 +16,10 @@ from illegal_plans import FAST, PLANS
 
 from clustersim.legality.check import examine
 from clustersim.legality.deployment import Deployment
-from clustersim.legality.repair import changed
+from clustersim.legality.repair.candidates import changed
 from clustersim.plan.built import built_schemes, unbuilt
-from clustersim.run.fix import Fix, fix_scenario
 from clustersim.run.legality import check_scenario, deployment_of
+from clustersim.run.repair.fix import Fix, fix_scenario
 from clustersim.scenario.flow import flow
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
@@ -204,7 +204,7 @@ def test_experts_over_the_ranks_of_all_replicas_are_offered_where_these_are_what
 def test_a_search_that_gives_up_still_finds_a_legal_plan_and_says_that_it_may_not_be_the_nearest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clustersim.legality.nearest.MOST_EXAMINED", 10)
+    monkeypatch.setattr("clustersim.legality.repair.nearest.MOST_EXAMINED", 10)
     (found,) = fixed("stages and replicas").alternatives
     assert "nothing shows that it is the nearest" in found.why
     monkeypatch.undo()

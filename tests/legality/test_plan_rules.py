@@ -14,8 +14,8 @@ from clustersim.legality import check as checking
 from clustersim.legality.check import PLAN_CHECKS
 from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import layout_of
-from clustersim.legality.nearest import nearest_legal
-from clustersim.legality.repair import changed
+from clustersim.legality.repair.candidates import changed
+from clustersim.legality.repair.nearest import nearest_legal
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.legality.rulebook import RULES
 from clustersim.model.architecture import Ffn

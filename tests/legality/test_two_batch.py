@@ -12,7 +12,7 @@ import pytest
 
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.check_graph import check_graph
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.proof.proof import graphs_of, prove
 from clustersim.proof.script import chunked_script, program_of

@@ -12,8 +12,8 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import Blueprint, Body, Node, StepKind
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.priced import PricedGraph, price_graph
-from clustersim.graph.pricing import Pricer
+from clustersim.graph.prices.priced import PricedGraph, price_graph
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.stepgraph import expand
 from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan

@@ -165,7 +165,7 @@ STEP_COLUMNS = (
 
 def summary_of(run: dict[str, Any], *, ranks: int = 8) -> dict[str, Any]:
     """The object of ``summary.json`` for a synthetic run."""
-    from clustersim.report.metrics import summarise
+    from clustersim.report.metrics.latencies import summarise
 
     return {
         "name": "llama70b-azure-chat",

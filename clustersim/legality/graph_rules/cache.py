@@ -9,8 +9,8 @@ from clustersim.graph.blueprint import Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
 from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, successions
-from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import KV, BoolArray, GraphView, Step
+from clustersim.legality.graph_rules.views.graph import KV, BoolArray, GraphView, Step
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Attention
 from clustersim.plan.parallel import ParallelPlan

@@ -13,10 +13,10 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, cell_place
-from clustersim.legality.graph_rules.roster import is_known, replicas_of, roster
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.roster import is_known, replicas_of, roster
 from clustersim.plan.parallel import ParallelPlan
 
 OWNER: Final[Mapping[str, str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 
 
 def keeps_apart(view: GraphView) -> GraphFinding:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 
 FIX: Final = "list a device of its own for every rank, or leave the devices out"
 

@@ -8,9 +8,9 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, layer_name, merged, operator
-from clustersim.legality.graph_rules.tokens import carried
 from clustersim.legality.graph_rules.traits import handles_every_token, routes_as_the_model, rows_of_experts
-from clustersim.legality.graph_view import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
 

@@ -10,8 +10,8 @@ from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
 from clustersim.legality.graph_rules.sources import entering, of_own_layer, taken_in_layer
-from clustersim.legality.graph_rules.tokens import carried, chunk_segments
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
 from clustersim.legality.reference import entry_elements
 from clustersim.legality.shards import kv_heads_held
 from clustersim.model.architecture import Attention

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

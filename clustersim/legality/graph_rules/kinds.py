@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, TRANSFER_OPS
-from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.traits import shaped
-from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
 from clustersim.legality.reference import (
     HEAD,
     KINDS_OF_OPERATOR,

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.dataflow import contains
-from clustersim.legality.graph_rules.reach import Reach, reach
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_rules.views.dataflow import contains
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
+from clustersim.legality.graph_rules.views.reach import Reach, reach
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

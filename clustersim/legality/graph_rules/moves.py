@@ -7,12 +7,12 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, judged, merged, place
-from clustersim.legality.graph_rules.reach import reach
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
 from clustersim.legality.graph_rules.sources import whole_groups
-from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.reach import reach
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.legality.reference import entry_elements
 from clustersim.legality.shards import kv_heads_held
 from clustersim.plan.parallel import ParallelPlan

@@ -13,9 +13,9 @@ from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
-from clustersim.legality.graph_rules.reach import reach
-from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import ORDER, GraphView
+from clustersim.legality.graph_rules.views.graph import ORDER, GraphView
+from clustersim.legality.graph_rules.views.reach import reach
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.legality.reference import EXPERT_CHAIN
 
 KIND_FIX: Final = "pass the phase on by edges of kind boundary, and the sampled token by one of kind data"

@@ -11,10 +11,10 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.program import waiting
-from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.stage_ends import hands_over
-from clustersim.legality.graph_rules.tokens import carried
-from clustersim.legality.graph_view import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.reach import stuck
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.legality.reference import EXITS
 from clustersim.plan.parallel import ParallelPlan
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.reach import stuck
-from clustersim.legality.graph_view import KV, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import KV, SYNC, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.reach import stuck
 
 
 def successors(view: GraphView, ordered: BoolArray) -> tuple[Int64Array, Int64Array]:

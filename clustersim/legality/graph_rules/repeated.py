@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, operator
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 
 
 def repeated(view: GraphView, among: BoolArray) -> GraphFinding:

@@ -12,9 +12,9 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, N
 from clustersim.legality.graph_rules.devices import on_devices
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.program import successors, waiting
-from clustersim.legality.graph_rules.reach import stuck
 from clustersim.legality.graph_rules.tensor import joins
-from clustersim.legality.graph_view import BoolArray, GraphView, Step
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, Step
+from clustersim.legality.graph_rules.views.reach import stuck
 
 STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(COLLECTIVE_OPS, ("comm", "compute")),

@@ -8,9 +8,9 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
-from clustersim.legality.graph_rules.tokens import carried, chunk_segments, read_keys
 from clustersim.legality.graph_rules.traits import handles_every_token
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments, read_keys
 from clustersim.plan.parallel import ParallelPlan
 
 RESHARDS = ("all_to_all", "reduce_scatter")

@@ -9,10 +9,10 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
-from clustersim.legality.graph_rules.layouts import qkv_width
-from clustersim.legality.graph_rules.tokens import Carried, carried, read_keys
 from clustersim.legality.graph_rules.traits import handles_every_token, repeated_as_made, rows_of_experts
-from clustersim.legality.graph_view import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.layouts import qkv_width
+from clustersim.legality.graph_rules.views.tokens import Carried, carried, read_keys
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.shards import kv_heads_held
 from clustersim.legality.traits import CORES, output_width

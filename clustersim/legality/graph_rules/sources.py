@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.dataflow import on_one_rank
 from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.dataflow import on_one_rank
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import attention_inputs
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan

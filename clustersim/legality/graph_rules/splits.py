@@ -8,8 +8,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, operator
-from clustersim.legality.graph_rules.layouts import FULL, PARTIAL, SPLIT, UNKNOWN
-from clustersim.legality.graph_view import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.layouts import FULL, PARTIAL, SPLIT, UNKNOWN
 from clustersim.plan.parallel import ParallelPlan
 
 PRODUCTS: Final = {"attention_out": "o_proj", "ffn_up": "ffn_up", "ffn_down": "ffn_down", "lm_head": "lm_head"}

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.dataflow import contracted
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
-from clustersim.legality.graph_view import BoolArray, GraphView
+from clustersim.legality.graph_rules.views.dataflow import contracted
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
 from clustersim.legality.stages import Module, stages_of
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan

@@ -10,10 +10,10 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import all_ranks, complete
-from clustersim.legality.graph_rules.dataflow import contains, contracted, on_one_rank
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, merged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
-from clustersim.legality.graph_view import ORDER, BoolArray, GraphView, base_name
+from clustersim.legality.graph_rules.views.dataflow import contains, contracted, on_one_rank
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView, base_name
 from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
 from clustersim.plan.parallel import ParallelPlan
 

@@ -17,7 +17,12 @@ from clustersim.legality.graph_rules.finding import (
     operator,
     place,
 )
-from clustersim.legality.graph_rules.layouts import (
+from clustersim.legality.graph_rules.program import waiting
+from clustersim.legality.graph_rules.repeated import repeated
+from clustersim.legality.graph_rules.shares import passes_on_all
+from clustersim.legality.graph_rules.splits import as_declared
+from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.layouts import (
     ADDS_UP,
     ELEMENTWISE,
     FULL,
@@ -30,12 +35,7 @@ from clustersim.legality.graph_rules.layouts import (
     filled,
     layouts,
 )
-from clustersim.legality.graph_rules.program import waiting
-from clustersim.legality.graph_rules.reach import stuck
-from clustersim.legality.graph_rules.repeated import repeated
-from clustersim.legality.graph_rules.shares import passes_on_all
-from clustersim.legality.graph_rules.splits import as_declared
-from clustersim.legality.graph_view import DATA, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.reach import stuck
 from clustersim.plan.parallel import ParallelPlan
 
 HEAD_LOCAL: Final = (

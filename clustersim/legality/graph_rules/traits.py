@@ -8,10 +8,10 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
-from clustersim.legality.graph_rules.dataflow import LOGICAL
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged
-from clustersim.legality.graph_rules.layouts import SPLIT, UNKNOWN, filled, layouts
-from clustersim.legality.graph_view import DATA, BoolArray, GraphView, base_name
+from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView, base_name
+from clustersim.legality.graph_rules.views.layouts import SPLIT, UNKNOWN, filled, layouts
 from clustersim.legality.reference import shapes_of
 from clustersim.legality.traits import (
     ACTIVATIONS,

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.graph.foreign import ForeignGraph
+from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.vocabulary import PART_MARK, PARTS
 from clustersim.legality.merging.collectives import merge_collectives
 from clustersim.legality.merging.products import merge_products

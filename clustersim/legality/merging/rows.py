@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
-from clustersim.graph.foreign import FIGURES, ForeignGraph
+from clustersim.graph.foreign.read import FIGURES, ForeignGraph
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.rule import Violation
 

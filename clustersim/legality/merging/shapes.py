@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from clustersim.legality.graph_rules.layouts import qkv_width
+from clustersim.legality.graph_rules.views.layouts import qkv_width
 from clustersim.legality.merging.rows import Rows
 from clustersim.legality.reference import shapes_of
 from clustersim.model.architecture import ModelSpec

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from clustersim.legality.deployment import Deployment, counted
 from clustersim.legality.layout import Layout
 from clustersim.legality.plan_rules.tensor import head_repairs, layer_words, splits_evenly
-from clustersim.legality.repair import Fault, Finding, Repair
+from clustersim.legality.repair.candidates import Fault, Finding, Repair
 from clustersim.model.architecture import Attention
 
 

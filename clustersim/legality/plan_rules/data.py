@@ -9,7 +9,7 @@ from math import prod
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
 from clustersim.legality.plan_rules.tensor import head_divisors
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_words
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_words
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.units import plural
 

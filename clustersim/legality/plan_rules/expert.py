@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from clustersim.legality.deployment import Deployment
 from clustersim.legality.layout import Layout
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_repairs
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_repairs
 from clustersim.units import plural
 
 

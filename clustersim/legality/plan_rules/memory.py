@@ -13,7 +13,7 @@ from clustersim.legality.layout import Layout
 from clustersim.legality.memory import RankBytes, rank_bytes
 from clustersim.legality.plan_rules.pipeline import is_sound
 from clustersim.legality.plan_rules.tensor import head_divisors
-from clustersim.legality.repair import Fault, Finding, Repair, changed, degree_change, degree_words
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, changed, degree_change, degree_words
 from clustersim.legality.rule import Change
 from clustersim.legality.stages import even_cuts, stages_of
 

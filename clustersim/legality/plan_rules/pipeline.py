@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clustersim.legality.deployment import Deployment, counted
 from clustersim.legality.layout import Layout
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change
 from clustersim.legality.stages import Module, cut_at, even_cuts, module_name, modules_of, position
 from clustersim.plan.parallel import Cut
 

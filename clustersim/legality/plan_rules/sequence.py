@@ -11,7 +11,7 @@ from clustersim.legality.plan_rules.cache import scheme_repairs
 from clustersim.legality.plan_rules.memory import GIB
 from clustersim.legality.plan_rules.pipeline import is_sound
 from clustersim.legality.plan_rules.tensor import splits_evenly
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change
 from clustersim.legality.shards import Segment
 from clustersim.plan.built import built_schemes
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.legality.deployment import Deployment, divisors
 from clustersim.legality.layout import Layout
-from clustersim.legality.repair import Fault, Finding, Repair, degree_change, degree_repairs, degree_words
+from clustersim.legality.repair.candidates import Fault, Finding, Repair, degree_change, degree_repairs, degree_words
 from clustersim.model.architecture import Attention, Ffn, Moe
 
 

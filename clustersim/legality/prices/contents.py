@@ -11,8 +11,8 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.prices.declared import Declared
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.shares import prompts_of, split_prompts
-from clustersim.legality.timeline_rules.pieces import Pieces
-from clustersim.legality.timeline_rules.runs import Runs
+from clustersim.legality.timeline_rules.views.pieces import Pieces
+from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.tables import Table
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.prices.shares import prompts_of
-from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 
 if TYPE_CHECKING:  # contents make features
     from clustersim.legality.prices.contents import Contents

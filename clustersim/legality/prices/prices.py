@@ -17,8 +17,8 @@ from clustersim.legality.prices.links import Links, Rates, fastest
 from clustersim.legality.prices.ways import WAYS
 from clustersim.legality.prices.work import HOST, Work
 from clustersim.legality.prices.works import Works
-from clustersim.legality.timeline_rules.grouping import numbered
-from clustersim.legality.timeline_rules.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.grouping import numbered
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 
 ROUTED = ("expert_", "dispatch", "combine")
 """Operators that last as long as the experts of a rank are visited."""

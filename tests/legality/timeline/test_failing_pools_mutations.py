@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.by_events import EventReplay
+from clustersim.replay.admission import Front
+from clustersim.replay.events.replica import Replica
+from clustersim.replay.events.run import EventReplay
 from clustersim.replay.fleet import Fleet
-from clustersim.replay.front import Front
-from clustersim.replay.hand_overs import HandOvers
 from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
-from clustersim.replay.kv_moves import KvMoves, Move
-from clustersim.replay.replica import Replica
+from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import PREEMPTED, Decision

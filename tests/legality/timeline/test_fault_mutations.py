@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from clustersim.replay.admission import Front
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.replica import Replica
 from clustersim.replay.fleet import Fleet
-from clustersim.replay.front import Front
-from clustersim.replay.pipeline import Pipeline
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.replica import Replica
-from clustersim.replay.strain import Strain, Strains
+from clustersim.replay.slowdown import Strain, Strains
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from tests.laws.random_scenarios import scenario_of

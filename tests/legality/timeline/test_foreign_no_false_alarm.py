@@ -18,8 +18,8 @@ from hypothesis import given
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History
 from clustersim.run.audit import history_of_run
-from clustersim.run.foreign_given import NUMBERS, WORDS
-from clustersim.run.foreign_history import read_history
+from clustersim.run.foreign.declared import NUMBERS, WORDS
+from clustersim.run.foreign.history import read_history
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.timeline_rules.runs import Runs
+from clustersim.legality.timeline_rules.views.runs import Runs
 
 
 def test_runs_find_steps_whose_numbers_are_far_apart() -> None:

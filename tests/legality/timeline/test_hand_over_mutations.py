@@ -11,7 +11,7 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIVED, History
-from clustersim.replay.hand_overs import HandOvers
+from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler

@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
-from clustersim.replay.hand_overs import HandOvers
+from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.decision import Decision

@@ -15,10 +15,10 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.crowds import crowds_of
+from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.replay import prepared
-from clustersim.replay.network import Network
-from clustersim.replay.shared_flows import SharedFlows
+from clustersim.replay.links.flows import SharedFlows
+from clustersim.replay.links.network import Network
 from clustersim.run.audit import history_of_run
 from clustersim.run.simulate import simulate
 from tests.laws.lane_mutations import Mutation, mutated

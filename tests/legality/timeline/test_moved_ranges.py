@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.replay.kv_moves import KvMoves, Move
-from clustersim.replay.swaps import Swaps
+from clustersim.replay.events.swaps import Swaps
+from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.run import simulate as run_simulate
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.proof import prove_scenario

@@ -15,14 +15,14 @@ import pytest
 
 import clustersim.run.simulate as made
 from clustersim.cluster.fault import Fault
-from clustersim.replay.by_events import EventReplay
-from clustersim.replay.comm import CommTable
+from clustersim.collective.communications import CommTable
+from clustersim.replay.admission import Front
+from clustersim.replay.events.run import EventReplay
 from clustersim.replay.fleet import Fleet
-from clustersim.replay.front import Front
-from clustersim.replay.given import ReplayInput
+from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.strain import Strain, Strains, WeakLinks
+from clustersim.replay.slowdown import Strain, Strains, WeakLinks
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.router import RoundRobin

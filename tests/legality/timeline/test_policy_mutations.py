@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.by_events import EventReplay
+from clustersim.replay.events.run import EventReplay
+from clustersim.replay.lanes.shared_clock import Together
 from clustersim.replay.patience import Patience
-from clustersim.replay.together import Together
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving import router

@@ -15,17 +15,22 @@ import numpy as np
 import pytest
 
 from clustersim.collective import algorithms
+from clustersim.collective import communications as comm
 from clustersim.cost import kernels
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
-from clustersim.graph import expert, price_table, pricing, step_parts
-from clustersim.graph.pricing import Pricer
-from clustersim.graph.step_parts import Prompts
+from clustersim.graph.passes import expert
+from clustersim.graph.prices import parts as step_parts
+from clustersim.graph.prices import pricer as pricing
+from clustersim.graph.prices import table as price_table
+from clustersim.graph.prices.parts import Prompts
+from clustersim.graph.prices.pricer import Pricer
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.finding import Fault
-from clustersim.legality.timeline_rules.priced import as_priced
-from clustersim.legality.timeline_rules.reading import Reading
-from clustersim.replay import comm, lane_prices, lockstep
+from clustersim.legality.timeline_rules.operators.priced import as_priced
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.replay.events import lockstep
+from clustersim.replay.lanes import prices as lane_prices
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import simulate
 from clustersim.timeline.record import Recorder

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from clustersim.clock import Int64Array
-from clustersim.replay import wiring
-from clustersim.replay.by_events import EventReplay
-from clustersim.replay.events import EventProgram, expanded_program
-from clustersim.replay.lane_log import LaneLog
-from clustersim.replay.network import Network
-from clustersim.replay.pipe_lane import PipeLane
-from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.events import wiring
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.run import EventReplay
+from clustersim.replay.events.stage_pass import EventProgram, expanded_program
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.links.network import Network
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.blocks import BlockPool

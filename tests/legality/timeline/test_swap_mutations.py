@@ -16,7 +16,7 @@ import yaml
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
-from clustersim.replay.swaps import Swaps
+from clustersim.replay.events.swaps import Swaps
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.sequence import Sequence

@@ -15,10 +15,11 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.declared.users import SEND
 from clustersim.legality.history import History
-from clustersim.replay import kv_moves, swaps
-from clustersim.replay.hand_overs import HandOvers
-from clustersim.replay.network import Network
-from clustersim.replay.pipeline import Pipeline
+from clustersim.replay.events import swaps
+from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.links.network import Network
+from clustersim.replay.pools import kv_moves
+from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.run import simulate as made
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.declared import setting_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clustersim.errors import InputError
-from clustersim.report.summary import summary_of
+from clustersim.report.files.summary import summary_of
 from clustersim.run.simulate import simulate
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import build_scenario

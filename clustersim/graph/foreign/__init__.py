@@ -1,0 +1,1 @@
+"""Step graphs of other programs, and those that clustersim wrote: formats, names, and what they declare."""

@@ -1,0 +1,1 @@
+"""What the nodes of step graphs cost: amounts, durations by class, and sums over steps."""

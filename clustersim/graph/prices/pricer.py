@@ -1,0 +1,277 @@
+"""Durations of a program's cost classes for a batch: the one place where seconds become nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array, to_ns_array
+from clustersim.cost.engine import Engine
+from clustersim.cost.protocol import CostModel
+from clustersim.errors import InputError, Problem
+from clustersim.graph.batch import Features, StepBatch, features_of
+from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
+from clustersim.graph.prices.table import PriceGroup, attention_shape, node_amount, price_groups
+from clustersim.graph.program import CostClass, StageProgram
+from clustersim.graph.turns import HALF
+from clustersim.plan.parallel import SequencePlan
+
+LONGEST_S: Final = 86_400.0
+"""No operator takes a day (assumed): such a figure is a slip, and sums of them would not fit int64 nanoseconds."""
+MIN_DURATION_NS: Final = 1
+"""Every operator takes at least this long, so that no two instants of one stream coincide."""
+
+
+class CommPrice(Protocol):
+    """Seconds of communication by the number that ``StageProgram`` gave to its kind of group."""
+
+    def seconds(self, comm: int, payload_bytes: float) -> float:
+        """Return uncontended seconds for a payload in bytes."""
+        ...
+
+
+def active_experts(node: Node, rows: float) -> float:
+    """Return how many of a rank's experts are expected to get a token when tokens choose theirs evenly.
+
+    A token visits ``top_k`` different ones of ``num_experts``, so an expert is empty after T tokens with probability
+    (1 − top_k/num_experts)^T; the rank's rows are T × top_k × experts / num_experts. The power is taken by repeated
+    squaring and the fraction of T linearly, which gives the same bits on every machine.
+    """
+    share = node.top_k / node.num_experts
+    tokens = rows / (share * node.experts)
+    whole = int(tokens)
+    missed = _power(1.0 - share, whole) * (1.0 - (tokens - whole) * share)
+    return node.experts * (1.0 - missed)
+
+
+def _power(base: float, exponent: int) -> float:
+    result = 1.0
+    while exponent > 0:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pricer:
+    """Prices programs for batches.
+
+    Parameters
+    ----------
+    cost : CostModel
+    engine : Engine
+    comm : CommPrice
+    sp : SequencePlan
+    windows : tuple of int
+        Sliding windows of the model.
+    """
+
+    cost: CostModel
+    engine: Engine
+    comm: CommPrice
+    sp: SequencePlan
+    windows: tuple[int, ...] = ()
+    memory: dict[tuple[tuple[int, int, str], tuple[int, ...]], Int64Array] = field(default_factory=dict)
+    groups: dict[tuple[int, int, str], tuple[PriceGroup, ...]] = field(default_factory=dict)
+
+    def features(self, batch: StepBatch) -> Features:
+        """Return the features of a batch under this plan and model."""
+        return features_of(batch, self.sp, self.windows)
+
+    def durations(self, program: StageProgram, batch: StepBatch, features: Features) -> Int64Array:
+        """Return nanoseconds per cost class, int64 of shape (classes,), for a batch and its features."""
+        if batch.kind == "decode":
+            keys = {at: np.array([count], np.int64) for at, count in decode_keys(batch).items()}
+            row, columns, varying = self.decode_run(program, decoding(batch), keys)
+            row = row.copy()
+            row[list(columns)] = varying[0]
+            return row
+        return self.price_groups(self._groups(program), features, graph=False)
+
+    def price(self, classes: Sequence[CostClass], batch: StepBatch) -> Int64Array:
+        """Return nanoseconds of any cost classes in one step, int64 of shape (classes,)."""
+        graph = batch.kind == "decode" and self.in_graph(batch.decode_sequences)
+        return self.price_groups(price_groups(classes), self.features(batch), graph=graph)
+
+    def decode_run(
+        self,
+        program: StageProgram,
+        decode_sequences: tuple[int, ...],
+        keys: Mapping[tuple[int, int | None], Int64Array],
+    ) -> tuple[Int64Array, tuple[int, ...], Int64Array]:
+        """Price a run of decode steps of one batch: only attention changes as contexts grow.
+
+        Parameters
+        ----------
+        program : StageProgram
+        decode_sequences : tuple of int
+            Sequences per SP coordinate, the same in every step; of two halves as :func:`decoding` has them.
+        keys : mapping
+            (SP coordinate, window or None) → keys attended in each step, int64 of shape (steps,); of two halves the
+            coordinates of the second one follow those of the first.
+
+        Returns
+        -------
+        (row, columns, varying)
+            Nanoseconds by class; the classes that vary (0 in ``row``); their nanoseconds, (steps, len(columns)).
+        """
+        row, columns = self.decode_row(program, decode_sequences)
+        gap = self.gap_s(graph=self.in_graph(decode_sequences))
+        steps = len(next(iter(keys.values())))
+        varying = np.empty((steps, len(columns)), np.int64)
+        for place, index in enumerate(columns):
+            cls = program.classes[index]
+            named, _, half = cls.node.variant.partition(HALF)
+            window = int(named[1:]) if named else None
+            at = cls.s + (len(decode_sequences) // 2 if half == "2" else 0)
+            counts = decode_sequences[at] if at < len(decode_sequences) else 0
+            attended = keys.get((at, window), np.zeros(steps, np.int64))
+            shape: dict[str, FloatArray | float] = {
+                **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
+            }  # fmt: skip
+            seconds = self.cost.seconds("attention_decode", shape) + gap
+            if not seconds.max(initial=0.0) < LONGEST_S:
+                raise _too_long("attention_decode", seconds.max())
+            varying[:, place] = _to_ns(seconds)
+        return row, columns, varying
+
+    def decode_row(
+        self, program: StageProgram, decode_sequences: tuple[int, ...]
+    ) -> tuple[Int64Array, tuple[int, ...]]:
+        """Return what does not vary in decode steps of a batch: the row and columns of :meth:`decode_run`."""
+        row = self.memory.get((program.key, decode_sequences))
+        columns = tuple(i for i, cls in enumerate(program.classes) if cls.node.op == "attention_decode")
+        if row is None:
+            batch = _without_keys(decode_sequences, halves=bool(program.blueprint.halves))
+            graph = self.in_graph(decode_sequences)
+            row = self.price_groups(self._groups(program), self.features(batch), graph=graph)
+            row[list(columns)] = 0
+            self.memory[program.key, decode_sequences] = row
+        return row, columns
+
+    def in_graph(self, decode_sequences: tuple[int, ...]) -> bool:
+        """Whether a step of these decodes, by SP coordinate, and nothing else runs as a captured graph.
+
+        Of replicas in lockstep the one with most decodes tells: vLLM pads all of them to it. Two halves are one graph.
+        """
+        ranks = self.sp.degree
+        of_each = [sum(decode_sequences[s::ranks]) for s in range(ranks)] if self.sp.whole else [sum(decode_sequences)]
+        return max(of_each) <= self.engine.graph_max_tokens
+
+    def gap_s(self, *, graph: bool) -> float:
+        """Return the gap before each kernel in seconds."""
+        return self.engine.graph_launch_s if graph else self.engine.launch_s
+
+    def _groups(self, program: StageProgram) -> tuple[PriceGroup, ...]:
+        if program.key not in self.groups:
+            self.groups[program.key] = price_groups(program.classes)
+        return self.groups[program.key]
+
+    def price_groups(self, groups: Sequence[PriceGroup], features: Features, *, graph: bool) -> Int64Array:
+        """Return nanoseconds of grouped cost classes, int64 of shape (classes,); ``features`` are those they need."""
+        seconds = np.empty(sum(len(group.indices) for group in groups))
+        gap = self.gap_s(graph=graph)
+        for group in groups:
+            if group.op in COMPUTE_OPS:
+                seconds[group.indices] = self._compute(group, features, gap)
+            elif group.op in HOST_OPS:
+                seconds[group.indices] = self._host(group, features)
+            else:
+                seconds[group.indices] = self._communication(group, features)
+        if not seconds.max(initial=0.0) < LONGEST_S:
+            worst = int(seconds.argmax())
+            raise _too_long(next(group.op for group in groups if worst in group.indices), seconds[worst])
+        return _to_ns(seconds)
+
+    def _compute(self, group: PriceGroup, features: Features, gap: float) -> FloatArray:
+        op, amounts = group.op, group.amounts(features)
+        if op == "memory":
+            seconds = self.cost.seconds(op, {"bytes": np.array(amounts)}) + gap
+            empty = float(self.cost.seconds(op, {"bytes": 0.0})) + gap
+            return np.where(group.included, 0.0, np.where(group.fused, seconds - empty, seconds))
+        shape: dict[str, FloatArray | float] = dict(group.shape)
+        if op == "gemm":
+            shape["m"] = np.array(amounts)
+        elif op == "grouped_gemm":
+            shape["rows"] = np.array(amounts)
+            shape["active"] = np.array(
+                [active_experts(cls.node, rows) for cls, rows in zip(group.classes, amounts, strict=True)]
+            )
+        elif op == "attention_prefill":
+            shape["queries"] = np.array(amounts)
+            shape["keys"] = group.feature("prefill_keys", features)
+            shape["pairs"] = group.feature("pairs", features)
+        else:
+            shape["batch"] = np.array(amounts)
+            shape["keys"] = group.feature("decode_keys", features)
+        return self.cost.seconds(op, shape) + gap
+
+    def _host(self, group: PriceGroup, features: Features) -> list[float]:
+        engine = self.engine
+        once, each = (
+            (engine.schedule_s, engine.schedule_per_request_s)
+            if group.op == "schedule"
+            else (engine.sample_s, engine.sample_per_request_s)
+        )
+        return [once + each * sequences for sequences in group.amounts(features)]
+
+    def _communication(self, group: PriceGroup, features: Features) -> list[float]:
+        launch = self.engine.collective_launch_s
+        return [
+            self.comm.seconds(cls.comm, payload) + launch
+            for cls, payload in zip(group.classes, group.amounts(features), strict=True)
+            if cls.comm is not None
+        ]
+
+
+def payload_bytes(program: StageProgram, features: Features, cls: int) -> float:
+    """Return the payload of a communication class in bytes."""
+    chosen = program.classes[cls]
+    return node_amount(chosen.node, features, chosen.s)
+
+
+def decoding(batch: StepBatch) -> tuple[int, ...]:
+    """Return how many sequences decode by SP coordinate; of two halves first those of one, then those of the other."""
+    if batch.halves:
+        return tuple(count for half in batch.halves for count in half.decode_sequences)
+    return batch.decode_sequences
+
+
+def _without_keys(decode_sequences: tuple[int, ...], *, halves: bool) -> StepBatch:
+    """Return a batch of these decodes that attend to nothing."""
+    batch = StepBatch(decode_sequences=decode_sequences, decode_keys=(0,) * len(decode_sequences))
+    if not halves:
+        return batch
+    ranks = len(decode_sequences) // 2
+    parts = tuple(_without_keys(some, halves=False) for some in (decode_sequences[:ranks], decode_sequences[ranks:]))
+    both = tuple(map(sum, zip(*(part.decode_sequences for part in parts), strict=True)))
+    return StepBatch(decode_sequences=both, decode_keys=(0,) * ranks, halves=parts)
+
+
+def decode_keys(batch: StepBatch) -> dict[tuple[int, int | None], int]:
+    """Return the keys that a batch's decodes attend, by SP coordinate (see :func:`decoding`) and window."""
+    if batch.halves:
+        ranks = len(batch.decode_sequences)
+        each = enumerate(map(decode_keys, batch.halves))
+        return {(s + at * ranks, window): count for at, own in each for (s, window), count in own.items()}
+    found: dict[tuple[int, int | None], int] = {(s, None): k for s, k in enumerate(batch.decode_keys)}
+    for window, keys in batch.windowed_keys.items():
+        found |= {(s, window): k for s, k in enumerate(keys)}
+    return found
+
+
+def _too_long(op: str, seconds: float) -> InputError:
+    message = (
+        f"an operator ({op}) would take {seconds:.3g} s, expected less than a day; look at the figures of the device, "
+        "its links, the engine and the model"
+    )
+    return InputError(Problem(message=message))
+
+
+def _to_ns(seconds: FloatArray) -> Int64Array:
+    return np.maximum(to_ns_array(seconds), MIN_DURATION_NS)

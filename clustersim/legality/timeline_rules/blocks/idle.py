@@ -1,0 +1,72 @@
+"""KV-7: where no sequence runs on a replica, all blocks of its pool are back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged
+from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import Table
+
+UNDERSTOOD: Final = (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED)
+"""Kinds of facts that tell who runs: a replica with others, such as moves of entries, is not judged here."""
+
+
+def none_left(reading: Reading) -> Finding:
+    """Judge whether blocks are in use when the last sequence of a replica has finished, or was preempted."""
+    facts = reading.history.facts
+    if facts is None or "used" not in facts or not len(facts["kind"]):
+        return NOTHING
+    order = np.lexsort((facts["time_ns"], facts["replica"]))
+    replica, time, kind, used = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns", "kind", "used"))
+    of_replica = Groups(replica)
+    understood = of_replica.least(np.isin(kind, UNDERSTOOD).astype(np.int64))[of_replica.find(replica)] > 0
+    running = _running(reading, facts, replica, kind)
+    begins = np.flatnonzero(np.append(True, (replica[1:] != replica[:-1]) | (time[1:] != time[:-1])))
+    last = np.append(begins[1:], len(order)) - 1
+    of = np.repeat(np.arange(len(begins)), last + 1 - begins)
+    # Who is preempted and admitted again at one instant was gone in between; others may have come first.
+    turn = of * (int(facts["request"].max()) + 1) + facts["request"][order]
+    again = (kind == ADMITTED) & np.isin(turn, turn[kind == PREEMPTED])
+    comes = np.logical_or.reduceat((kind == ADMITTED) & ~again, begins)
+    others = running[last] - np.add.reduceat(again.astype(np.int64), begins)
+    never = np.iinfo(np.int64).max
+    least = np.minimum.reduceat(np.where((used >= 0) & np.isin(kind, (PREEMPTED, FINISHED)), used, never), begins)
+    looked = (others == 0) & ~comes & understood[last] & (least < never)
+    return judged(
+        int(looked.sum()),
+        looked & (least > 0),
+        lambda i: f"replica {replica[begins[i]]}, request {facts['request'][order[last[i]]]}",
+        lambda i: f"{least[i]:,} blocks are in use at {time[begins[i]]:,} ns, when no sequence runs any longer",
+        "give the blocks of a sequence back when it ends or is preempted",
+    )
+
+
+def _running(reading: Reading, facts: Table, replica: Int64Array, kind: Int64Array) -> Int64Array:
+    """Return how many sequences run on the replica of each fact after it; where no admission is told, have not ended.
+
+    Facts are in order of (replica, time).
+    """
+    told = kind == ADMITTED
+    change = told.astype(np.int64) - np.isin(kind, (PREEMPTED, FINISHED))
+    first = Groups(replica)
+    begun = np.zeros(len(first), np.int64)
+    if not told.any():
+        change = -(kind == FINISHED).astype(np.int64)
+        come = facts["kind"] != REJECTED
+        pairs = [np.stack((facts["replica"][come], facts["request"][come]))]
+        if reading.pieces is not None:
+            pairs.append(np.stack((reading.pieces.replica, reading.pieces.request)))
+        owners = np.unique(np.concatenate(pairs, axis=1), axis=1)[0]
+        at = first.find(owners)
+        begun = np.bincount(at[at >= 0], minlength=len(first))
+    total = np.cumsum(change)
+    before = (total - change)[first.some]
+    at = first.find(replica)
+    found: Int64Array = total - before[at] + begun[at]
+    return found

@@ -1,0 +1,89 @@
+"""KV-7: facts that lend blocks, or come between those that do, tell no more and no fewer than can be in use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED
+from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.use import Use
+
+COUNT = "tell the blocks that are in use right after each decision"
+
+
+def told_right(reading: Reading, use: Use) -> Finding:
+    """Judge what facts tell of blocks in use that do not end a request.
+
+    What one instant decides is recorded in its order, and what each decision takes is not: in between, anything from
+    what was in use before, without what is given back, to that with all that is taken may be right. The last
+    admission of an instant has all that the step takes.
+    """
+    facts, runs = reading.history.facts, reading.runs
+    assert facts is not None
+    assert runs is not None
+    kind, replica, time, used, request = (
+        facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used", "request")
+    )
+    findings = []
+    if reading.history.folded is not None:
+        apart = np.isin(kind, (ARRIVED, REJECTED))
+        findings.append(
+            judged(
+                0,
+                np.where(apart, used != -1, (used < 0) | ((kind == LOST) & (used != 0))),
+                lambda i: f"replica {replica[i]}, request {request[i]}",
+                lambda i: f"when it is {FACTS[kind[i]]}, {used[i]:,} blocks are told to be in use",
+                COUNT,
+            )
+        )
+    if reading.history.folded is not None:
+        findings.append(_nothing_left(reading, replica, time, used))
+    rows = use.others[np.append(reading.sound, False)[np.minimum(replica[use.others], len(reading.sound))]]
+    rows = rows[used[rows] >= 0]
+    place = np.searchsorted(use.others, rows)
+    low, high = use.least[place], use.greatest[place]
+    order = np.lexsort((np.arange(len(kind)), time, replica))
+    last = np.append((replica[order][1:] != replica[order][:-1]) | (time[order][1:] != time[order][:-1]), True)
+    final = np.zeros(len(kind), bool)
+    final[order] = last[: len(order)]
+    at = runs.bounds[replica[rows]]
+    for number in range(len(runs.bounds) - 1):
+        mine = replica[rows] == number
+        inside = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
+        at[mine] += np.searchsorted(runs.start[inside], time[rows][mine])
+    exact = final[rows] & np.isin(kind[rows], (ADMITTED, REUSED)) & ~np.isin(rows, reading.hand_overs.reserved)
+    exact &= reading.history.folded is not None  # elsewhere blocks may be taken later, when the step begins
+    shares = bool(reading.given.prefix_caching)
+    after = np.append(use.at_run, 0)[at]
+    low, high = np.where(exact, after, 0 if shares else low), np.where(exact, after, high)
+    findings.append(
+        judged(
+            len(rows),
+            (used[rows] < low) | (used[rows] > high),
+            lambda i: f"replica {replica[rows[i]]}, request {request[rows[i]]}",
+            lambda i: (
+                f"after it was {FACTS[kind[rows[i]]]} at {time[rows[i]]:,} ns, {used[rows[i]]:,} blocks are told to be "
+                f"in use, where {low[i]:,}{'' if low[i] == high[i] else f' to {high[i]:,}'} follow from the tokens"
+            ),
+            COUNT,
+        )
+    )
+    return merged(*findings)
+
+
+def _nothing_left(reading: Reading, replica: Int64Array, time: Int64Array, used: Int64Array) -> Finding:
+    """Judge whether no block is in use after the last that is decided of a replica when it fails."""
+    last = []
+    for failed, since, _ in reading.given.down:
+        there = np.flatnonzero((replica == failed) & (time == since) & (used >= 0))
+        last += there[-1:].tolist()
+    rows = np.array(last, np.int64)
+    return judged(
+        len(rows),
+        used[rows] != 0,
+        lambda i: f"replica {replica[rows[i]]}",
+        lambda i: f"fails at {time[rows[i]]:,} ns, and {used[rows[i]]:,} blocks are told to be in use then",
+        "take all blocks back when a replica fails",
+    )

@@ -1,0 +1,229 @@
+"""RUN-2: operators wait for what they need and run for their cost, and steps last from their first to their last."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.history import STREAMS
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.operators.slowness import (
+    COST,
+    as_slow_as_told,
+    of_weak_groups,
+    on_slow_ranks,
+)
+from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, collectives
+from clustersim.legality.timeline_rules.requests.told import inside_steps
+from clustersim.legality.timeline_rules.transfers.carried import outputs
+from clustersim.legality.timeline_rules.transfers.swaps import copies_cost
+from clustersim.legality.timeline_rules.views.occupation import Occupation, losses, place_of
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+from clustersim.timeline.tables import Tables
+
+WAIT = "start an operator when all that it needs has ended"
+ON_LINKS = tuple(STREAMS.index(name) for name in ("comm", "send", "recv"))
+
+
+def waits(sheet: Sheet) -> Finding:
+    """RUN-2: no operator starts before what it needs has ended, or ends before its cost.
+
+    Edges that a rule of their own looks at are left to it: those of collectives (TP-6), of experts (EP-4), from
+    exposed, moved or written K/V to attention (SP-5, KV-2), from layer to layer (PP-6), and between replicas (DP-3).
+    """
+    sources, targets = sheet.sources, sheet.targets
+    own = ~_others(sheet, sources, targets)
+    sources, targets = sources[own], targets[own]
+    early = judged(
+        len(sources),
+        sheet.start[targets] < sheet.end[sources],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: (
+            f"starts at {sheet.start[targets[i]]:,} ns, but needs {sheet.name(int(sources[i]))}, which ends at "
+            f"{sheet.end[sources[i]]:,} ns"
+        ),
+        WAIT,
+    )
+    if not len(sheet.sources):
+        early = lacking("whether operators wait for what they need (no after was recorded)")
+    if sheet.least is None:
+        return merged(early, lacking("whether operators run for their cost (no cost_ns was recorded)"))
+    took = sheet.end - sheet.start
+    least, most = of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
+    short = judged(
+        int((least >= 0).sum()),
+        took < least,
+        sheet.where,
+        lambda i: f"takes {took[i]:,} ns, and costs {least[i]:,} ns",
+        COST,
+    )
+    long = judged(
+        0,
+        (least >= 0) & (took > least) & (sheet.group < 0) & ~np.isin(sheet.stream, ON_LINKS),
+        sheet.where,
+        lambda i: f"takes {took[i]:,} ns and costs {least[i]:,} ns, but uses no link on which it could wait",
+        COST,
+    )
+    return merged(early, short, long, _unshared(sheet, most))
+
+
+def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
+    """Judge whether a collective takes longer than it costs although nothing else may be on its links."""
+    longer = np.flatnonzero((sheet.group >= 0) & (most >= 0) & (sheet.end - sheet.start > most))
+    carriage = sheet.given.carriage
+    if carriage is None or not len(longer):
+        return NOTHING
+    places = np.stack((sheet.replica[longer], sheet.stage[longer]), axis=1)
+    alone = np.array([carriage.alone(replica, stage) for replica, stage in places.tolist()], bool)
+    return judged(
+        0,
+        alone,
+        lambda i: sheet.where(int(longer[i])),
+        lambda i: (
+            f"takes {sheet.end[longer[i]] - sheet.start[longer[i]]:,} ns and costs {most[longer[i]]:,} ns at most, but "
+            f"nothing else can be on its links"
+        ),
+        COST,
+    )
+
+
+def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+    """Return which edges a rule of their own looks at; most of these look at one rank in one pass."""
+    exposure = sheet.named("kv_all_gather", "kv_ring", "qkv_all_to_all", "kv_write")
+    attends = sheet.named("attention_prefill", "attention_decode")
+    experts = sheet.named(*EXPERTS)
+    collective = collectives(sheet) & ~experts
+    expert = sheet.in_module("moe") & (experts | sheet.named("gate", "expert_"))
+    layer, compute = sheet.layer, sheet.stream == COMPUTE
+    same = sheet.place[sources] == sheet.place[targets]
+    layered = (layer[sources] >= 0) & (layer[targets] >= 0) & (layer[sources] != layer[targets])
+    found: BoolArray = collective[sources] | collective[targets]
+    found |= same & expert[sources] & expert[targets] & _apart(sheet, sources, targets)
+    found |= same & layered & compute[sources] & compute[targets]
+    found |= (exposure[sources] | (sheet.named("kv_move")[sources] & ~same)) & attends[targets]
+    found |= sheet.replica[sources] != sheet.replica[targets]
+    return found
+
+
+def _apart(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
+    """Return which edges lead from one part of an MoE module to another, not along one expert."""
+    experts = sheet.named("expert_")
+    found: BoolArray = ~(experts[sources] & experts[targets])
+    return found
+
+
+def as_recorded(reading: Reading) -> Finding:
+    """RUN-2: a step lasts from its first pass to its last; sends wait for outputs, and run for their cost."""
+    tables, passes, runs = reading.history.folded, reading.passes, reading.runs
+    if tables is None or passes is None:
+        return inside_steps(reading)
+    findings = [
+        _durations(reading),
+        _losses(tables, reading.given.carriage),
+        as_slow_as_told(reading),
+        copies_cost(reading),
+    ]
+    if runs is not None and len(runs):
+        findings.append(_bounds(reading, passes))
+    if tables.stages > 1:
+        findings.append(outputs(reading))
+        assert reading.sends is not None
+        assert passes.leaves is not None
+        assert passes.sends_for is not None
+        sends = reading.sends
+        sent = (sends.has[:, None] > 0) & (passes.sends_for >= 0)
+        places, ranks = np.nonzero(sent)
+        start, end, left, cost = (
+            values[places, ranks] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
+        )
+        findings.append(
+            judged(
+                len(places),
+                (start < left) | (end - start < cost),
+                lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
+                lambda i: (
+                    f"runs from {start[i]:,} to {end[i]:,} ns, but its output leaves at {left[i]:,} ns and sending it "
+                    f"costs {cost[i]:,} ns"
+                ),
+                WAIT,
+            )
+        )
+    return merged(*findings)
+
+
+def _durations(reading: Reading) -> Finding:
+    tables = reading.history.folded
+    assert tables is not None
+    return merged(
+        *(
+            judged(
+                len(values),
+                values < least,
+                lambda i, name=name: f"{name}, value {i}",  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                lambda i, values=values: f"a duration of {values[i]:,} ns",  # type: ignore[misc]
+                COST,
+            )
+            for name, values, least in (("row_values", tables.row_values, 0), ("varying", tables.varying, 1))
+        )
+    )
+
+
+def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
+    """Judge what chains lost to contention: never less than nothing, and only where a collective shares a link."""
+    rows, instances, lost = losses(tables)
+    template = tables.passes["template"][rows]
+    joins = np.zeros(len(rows), bool)
+    for number, shape in enumerate(tables.templates):
+        mine = template == number
+        sizes = np.zeros(len(shape.instance_class), np.int64)
+        np.maximum.at(sizes, shape.node_instance, np.fromiter(map(len, shape.members), np.int64))
+        joins[mine] = sizes[instances[mine]] > 1
+    places = zip(tables.passes["replica"][rows].tolist(), tables.passes["stage"][rows].tolist(), strict=True)
+    alone = np.array([carriage is not None and carriage.alone(*place) for place in places], bool)
+    return judged(
+        len(rows),
+        (lost < 0) | ~joins | (alone & (lost > 0)),
+        lambda i: ", ".join(f"{name} {tables.passes[name][rows[i]]}" for name in ("replica", "stage", "first_step")),
+        lambda i: (
+            f"operator {instances[i]} takes {lost[i]:,} ns longer than its cost"
+            + (", and nothing else can be on its links" if alone[i] else "")
+        ),
+        COST,
+    )
+
+
+def _bounds(reading: Reading, passes: Occupation) -> Finding:
+    runs, stages = reading.runs, reading.given.pp
+    assert runs is not None
+    run = runs.at(passes.replica, passes.step)
+    first, last = passes.stage == 0, passes.stage == stages - 1
+    known = run >= 0
+    begins = first & known & (passes.step == runs.step[run])
+    final = last & known & (passes.step + passes.count == (runs.step + runs.count)[run])
+    late = begins & (passes.start != runs.start[run])
+    recorded = runs.recorded_end
+    short = final & (passes.end != recorded[run])
+    bounds = judged(
+        int(begins.sum() + final.sum()),
+        late | short,
+        lambda i: place_of(passes, i),
+        lambda i: (
+            f"its operators run from {passes.start[i]:,} to {passes.end[i]:,} ns, the step is recorded from "
+            f"{runs.start[run[i]]:,} to {recorded[run[i]]:,} ns"
+        ),
+        "let a step last from its first operator to its last",
+    )
+    counts = np.bincount(run[known], weights=passes.count[known], minlength=len(runs))
+    complete = judged(
+        len(runs),
+        counts != runs.count * stages,
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        lambda i: (
+            f"has {counts[i]:.0f} passes, where {runs.count[i]} steps of {stages} stages have {runs.count[i] * stages}"
+        ),
+        "run every step on every stage once",
+    )
+    return merged(bounds, complete)

@@ -1,0 +1,78 @@
+"""PP-6: a step runs every layer that its stage has, each once, on every rank that computes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+
+ONCE: Final = (
+    "attention_norm", "qkv_proj", "q_b_proj", "kv_a_proj", "o_proj", "attention_add", "ffn_norm", "ffn_up", "ffn_act",
+    "ffn_down", "ffn_add", "moe_norm", "gate", "moe_add",
+)  # fmt: skip
+"""Operators that a layer runs once; attention goes in rounds, writes are KV-3's, experts may run for other ranks."""
+
+FIX: Final = "run every layer of a stage once in each of its steps"
+
+
+def every_layer_once(sheet: Sheet) -> Finding:
+    """Judge whether a rank runs, of each module, the layers that the other steps of its stage run, each once."""
+    once = np.array([name in ONCE for name, _, _ in sheet.symbols], bool)
+    if not once.any():
+        return merged()
+    rows = np.flatnonzero(once[sheet.symbol] & (sheet.layer >= 0) & (sheet.stream == COMPUTE))
+    operators = Groups(sheet.site[rows] * len(sheet.symbols) + sheet.symbol[rows])
+    repeated = judged(
+        len(operators),
+        operators.counts > 1,
+        lambda i: sheet.where(int(rows[operators.order[operators.firsts[i] + 1]])),
+        lambda i: f"runs {operators.counts[i]} times in this layer of one step",
+        FIX,
+    )
+    return merged(repeated, *(_skipped(sheet, rows[mine]) for mine in _modules(sheet, rows)))
+
+
+def _modules(sheet: Sheet, rows: Int64Array) -> list[Int64Array]:
+    """Return the rows of each module: a stage may hold the attention of a layer and not its FFN, or an MoE module."""
+    modules = [module for _, _, module in sheet.symbols]
+    names = {module: at for at, module in enumerate(dict.fromkeys(modules))}
+    number = np.array([names[module] for module in modules], np.int64)[sheet.symbol[rows]]
+    return [np.flatnonzero(number == at) for at in np.unique(number).tolist()]
+
+
+def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
+    """Judge whether any step lacks a layer of this module; the last one before a horizon may be cut off."""
+    layer, stage, place = sheet.layer[rows], sheet.stage[rows], sheet.place[rows]
+    width = int(layer.max(initial=0)) + 2
+    held = np.unique(stage * width + layer)
+    ran = np.unique(place * width + layer)
+    places = Groups(place)
+    stages = stage[places.some]
+    had = np.bincount(places.find(ran // width), minlength=len(places))
+    wanted = np.searchsorted(held, (stages + 1) * width) - np.searchsorted(held, stages * width)
+
+    def lacking(i: int) -> Int64Array:
+        wants = held[held // width == stages[i]] % width
+        return np.setdiff1d(wants, ran[ran // width == places.keys[i]] % width)
+
+    broken = had < wanted
+    if sheet.given.horizon_ns is not None:
+        latest = Groups(sheet.replica[rows] * sheet.given.pp + stage)
+        ends = places.most(sheet.end[rows])
+        last = (
+            ends == latest.most(sheet.end[rows])[latest.find(sheet.replica[rows] * sheet.given.pp + stage)][places.some]
+        )
+        for i in np.flatnonzero(broken & last).tolist():
+            broken[i] = bool(lacking(i)[0] < layer[place == places.keys[i]].max())
+    return judged(
+        len(places),
+        broken,
+        lambda i: sheet.where(int(rows[places.some[i]])),
+        lambda i: f"runs without layer {lacking(i)[0]}, which other steps of its stage run",
+        FIX,
+    )

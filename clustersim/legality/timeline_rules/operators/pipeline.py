@@ -1,0 +1,209 @@
+"""PP-2, PP-3, PP-4: stages wait for one another and follow in order; a sequence is in one micro-batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import KINDS, STREAMS, SpanTable
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.operators.halves import halves_apart
+from clustersim.legality.timeline_rules.requests.phases import place
+from clustersim.legality.timeline_rules.transfers.carried import payloads
+from clustersim.legality.timeline_rules.views.arrivals import Arrivals
+from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.occupation import Occupation, order_key
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+
+def after_arrival(reading: Reading) -> Finding:
+    """PP-2: a stage starts on a micro-batch when the whole output of the stage before has arrived on every rank."""
+    arrivals = reading.arrivals
+    return NOTHING if arrivals is None else merged(_in_time(reading, arrivals), _sent_early(reading), _payload(reading))
+
+
+def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
+    passes, after, arrived, sent = arrivals
+    if reading.history.folded is None and not sent.any():
+        return lacking("when outputs arrive (no spans of the stream send were recorded)")
+    upstream = np.flatnonzero(passes.stage < reading.given.pp - 1)
+    following = after[upstream]
+    known = following >= 0
+    start = np.where(known, passes.start[following], 0)
+    own_start = passes.start[upstream]
+    broken = known & (~sent[upstream] | (start < arrived[upstream])) & (start >= own_start)
+
+    def message(i: int) -> str:
+        if not sent[upstream[i]]:
+            return f"starts at {start[i]:,} ns on an output that stage {passes.stage[upstream[i]]} never sent"
+        return (
+            f"starts at {start[i]:,} ns, but the output of stage {passes.stage[upstream[i]]} arrives at "
+            f"{arrived[upstream[i]]:,} ns"
+        )
+
+    return judged(
+        int(known.sum()), broken, lambda i: _where(passes, int(following[i])), message,
+        "start a stage when the output of the one before it has arrived on every rank",
+    )  # fmt: skip
+
+
+def _computed(spans: SpanTable) -> Int64Array:
+    """Return the spans that make what a stage hands on: work on its layers, but for moves of K/V."""
+    moves = np.array([name.startswith("kv_") for name, _, _ in spans.symbols], bool)
+    columns = spans.columns
+    found = (columns["stream"] == STREAMS.index("compute")) & (columns["layer"] >= 0)
+    return np.flatnonzero(found & ~moves[columns["symbol"]])
+
+
+def _sent_early(reading: Reading) -> Finding:
+    """Judge whether a rank sends its output when it is computed; a send that names what it needs is RUN-2's."""
+    spans = reading.history.spans
+    if spans is None or not spans.numbered:
+        return NOTHING
+    columns = {name: values.astype(np.int64) for name, values in spans.columns.items() if name not in ("bytes",)}
+    place = order_key(columns["replica"], columns["rank"], columns["step"])
+    sends, made = np.flatnonzero(columns["stream"] == STREAMS.index("send")), _computed(spans)
+    if spans.after is not None:
+        sends = sends[~np.isin(sends, spans.after[1])]
+    whole = Groups(place[made])
+    at = whole.find(place[sends])
+    ends = np.append(whole.most(columns["end_ns"][made]), 0)[at]
+    start = columns["start_ns"][sends]
+
+    def where(i: int) -> str:
+        return ", ".join(f"{name} {columns[name][sends[i]]}" for name in ("replica", "stage", "step", "rank"))
+
+    return judged(
+        int((at >= 0).sum()),
+        (at >= 0) & (start < ends),
+        where,
+        lambda i: f"sends its output at {start[i]:,} ns, but computes it until {ends[i]:,} ns",
+        "send the output of a stage when it is computed",
+    )
+
+
+def _payload(reading: Reading) -> Finding:
+    """Judge whether sends carry tokens × hidden × bytes: whole on every TP rank, or in parts that sum to it."""
+    spans, runs, given = reading.history.spans, reading.runs, reading.given
+    if reading.history.folded is not None:
+        return payloads(reading)
+    told = None if spans is None else spans.columns.get("bytes")
+    if spans is None or told is None:
+        return lacking("what was sent (no bytes of sends were recorded)")
+    prefills = None if runs is None else runs.column("prefill_tokens")
+    decodes = None if runs is None else runs.column("decode_tokens")
+    if runs is None or prefills is None or decodes is None or given.hidden_bytes is None:
+        return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
+    replica, stage, step = (spans.columns[name].astype(np.int64) for name in ("replica", "stage", "step"))
+    sends = np.flatnonzero(spans.columns["stream"] == STREAMS.index("send"))
+    sends = sends[runs.at(replica[sends], step[sends]) >= 0]
+    passes = Groups(order_key(replica[sends], stage[sends], step[sends]))
+    first = sends[passes.some]
+    tokens = (prefills + decodes)[runs.at(replica[first], step[first])]
+    sums = np.bincount(passes.find(order_key(replica[sends], stage[sends], step[sends])), told[sends])
+    known = passes.least(told[sends]) >= 0
+    wanted = tokens.astype(np.float64) * given.hidden_bytes
+    return judged(
+        int(known.sum()),
+        known & (sums != wanted) & (sums != wanted * given.tp),
+        lambda i: f"replica {replica[first[i]]}, stage {stage[first[i]]}, step {step[first[i]]}",
+        lambda i: (
+            f"sends {sums[i]:,.0f} bytes, where {tokens[i]:,} tokens × {given.hidden_bytes:,} bytes are "
+            f"{wanted[i]:,.0f}"
+            + (f" (or {wanted[i] * given.tp:,.0f}, whole from each of {given.tp} TP ranks)" if given.tp > 1 else "")
+        ),
+        "send the hidden state of every token of the step",
+    )
+
+
+def _where(passes: Occupation, at: int) -> str:
+    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+
+
+def stages_in_order(reading: Reading) -> Finding:
+    """PP-3: stages of a step follow in order; under ``decode_overlap: none`` one decode step is in flight at a time."""
+    findings = []
+    arrivals = reading.arrivals
+    if arrivals is not None:
+        passes, after, _, sent = arrivals
+        known = np.flatnonzero(after >= 0)
+        following = after[known]
+        if not sent.any():
+            findings.append(_apart(reading))
+        findings.append(
+            judged(
+                len(known),
+                passes.start[following] < passes.start[known],
+                lambda i: _where(passes, int(following[i])),
+                lambda i: (
+                    f"starts at {passes.start[following[i]]:,} ns, before stage {passes.stage[known[i]]} of the same "
+                    f"step at {passes.start[known[i]]:,} ns"
+                ),
+                "run the stages of a step in order",
+            )
+        )
+    runs = reading.runs
+    if runs is not None and reading.given.decode_overlap == "none":
+        tokens = runs.column("decode_tokens")
+        kinds = runs.column("kind")
+        decodes = tokens > 0 if tokens is not None else (kinds != KINDS.index("prefill") if kinds is not None else None)
+        if decodes is not None:
+            rows = np.flatnonzero(decodes)
+            same = runs.replica[rows][1:] == runs.replica[rows][:-1]
+            findings.append(
+                judged(
+                    int(same.sum()),
+                    same & (runs.start[rows][1:] < runs.end[rows][:-1]),
+                    lambda i: f"replica {runs.replica[rows[i + 1]]}, step {runs.step[rows[i + 1]]}",
+                    lambda i: (
+                        f"a decode step starts at {runs.start[rows[i + 1]]:,} ns, while that of step "
+                        f"{runs.step[rows[i]] + runs.count[rows[i]] - 1} is in flight until {runs.end[rows[i]]:,} ns"
+                    ),
+                    "wait for the decode step in flight, or declare decode_overlap: per_sequence",
+                )
+            )
+    return merged(*findings)
+
+
+def _apart(reading: Reading) -> Finding:
+    """Judge, where no sends were recorded, whether a stage starts on a step when the one before it has computed it."""
+    spans = reading.history.spans
+    if spans is None:
+        return NOTHING
+    rows = _computed(spans)
+    replica, stage, step, start, end = (
+        spans.columns[name][rows].astype(np.int64) for name in ("replica", "stage", "step", "start_ns", "end_ns")
+    )
+    passes = Groups(order_key(replica, stage, step))
+    before = passes.find(order_key(replica, stage - 1, step)[passes.some])
+    at = np.flatnonzero((stage[passes.some] > 0) & (before >= 0))
+    first, until = passes.least(start)[at], passes.most(end)[before[at]]
+    begun = passes.least(start)[before[at]]  # one that starts before that is told as such
+    some = passes.some[at]
+    return judged(
+        len(at),
+        (first < until) & (first >= begun),
+        lambda i: f"replica {replica[some[i]]}, stage {stage[some[i]]}, step {step[some[i]]}",
+        lambda i: (
+            f"starts at {first[i]:,} ns, but stage {stage[some[i]] - 1} computes the same step until {until[i]:,} ns"
+        ),
+        "run the stages of a step one after the other",
+    )
+
+
+def in_one_batch(reading: Reading) -> Finding:
+    """PP-4: no sequence is in two micro-batches at a time, and micro-batches of one step need nothing of each other."""
+    pieces = reading.pieces
+    if pieces is None:
+        return halves_apart(reading)
+    split = judged(
+        len(pieces),
+        reading.split,
+        lambda i: place(reading, i),
+        lambda i: (
+            f"request {pieces.request[i]} is in another micro-batch from step {pieces.first_step[i - 1]} to "
+            f"{pieces.last_step[i - 1]}"
+        ),
+        "put each sequence into one micro-batch",
+    )
+    return merged(split, halves_apart(reading))

@@ -1,0 +1,269 @@
+"""RUN-2: each duration that a timeline refers to is what its operator costs, worked out from what was declared.
+
+Looked at is each row of durations with the contents of each step that refers to it, and each duration that varies from
+step to step, and not each span: in a regular pass those last as long as these say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.history import Given
+from clustersim.legality.prices.contents import Contents
+from clustersim.legality.prices.features import Features
+from clustersim.legality.prices.prices import Priced, Prices
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.passes import Passes
+from clustersim.timeline.tables import Tables
+
+COST: Final = "let an operator run for what it costs"
+UNTOLD: Final = "which sequences decode in which part of a step (not recorded): attention is compared by their sum"
+BY_RANK: Final = {"tokens", "rows", "decode_sequences"}
+"""Features of an SP rank that tell how many sequences decode on it."""
+ROUNDING_NS: Final = 1.0
+ROUNDING: Final = 1e-9
+
+
+def as_priced(reading: Reading) -> Finding:
+    """RUN-2: operators last as long as they cost on what was declared, with what their steps had."""
+    history = reading.history
+    tables, runs, pieces = history.folded, reading.runs, reading.pieces
+    if tables is None:
+        return NOTHING
+    if runs is None or pieces is None or history.chunks is None or history.given.declared is None:
+        return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
+    findings: list[Finding] = []
+    for given in history.pools or (history.given,):
+        assert given.declared is not None
+        contents = Contents(given.declared, runs, pieces, history.chunks)
+        prices = Prices(given.declared, given.first_replica)
+        replica = tables.passes["replica"]
+        mine = (replica >= given.first_replica) & (replica < given.first_replica + given.dp)
+        for number, template in enumerate(tables.templates):
+            rows = np.flatnonzero(mine & (tables.passes["template"] == number))
+            if len(rows):
+                findings.extend(_OfTemplate(tables, template, contents, prices, given).findings(rows))
+    return merged(*findings)
+
+
+class _OfTemplate:
+    """Looks at the passes of one template."""
+
+    def __init__(
+        self, tables: Tables, template: PassTemplate, contents: Contents, prices: Prices, given: Given
+    ) -> None:
+        self.tables, self.template, self.contents, self.prices = tables, template, contents, prices
+        self.given = given
+        self.classes, self.unknown = prices.of_template(template)
+        self.spread_of: dict[int, FloatArray] = {}
+
+    def findings(self, passes: Int64Array) -> Iterator[Finding]:
+        """Yield what is wrong with the durations that some passes refer to."""
+        if self.unknown:
+            yield lacking(f"what {', '.join(sorted(self.unknown))} should last")
+        yield from self._rows(passes)
+        yield from self._varying(passes)
+
+    def _visits(self, passes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return passes and steps: the first of each pass, and all of those in which the number of decodes changes."""
+        table = self.tables.passes
+        step, many = table["first_step"][passes].astype(np.int64), table["steps"][passes].astype(np.int64)
+        replica = table["replica"][passes].astype(np.int64)
+        chosen = self.contents.at(replica, step).changes_within(self.contents.at(replica, step + many - 1))
+        found = [(passes, step)]
+        for block in Passes(self.tables).blocks(passes[chosen]):
+            here = block.runs[block.of]
+            at = table["first_step"][here].astype(np.int64) + block.index
+            found.append((here[block.index > 0], at[block.index > 0]))
+        return np.concatenate([some for some, _ in found]), np.concatenate([steps for _, steps in found])
+
+    def _rows(self, passes: Int64Array) -> Iterator[Finding]:
+        table, rows = self.tables.passes, self.tables.rows
+        visited, step = self._visits(passes)
+        features = self.contents.at(table["replica"][visited].astype(np.int64), step)
+        if not features.recorded.all():
+            visited, step = visited[features.recorded], step[features.recorded]
+            features = self.contents.at(table["replica"][visited].astype(np.int64), step)
+        replica, row = (table[name][visited].astype(np.int64) for name in ("replica", "row"))
+        sets = rows["columns"][row]
+        for columns in np.flatnonzero(np.bincount(sets)).tolist():
+            varies = set(self.tables.column_sets[columns])
+            priced = {cls: some for cls, some in self.classes.items() if cls not in varies}
+            some = np.flatnonzero(sets == columns)
+            some = some[self._distinct(features, replica, row, some, priced)]
+            found = self.contents.at(replica[some], step[some])
+            at = rows["at"][row[some]].astype(np.int64)
+            lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
+            if self.prices.declared.spreads and self.template.kind != "prefill":
+                least, most = self._spread(found, replica[some], step[some], lasts)
+                spread = np.where(least == most, least, np.nan)
+                self.spread_of.update(zip(row[some].tolist(), spread.T, strict=True))
+                decodes = found.decoding(0)[0]
+                yield judged(
+                    len(decodes),
+                    (least.sum(axis=0) > decodes) | (most.sum(axis=0) < decodes),
+                    lambda i, some=some: f"replica {replica[some[i]]}, step {step[some[i]]}",  # type: ignore[misc]
+                    lambda i, least=least, decodes=decodes: (  # type: ignore[misc]
+                        f"its ranks last as if {least.sum(axis=0)[i]:.0f} sequences decoded, and {decodes[i]:.0f} do"
+                    ),
+                    COST,
+                )
+                found = self.contents.at(replica[some], step[some], spread)
+            gap = self._gap(found)
+            for cls, operators in priced.items():
+                yield self._judged(operators, found, gap, lasts[cls], replica[some], step[some])
+            yield from self._by_sum(found, lasts, replica[some], step[some])
+
+    def _distinct(
+        self, features: Features, replica: Int64Array, row: Int64Array, some: Int64Array,
+        priced: dict[int, list[Priced]],
+    ) -> Int64Array:  # fmt: skip
+        """Return the first visit of each row, and all others that differ from it in what it is priced by."""
+        at = np.arange(len(some))
+        first_of = np.zeros(int(row[some].max(initial=-1)) + 1, np.int64)
+        first_of[row[some][::-1]] = at[::-1]  # what is assigned last stays
+        first = first_of[row[some]]
+        names = {(name, one.s) for operators in priced.values() for one in operators for name in one.work.features}
+        differs = first == at
+        if any(one.groups for operators in priced.values() for one in operators):
+            differs |= replica[some] != replica[some][first]
+        for name, s in names:
+            values = np.nan_to_num(features.get(name, s)[some], nan=-1.0)
+            differs |= values != values[first]
+        return np.flatnonzero(differs)
+
+    def _varying(self, passes: Int64Array) -> Iterator[Finding]:
+        table = self.tables.passes
+        walker = Passes(self.tables)
+        for block in walker.blocks(passes):
+            replicas, firsts, many = (
+                table[name][block.runs].astype(np.int64) for name in ("replica", "first_step", "steps")
+            )
+            begin, end = (self.contents.at(replicas, at) for at in (firsts, firsts + many - 1))
+            as_one = len(block.of) > 2 * len(block.runs) and begin.recorded.all() and (begin.run == end.run).all()
+            for _, columns, steps, values in walker.varying(block):
+                of, index = block.of[steps], block.index[steps]
+                replica, step = replicas[of], firsts[of] + index
+                features = begin.going_on(of, index) if as_one else self.contents.at(replica, step)
+                if not features.recorded.all():
+                    known = np.flatnonzero(features.recorded)
+                    replica, step, values = replica[known], step[known], values[known]
+                    features = self.contents.at(replica, step)
+                row = table["row"][block.runs[of]].tolist() if self.spread_of else []
+                if self.spread_of and len(row) == len(step) and all(one in self.spread_of for one in row):
+                    features = self.contents.at(replica, step, np.stack([self.spread_of[one] for one in row], axis=1))
+                gap = self._gap(features)
+                for at, cls in enumerate(columns):
+                    yield self._judged(self.classes.get(cls, []), features, gap, values[:, at], replica, step)
+                lasts = {cls: values[:, at] for at, cls in enumerate(columns)}
+                yield from self._by_sum(features, lasts, replica, step)
+
+    def _spread(
+        self, features: Features, replica: Int64Array, step: Int64Array, lasts: dict[int, Int64Array]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return how many sequences decode on each SP rank, at least and at most, as its operators together tell."""
+        ranks = range(self.prices.declared.coordinates)
+        up_to = int(features.decoding(0)[0].max(initial=0))
+        own = [
+            [
+                (cls, one)
+                for cls in lasts
+                for one in self.classes[cls][:1]
+                if one.s == s and not one.groups and one.work.features <= BY_RANK
+            ]
+            for s in ranks
+        ]
+        took = np.array([np.sum([lasts[cls] for cls, _ in some], axis=0) + np.zeros(len(step)) for some in own])
+        best, least, most = np.full(took.shape, np.inf), np.zeros(took.shape), np.zeros(took.shape)
+        for many in range(up_to + 1):
+            trial = self.contents.at(replica, step, np.full(took.shape, float(many)))
+            gap = self._gap(features)
+            for s in ranks:
+                away = np.abs(sum((self.prices.kernel_ns(one, trial, gap) for _, one in own[s]), -took[s]))
+                least[s] = np.where(away < best[s], many, least[s])
+                most[s] = np.where(away <= best[s], many, most[s])
+                best[s] = np.minimum(away, best[s])
+        return least, most
+
+    def _by_sum(
+        self, features: Features, lasts: dict[int, Int64Array], replica: Int64Array, step: Int64Array
+    ) -> Iterator[Finding]:
+        """Judge whether parts of a step attend to as many keys as the step has, where it is not told which to which."""
+        parts: dict[tuple[int, str, str], list[tuple[Int64Array, Priced]]] = {}
+        for cls, values in lasts.items():
+            for one in self.classes.get(cls, [])[:1]:
+                if one.work.op == "attention_decode":
+                    window, _, half = one.work.keys.partition("~")
+                    if half or self.prices.declared.spreads:
+                        parts.setdefault((one.s if half else 0, window, repr(one.work.shape)), []).append((values, one))
+        gap = self._gap(features)
+        for (s, window, _), some in parts.items():
+            _, keys = features.decoding(s, int(window.partition("@")[2]) if "@" in window else None)
+            least, most = np.zeros(len(step)), np.zeros(len(step))
+            for values, one in some:
+                batch = self.prices.amount(one.work, features, one.s)
+                for total, sign in ((least, -1.0), (most, 1.0)):
+                    seconds = (values + sign * ROUNDING_NS) / NS_PER_S - gap
+                    found = self.prices.kernels.keys_attended(one.work.shape, batch, seconds)
+                    total += np.where(batch == 0, 0.0, found if sign > 0 else np.nan_to_num(np.maximum(found, 0.0)))
+            yield judged(
+                int(np.isfinite(most).sum()),
+                (least > keys * (1 + ROUNDING) + 1) | (most < keys * (1 - ROUNDING) - 1),
+                lambda i, one=some[0][1]: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
+                lambda i, least=least, keys=keys: (  # type: ignore[misc]
+                    f"the parts of attention_decode last as if they attended to {least[i]:,.0f} keys or more, and the "
+                    f"step has {keys[i]:,.0f}"
+                ),
+                COST,
+            )
+
+    def _gap(self, features: Features) -> FloatArray:
+        """Return the gap before kernels, in seconds."""
+        engine = self.prices.declared.engine
+        found: FloatArray = np.where(
+            self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s
+        )
+        return found
+
+    def _judged(
+        self, operators: list[Priced], features: Features, gap: FloatArray, values: Int64Array, replica: Int64Array,
+        step: Int64Array,
+    ) -> Finding:  # fmt: skip
+        """Compare durations of a class with what its operators cost, each on each of its groups that differ."""
+        stage = self.template.stage
+        findings = []
+        for one in operators:
+            if one.groups:
+                each = self.prices.collective_ns(one, features, replica, stage)
+            else:
+                each = [self.prices.kernel_ns(one, features, gap)]
+            cost, *others = each
+            off = np.abs(values - cost) - ROUNDING * cost
+            for other in others:
+                off = np.minimum(off, np.abs(values - other) - ROUNDING * other)
+            known = int(np.isfinite(off).sum())
+            if known < len(off):
+                findings.append(lacking(UNTOLD))
+            findings.append(
+                judged(
+                    known,
+                    off > ROUNDING_NS,
+                    lambda i, one=one: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
+                    lambda i, one=one, cost=cost: (  # type: ignore[misc]
+                        f"{one.name} ({one.work.op}) is recorded with {values[i]:,} ns, and costs {cost[i]:,.0f} ns "
+                        "by the declared cost model with what the step has"
+                    ),
+                    COST,
+                )
+            )
+        return merged(*findings)
+
+    def _where(self, one: Priced, replica: int, step: int) -> str:
+        layer = f", layer {one.layer}" if one.layer >= 0 else ""
+        return f"replica {replica}, stage {self.template.stage}, step {step}{layer}"

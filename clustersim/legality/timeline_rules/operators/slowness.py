@@ -1,0 +1,106 @@
+"""What operators cost on ranks that are slow, and over links that are weak, as long as declared faults last (RUN-2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+from clustersim.timeline.passes import Passes
+
+COST = "let an operator run for its cost"
+SURELY_SLOWER = 1.5
+
+
+def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
+    """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
+    if not sheet.given.slow:
+        return least
+    begun, kernel = sheet.pass_begins, (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
+    times = np.ones(len(sheet))
+    for rank, since, until, slowdown in sheet.given.slow:
+        times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
+    found: Int64Array = np.where(times != 1.0, np.rint(least * times).astype(np.int64), least)
+    return found
+
+
+def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return what spans cost at least and at most, collectives over links that are weak when their pass starts longer.
+
+    How much longer is read between two payloads, the lower of both counts (or the higher), and a tenth is let go: the
+    algorithm may change between them. One that ends when its links are as they should be again, and may share these,
+    may take less.
+    """
+    if not sheet.given.weak_groups:
+        return least, least
+    grouped = np.flatnonzero((sheet.group >= 0) & (least >= 0))
+    _, of = np.unique(sheet.group[grouped], return_inverse=True)
+    of = of.reshape(-1)
+    size = np.bincount(of)[of] if len(of) else of
+    lowest = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    highest = np.full(len(lowest), -1)
+    np.minimum.at(lowest, of, sheet.global_ranks[grouped])
+    np.maximum.at(highest, of, sheet.global_ranks[grouped])
+    begun, found, most = sheet.pass_begins[grouped], least.copy(), least.copy()
+    for op, first, last, ranks, since, until, told in sheet.given.weak_groups:
+        named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
+        theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
+        mine = grouped[theirs & (begun >= since) & (begun < until)]
+        costs = least[mine]
+        cost, longer = np.array(told).T
+        at, to = (
+            np.clip(np.searchsorted(cost, costs + by, side="right"), 1, len(cost) - 1) for by in (-1, 1)
+        )  # costs are rounded to ns
+        least_longer = 0.9 * np.minimum(longer[at - 1], longer[at])
+        least_longer = np.where(_as_settled(sheet, mine, until), least_longer, 0.0)
+        found[mine] = costs + np.floor(np.maximum(0.0, least_longer - 1)).astype(np.int64)
+        most[mine] = costs + np.ceil(1.1 * np.maximum(longer[at - 1], longer[to]) + 1).astype(np.int64)
+    return found, most
+
+
+def _as_settled(sheet: Sheet, spans: Int64Array, until: int) -> BoolArray:
+    """Return which collectives take weak links as these were when their pass began, all the time."""
+    found: BoolArray = sheet.end[spans] <= until
+    carriage = sheet.given.carriage
+    for at in np.flatnonzero(~found).tolist():
+        place = int(sheet.replica[spans[at]]), int(sheet.stage[spans[at]])
+        found[at] = carriage is not None and carriage.alone(*place)
+    return found
+
+
+def as_slow_as_told(reading: Reading) -> Finding:
+    """Judge whether each pass that starts on a stage with a slow rank was slowed down.
+
+    Only from half as slow again on: a kernel of 1 ns that takes a third longer takes 1 ns.
+    """
+    tables, given = reading.history.folded, reading.given
+    assert tables is not None
+    findings = []
+    passes, table = Passes(tables), tables.passes
+    for rank, since, until, slowdown in given.slow:
+        if slowdown < SURELY_SLOWER:
+            continue
+        number, local = divmod(rank - given.first_rank, given.stage_ranks)
+        replica, stage = divmod(number, given.pp)
+        replica = given.first_replica + (0 if tables.lockstep > 1 else replica)  # whose the passes of all are
+        mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
+        local = rank - given.first_rank if tables.lockstep > 1 else local
+        works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
+        regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
+        last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
+        broken = last >= since if len(regular) else np.empty(0, bool)
+        findings.append(
+            judged(
+                int(mine.sum()),
+                broken,
+                lambda i, regular=regular: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                    f"replica {replica}, stage {stage}, step {table['first_step'][regular[i]]}"  # noqa: B023
+                ),
+                lambda i: f"is as fast as if rank {rank} were not slow",  # noqa: B023
+                COST,
+            )
+        )
+    return merged(*findings)

@@ -1,0 +1,260 @@
+"""TP-5, TP-6, TP-7, TP-9: collectives take all ranks of their group, at one time, inside one layer and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import Given, Outcome
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.sheet import Sheet
+
+EXPOSURES = ("kv_all_gather", "kv_ring", "qkv_all_to_all", "out_all_to_all", "kv_move")
+"""Collectives of SP, which the rules of SP look at."""
+EXPERTS = ("dispatch", "combine")
+
+
+def collectives(sheet: Sheet) -> BoolArray:
+    """Return which spans are part of a collective that is not one of SP."""
+    found: BoolArray = (sheet.group >= 0) & ~sheet.named(*EXPOSURES)
+    return found
+
+
+def everybody_once(sheet: Sheet) -> Finding:
+    """TP-5: every rank of a group takes part in each of its collectives once, and all in the same order."""
+    rows = np.flatnonzero(collectives(sheet) & ~_spread(sheet))
+    if not len(rows) or not sheet.given.mesh:
+        return NOTHING
+    tp = sheet.given.tp
+    many = len(sheet.symbols) + 1
+    key = sheet.site[rows] - sheet.rank[rows] * (int(sheet.layer.max(initial=0)) + 2)  # pass and layer, any rank
+    key = (key * many + sheet.symbol[rows]) * sheet.given.sp + sheet.s[rows]
+    whole = Groups(key)
+    present = Groups(key * tp + sheet.rank[rows] % tp)
+    distinct = np.bincount(whole.find(present.keys // tp), minlength=len(whole))
+    missing = judged(
+        len(whole),
+        distinct != tp,
+        lambda i: sheet.where(int(rows[whole.some[i]])),
+        lambda i: f"{distinct[i]} of the {tp} ranks of the TP group take part",
+        "let every rank of the group take part",
+    )
+    together = Groups(key * (int(sheet.group.max()) + 1) + sheet.group[rows])
+    named = sheet.named(
+        *(name for name, _, _ in sheet.symbols if name.endswith(FIXED) and not name.startswith("expert"))
+    )
+    apart = judged(
+        0,
+        (together.counts < tp) & named[rows[together.some]] & (distinct == tp)[whole.find(key[together.some])],
+        lambda i: sheet.where(int(rows[together.some[i]])),
+        lambda i: f"{together.counts[i]} of the {tp} ranks of the TP group run it together, and the others apart",
+        "let every rank of the group take part in one execution",
+    )
+    member = Groups((sheet.group[rows] << 24) | sheet.global_ranks[rows])
+    repeated = judged(
+        0,
+        member.counts > 1,
+        lambda i: sheet.where(int(rows[member.some[i]])),
+        lambda i: f"takes part {member.counts[i]} times in one collective",
+        "let every rank take part once",
+    )
+    crossed = inverted(sheet)
+    at = np.flatnonzero(crossed)
+    order = judged(
+        0,
+        np.ones(len(at), bool),
+        lambda i: sheet.where(int(at[i])),
+        lambda i: "its ranks enter this collective and another one in different orders",
+        "run collectives in the same order on every rank",
+    )
+    return merged(missing, apart, repeated, order, *_left_out(sheet))
+
+
+FIXED: Final = ("_all_reduce", "_all_gather", "_reduce_scatter")
+"""What the name of a collective says behind that of the operator whose output it puts together."""
+
+
+def _left_out(sheet: Sheet) -> Iterator[Finding]:
+    """Yield where an operator has no collective behind it in one layer, and has in others of its stage.
+
+    Layers of which the operator itself was not recorded are not looked at; nor are the last ones of a step that a
+    horizon or a failure may have cut off.
+    """
+    numbers = {name: at for at, (name, _, _) in enumerate(sheet.symbols)}
+    cut = sheet.given.horizon_ns is not None or bool(sheet.given.down)
+    for name, symbol in numbers.items():
+        maker = next((numbers.get(name.removesuffix(end)) for end in FIXED if name.endswith(end)), None)
+        if maker is None or name.startswith(EXPOSURES):
+            continue
+        inside = sheet.layer >= 0
+        met = np.unique(sheet.site[(sheet.symbol == symbol) & inside])
+        rows = np.flatnonzero((sheet.symbol == maker) & inside)
+        stages = np.unique(sheet.stage[(sheet.symbol == symbol) & inside])
+        rows = rows[np.isin(sheet.stage[rows], stages)]
+        alone = ~np.isin(sheet.site[rows], met)
+        if cut:
+            steps = Groups(sheet.place)
+            last = steps.most(sheet.layer)[steps.find(sheet.place[rows])]
+            alone &= sheet.layer[rows] < last
+        yield _bare(sheet, rows, alone, name)
+
+
+def _bare(sheet: Sheet, rows: Int64Array, alone: BoolArray, name: str) -> Finding:
+    return judged(
+        0,
+        alone,
+        lambda i: sheet.where(int(rows[i])),
+        lambda i: f"has no {name} behind it, which other layers have",
+        "run the collectives of a layer at the same operators in every layer",
+    )
+
+
+def _spread(sheet: Sheet) -> BoolArray:
+    """Return which spans belong to a collective over several layers, stages, steps or replicas (TP-7, DP-3)."""
+    rows = np.flatnonzero(sheet.group >= 0)
+    found = np.zeros(len(sheet), bool)
+    groups = Groups(sheet.group[rows])
+    for column in (sheet.layer, sheet.pass_of):
+        differs = groups.least(column[rows]) != groups.most(column[rows])
+        found[rows] |= differs[groups.find(sheet.group[rows])] if len(rows) else False
+    return found
+
+
+def inverted(sheet: Sheet) -> BoolArray:
+    """Return which spans belong to two collectives that some ranks run in one order and others in the other."""
+    rows = np.flatnonzero(collectives(sheet))
+    found = np.zeros(len(sheet), bool)
+    if len(rows) < 2:
+        return found
+    order = rows[np.lexsort((sheet.start[rows], sheet.place[rows]))]
+    first, second = order[:-1], order[1:]
+    near = (sheet.place[first] == sheet.place[second]) & (sheet.group[first] != sheet.group[second])
+    first, second = first[near], second[near]
+    many = int(sheet.group.max()) + 1
+    forth = sheet.group[first] * many + sheet.group[second]
+    back = sheet.group[second] * many + sheet.group[first]
+    bad = np.isin(forth, back)
+    found[first[bad]] = True
+    found[second[bad]] = True
+    return found
+
+
+def together(sheet: Sheet) -> Finding:
+    """TP-6: a collective starts when its last rank has arrived, and nothing that needs it before all have left.
+
+    Of a collective that nothing is said to wait for, only that its ranks leave together can be told: not enough to
+    call it legal.
+    """
+    member = collectives(sheet)
+    rows = np.flatnonzero(member & ~np.isin(sheet.group, sheet.group[inverted(sheet)]))
+    if not len(rows):
+        return NOTHING
+    groups = Groups(sheet.group[rows])
+    last, first, arrived = (groups.most(sheet.end[rows]), groups.least(sheet.end[rows]), groups.most(sheet.start[rows]))
+
+    def early(i: int) -> str:
+        own = rows[groups.order[groups.firsts[i] : groups.firsts[i] + groups.counts[i]]]
+        at = int(own[np.argmin(sheet.end[own])])
+        if last[i] > first[i]:
+            return f"rank {sheet.global_rank(at)} leaves at {first[i]:,} ns, its group at {last[i]:,} ns"
+        return f"ends at {last[i]:,} ns, before its last rank arrives at {arrived[i]:,} ns"
+
+    synchronous = judged(
+        len(groups),
+        (last > first) | (arrived > first),
+        lambda i: sheet.where(int(rows[groups.some[i]])),
+        early,
+        "let all ranks of a group leave a collective together",
+    )
+    outside = ~sheet.named(*EXPERTS)
+    sources, targets = sheet.sources, sheet.targets
+    touches = (member[sources] & outside[sources]) | (member[targets] & outside[targets])
+    sources, targets = sources[touches], targets[touches]
+    waits = judged(
+        len(sources),
+        sheet.start[targets] < sheet.end[sources],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: (
+            f"starts at {sheet.start[targets[i]]:,} ns, but {sheet.name(int(sources[i]))} on its rank ends at "
+            f"{sheet.end[sources[i]]:,} ns"
+        ),
+        "start a collective when its last rank has arrived, and what needs it when it is complete",
+    )
+    if not len(sources):
+        return Finding(looked_at=len(groups) if synchronous.faults else 0, faults=synchronous.faults)
+    return merged(synchronous, waits)
+
+
+def inside(sheet: Sheet) -> Finding:
+    """TP-7: the ranks of a collective are in one layer of one step.
+
+    Ranks of two stages have no module in common, so that what joins them spans a boundary of layers, whatever number
+    they give it. That it is not the whole group of either rank (TP-5) only follows from it.
+    """
+    # Experts of all replicas, each at a step of its own, are DP-3's; without a mesh nobody knows which those are.
+    rows = np.flatnonzero((sheet.group >= 0) & (sheet.given.mesh | ~sheet.named(*EXPERTS)))
+    if not len(rows) or not sheet.numbered:
+        return NOTHING
+    groups = Groups(sheet.group[rows])
+    values = (sheet.step, sheet.layer, sheet.stage)
+    one_replica = groups.least(sheet.replica[rows]) == groups.most(sheet.replica[rows])
+    spread = [groups.most(column[rows]) != groups.least(column[rows]) for column in values]
+    return judged(
+        len(groups),
+        one_replica & np.logical_or.reduce(spread),
+        lambda i: sheet.where(int(rows[groups.some[i]])),
+        lambda i: " and ".join(
+            f"joins {word}s {groups.least(column[rows])[i]} and {groups.most(column[rows])[i]}"
+            for word, column, differs in zip(("step", "layer", "stage"), values, spread, strict=True)
+            if differs[i]
+        ),
+        "synchronise inside one layer of one step",
+    )
+
+
+def same_as(other: Outcome | None, given: Given, reading: Reading, degree: str) -> Finding:
+    """Compare tokens and entries with those of another run whose plan differs in a degree."""
+    if other is None or getattr(other.given, degree) == getattr(given, degree):
+        return NOTHING
+    own = outcome_of(reading)
+    if own is None:
+        return NOTHING
+    tokens, entries = own
+    count = min(len(tokens), len(other.tokens))
+    both = np.flatnonzero((tokens[:count] >= 0) & (other.tokens[:count] >= 0))
+    now, then = (tokens[both], entries[both]), (other.tokens[both], other.entries[both])
+    return judged(
+        len(both),
+        (now[0] != then[0]) | (now[1] != then[1]),
+        lambda i: f"request {both[i]}",
+        lambda i: (
+            f"got {now[0][i]:,} tokens and ended with {now[1][i]:,} entries under {degree} {getattr(given, degree)}, "
+            f"but {then[0][i]:,} and {then[1][i]:,} under {degree} {getattr(other.given, degree)}"
+        ),
+        f"let no degree of {degree.upper()} change what a sequence computes",
+    )
+
+
+def outcome_of(reading: Reading) -> tuple[Int64Array, Int64Array] | None:
+    """Return tokens and entries of each request at its end, −1 where it did not finish; None if not recorded."""
+    pieces, outputs = reading.pieces, reading.outputs
+    if pieces is None or outputs is None or reading.history.facts is None:
+        return None
+    tokens, entries = (np.full(len(outputs), -1, np.int64) for _ in range(2))
+    last = pieces.closes
+    request = pieces.request[last]
+    done = np.isin(request, reading.finished[0])
+    tokens[request[done]] = (pieces.tokens + pieces.gave)[last[done]]
+    entries[request[done]] = (pieces.computed + pieces.count)[last[done]]
+    return tokens, entries
+
+
+def neutral(reading: Reading) -> Finding:
+    """TP-9: under another degree of TP the same requests got the same tokens and the same cache."""
+    return same_as(reading.history.other, reading.given, reading, "tp")

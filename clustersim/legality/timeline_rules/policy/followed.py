@@ -1,0 +1,24 @@
+"""RUN-5: what is served when follows the policies that were declared, as far as the record tells.
+
+The same scenario gives the same timeline: a record that could not have come from what it declares is another one's.
+"""
+
+from __future__ import annotations
+
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.policy.declared import policies_of
+from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
+from clustersim.legality.timeline_rules.policy.routed import as_routed
+from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
+from clustersim.legality.timeline_rules.policy.taken_up import in_order
+from clustersim.legality.timeline_rules.policy.waits import as_long_as_declared
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+
+def as_declared(reading: Reading) -> Finding:
+    """Judge who is served when by the policies that were declared."""
+    policies = policies_of(reading)
+    if policies is None:
+        return NOTHING
+    judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached)
+    return merged(*(judge(reading, policies) for judge in judges))

@@ -1,0 +1,193 @@
+"""RUN-5 where prefixes are shared: what is cached is taken over, and of what nobody holds the oldest goes first.
+
+::
+
+    free blocks of a pool, in the order in which they are taken:  ── oldest ─── … ─── this one ─── newer ──
+                                                                  └──────── ahead ────────┘
+
+A block that nobody holds any longer is taken after those that were free before it, and before those that came free
+later. How many were free is recorded, and how many were taken since follows from what was computed. So a block is
+surely cached while it is held, or while fewer were taken or taken over since than were ahead, and surely forgotten when
+more were taken. In between nothing follows, since who was taken over may have been ahead or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Given
+from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
+from clustersim.legality.timeline_rules.policy.declared import Policies
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.use import returns
+from clustersim.timeline.tables import Table
+
+FIX: Final = "take over the longest start of a prompt that is cached, and forget what has been free for longest first"
+FILLED, RELEASED, DECIDED = range(3)
+DECISIONS: Final = (PREEMPTED,)
+
+
+@dataclass(slots=True)
+class Block:
+    """How many hold a cached block; since it is free: when that was, and how many free blocks were ahead of it."""
+
+    holders: int = 0
+    since: int = 0
+    least: int = 0
+    most: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Pool:
+    """Cached blocks of one replica, by content, and whose they are.
+
+    Parameters
+    ----------
+    time, end, taken : int64 arrays
+        When steps start and end, in order of starts, and how many blocks had been taken before each and by all.
+    over_time, over : int64 arrays
+        When blocks are taken over, and how many had been before each and by all.
+    """
+
+    time: Int64Array
+    end: Int64Array
+    taken: Int64Array
+    over_time: Int64Array
+    over: Int64Array
+    blocks: dict[int, Block] = field(default_factory=dict)
+    held: dict[int, list[int]] = field(default_factory=dict)
+
+    def hold(self, request: int, content: int) -> None:
+        """Let one more sequence hold a block."""
+        self.blocks.setdefault(content, Block()).holders += 1
+        self.held.setdefault(request, []).append(content)
+
+    def release(self, request: int, now: int, free: int) -> None:
+        """Let a sequence give its blocks back, after which so many are free: its last one before its first."""
+        for place, content in enumerate(self.held.pop(request, ())):
+            block = self.blocks[content]
+            block.holders -= 1
+            if not block.holders:
+                block.since, block.least, block.most = now, free - 1 - place, free - 1
+
+    def is_cached(self, content: int, now: int) -> bool | None:
+        """Return whether a block is cached at an instant; None where that does not follow."""
+        block = self.blocks.get(content)
+        if block is None:
+            return False
+        if block.holders:
+            return True
+        first, last = (
+            np.searchsorted(self.time, block.since, side="left"),
+            np.searchsorted(self.time, now, side="right"),
+        )
+        begun = max(0, int(np.searchsorted(self.end, block.since, side="right")))  # one under way may take more
+        most = int(self.taken[last] - self.taken[min(int(first), begun)])
+        low = np.searchsorted(self.over_time, block.since, side="left")
+        most += int(self.over[np.searchsorted(self.over_time, now, side="right")] - self.over[low])
+        if most <= block.least:
+            return True
+        after = np.searchsorted(self.time, block.since, side="right")
+        ended = int(np.searchsorted(self.end, now, side="right"))
+        return False if ended > after and int(self.taken[ended] - self.taken[after]) > block.most else None
+
+
+def as_cached(reading: Reading, policies: Policies) -> Finding:
+    """Judge how much of each prompt is taken over."""
+    facts, pieces, contents = reading.history.facts, reading.pieces, reading.prefixes.contents
+    if facts is None or pieces is None or "used" not in facts or "value" not in facts:
+        return NOTHING
+    found = []
+    for given in policies.pools:
+        if not given.prefix_caching or given.policy is None or given.policy.scheduler is None:
+            continue
+        if contents is None or given.down or not reading.plain.all() or given.sp_decode == "dp":
+            found.append(lacking("whether all that is cached is taken over (several pools, or something fails)"))
+            continue
+        replicas = range(given.first_replica, given.first_replica + given.dp)
+        found += [_of_replica(reading, given, facts, replica) for replica in replicas]
+    return merged(*found)
+
+
+def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> Finding:
+    pieces, contents, runs, size = reading.pieces, reading.prefixes.contents, reading.runs, given.block_tokens
+    if pieces is None or contents is None or runs is None or size is None or given.pool_blocks is None:
+        return NOTHING
+    here = np.flatnonzero(pieces.replica == replica)
+    blocks_after = -(-(pieces.computed + pieces.count) // size)[here]
+    takes = blocks_after + (-pieces.computed[here] // size)
+    order = np.argsort(pieces.begin[here], kind="stable")
+    over = np.flatnonzero((facts["kind"] == REUSED) & (facts["replica"] == replica))
+    over = over[np.argsort(facts["time_ns"][over], kind="stable")]
+    pool = Pool(
+        time=pieces.begin[here][order], end=np.maximum.accumulate(pieces.end[here][order]),
+        taken=np.append(0, np.cumsum(takes[order])), over_time=facts["time_ns"][over].astype(np.int64),
+        over=np.append(0, np.cumsum(facts["value"][over].astype(np.int64) // size)),
+    )  # fmt: skip
+    reused = {
+        (request, time): tokens // size
+        for request, time, tokens in zip(
+            *(facts[name][over].tolist() for name in ("request", "time_ns", "value")), strict=True
+        )
+    }
+    chunks = here[pieces.is_chunk[here]]
+    rows, _, _ = returns(reading.history, pieces, size, reading.hand_overs)
+    gone = rows[facts["replica"][rows] == replica]
+    came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
+    time = np.concatenate((pieces.end[chunks], facts["time_ns"][gone], facts["time_ns"][came])).astype(np.int64)
+    decided = np.isin(facts["kind"][gone], DECISIONS)
+    phase = np.concatenate(
+        (np.full(len(chunks), FILLED), np.where(decided, DECIDED, RELEASED), np.full(len(came), DECIDED))
+    )
+    what = np.repeat((FILLED, RELEASED, DECIDED), (len(chunks), len(gone), len(came)))
+    row = np.concatenate((chunks, gone, came))
+    faults: list[Fault] = []
+    last = int(runs.start[runs.replica == replica].max(initial=-1))
+    for at in np.lexsort((row, phase, time)).tolist():
+        now, kind, one = int(time[at]), int(what[at]), int(row[at])
+        if kind == FILLED:
+            request, filled = int(pieces.request[one]), int(pieces.computed[one] + pieces.count[one])
+            full = min(filled // size, int(contents.blocks[request]))
+            first = len(pool.held.get(request, ()))
+            for content in _contents(reading, request, first, full):
+                pool.hold(request, content)
+            continue
+        request = int(facts["request"][one])
+        if kind == RELEASED:
+            pool.release(request, now, given.pool_blocks - int(facts["used"][one]))
+            continue
+        taken = reused.get((request, now), 0)
+        most = min(int(contents.blocks[request]), (int(facts["value"][one]) - 1) // size)
+        prompt = _contents(reading, request, 0, most)
+        if now <= last and (message := _wrong(pool, prompt, taken, now)):
+            where = f"replica {replica}, request {request}"
+            faults.append(Fault(where=where, message=f"takes over {taken:,} blocks at {now:,} ns, {message}", fix=FIX))
+        for content in prompt[:taken]:
+            pool.hold(request, content)
+    return Finding(looked_at=len(came), faults=tuple(faults[:1]))
+
+
+def _contents(reading: Reading, request: int, first: int, past: int) -> list[int]:
+    contents = reading.prefixes.contents
+    assert contents is not None
+    if past <= first:
+        return []
+    found: list[int] = contents.of(np.full(past - first, request), np.arange(first, past)).tolist()
+    return found
+
+
+def _wrong(pool: Pool, prompt: list[int], taken: int, now: int) -> str:
+    """Return what is wrong with taking over so many blocks of a prompt; empty where nothing is."""
+    for place, content in enumerate(prompt[: taken + 1]):
+        cached = pool.is_cached(content, now)
+        if place < taken and cached is False:
+            return f"and block {place} of its prompt is not cached any longer"
+        if place == taken and cached:
+            return f"and block {place} of its prompt is cached, too"
+        if cached is None and place >= taken:
+            return ""
+    return ""

@@ -1,0 +1,160 @@
+"""What a router sees of the replicas of a pool at each instant at which it is asked, as it follows from the facts.
+
+One instant has phases: completions, hand-overs, arrivals, those that leave by themselves, decisions. Who is given up or
+lost leaves in the first or in the fourth one, which is not told: what is routed at such an instant is not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    LOST,
+    PREEMPTED,
+    RECEIVED,
+    REJECTED,
+    Given,
+)
+from clustersim.legality.timeline_rules.policy.declared import NEVER
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+COMPLETION, HAND_OVER, ARRIVAL, DEPARTURE, DECISION, LAUNCH = range(6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Requests that are routed, in order, and what the router sees.
+
+    Parameters
+    ----------
+    request, time, target : int64 arrays of shape (routed,)
+        ``target`` is the number of the replica in its pool; −1 where it is not known.
+    outstanding, waiting, running : int64 arrays of shape (routed, replicas)
+        Tokens of unfinished requests; requests.
+    told : bool array of shape (routed,)
+        Whether these follow from the facts.
+    """
+
+    request: Int64Array
+    time: Int64Array
+    target: Int64Array
+    outstanding: Int64Array
+    waiting: Int64Array
+    running: Int64Array
+    told: BoolArray
+
+
+def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None:
+    """Return what the router of a pool sees; None where the record does not say when prompts have been computed."""
+    facts, requests, pieces = reading.history.facts, reading.history.requests, reading.pieces
+    if facts is None or requests is None or pieces is None or pieces.astray:
+        return None
+    count, first = len(requests["prompt_tokens"]), given.first_replica
+    kind, time, request, replica = (facts[name].astype(np.int64) for name in ("kind", "time_ns", "request", "replica"))
+    if count <= int(request.max(initial=-1)):
+        return None
+    here = (replica >= first) & (replica < first + given.dp)
+    prompt, output = (requests[name].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    goes_on = (output > 1) if given.role != "all" else np.zeros(count, bool)
+    begins, samples = _samples(reading, count)
+    if given.role == "decode":
+        routed_at = begins if layerwise else samples
+        came = np.flatnonzero(goes_on & (routed_at < NEVER))
+        rows = np.flatnonzero(here & np.isin(kind, (ADMITTED, RECEIVED)))[::-1]
+        target = np.full(count, -1, np.int64)
+        target[request[rows]] = replica[rows] - first
+        phase_in, weight = LAUNCH if layerwise else HAND_OVER, prompt + output
+        came_at, to = routed_at[came], target[came]
+        joins = to >= 0
+    else:
+        rows = np.flatnonzero(here & np.isin(kind, (ARRIVED, REJECTED)))
+        rows = rows[np.lexsort((rows, time[rows], request[rows]))]
+        rows = rows[np.append(True, request[rows][1:] != request[rows][:-1])[: len(rows)]]
+        came, came_at, to = request[rows], time[rows], replica[rows] - first
+        phase_in, weight = ARRIVAL, prompt + np.where(goes_on, 1, output)
+        joins = kind[rows] == ARRIVED
+    order = np.lexsort((came, came_at))
+    came, came_at, to, joins = came[order], came_at[order], to[order], joins[order]
+    ends = here & np.isin(kind, (FINISHED, CANCELLED, LOST, REJECTED))
+    member = np.zeros(count, bool)
+    member[came[joins]] = True
+    if given.role == "prefill":
+        leaves = np.flatnonzero(goes_on & (samples < NEVER) & member)
+        ends &= ~(goes_on[request] & (samples[request] <= time))
+    else:
+        leaves = np.empty(0, np.int64)
+    home = np.zeros(count, np.int64)
+    home[came[joins]] = to[joins]
+    done = np.flatnonzero(ends & member[request])
+    states = np.flatnonzero(here & np.isin(kind, (ADMITTED, PREEMPTED)))
+    state = _states(
+        (came[joins], came_at[joins], np.full(int(joins.sum()), phase_in)),
+        (request[states], time[states], np.full(len(states), DECISION)), kind[states] == ADMITTED,
+        (request[done], time[done], np.where(kind[done] == FINISHED, COMPLETION, DEPARTURE)),
+        (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
+    )  # fmt: skip
+    who, when, phase, waits, runs, opens = state
+    change = np.where(opens > 0, weight[who], np.where(opens < 0, -weight[who], 0))
+    asks = np.repeat((1, 0), (len(who), len(came)))  # who asks is not there yet
+    phases = np.concatenate((phase, np.full(len(came), phase_in)))
+    key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((when, came_at))))
+    position = np.empty(len(key), np.int64)
+    position[key] = np.arange(len(key))
+    of_event, of_query = position[: len(who)], position[len(who) :]
+    sums = [np.zeros((len(came), given.dp), np.int64) for _ in range(3)]
+    for number in range(given.dp):
+        mine = np.flatnonzero(home[who] == number)
+        mine = mine[np.argsort(of_event[mine])]
+        at = np.searchsorted(of_event[mine], of_query)
+        for total, values in zip(sums, (change, waits, runs), strict=True):
+            total[:, number] = np.append(0, np.cumsum(values[mine]))[at]
+    unclear = time[here & np.isin(kind, (CANCELLED, LOST)) | (here & (kind == REJECTED) & member[request])]
+    told = ~np.isin(came_at, unclear)
+    if layerwise and given.role == "decode":
+        told &= ~np.isin(came_at, time[states])
+    if given.role == "decode":  # somebody went somewhere, or is given up on the way
+        told[int(np.append(np.flatnonzero(~joins), len(told))[0]) :] = False
+        told &= came_at < time[np.isin(kind, (CANCELLED, LOST))].min(initial=NEVER)
+    return Loads(
+        request=came, time=came_at, target=to, outstanding=sums[0], waiting=sums[1], running=sums[2], told=told
+    )
+
+
+def _samples(reading: Reading, count: int) -> tuple[Int64Array, Int64Array]:
+    """Return when the step of each request's first token begins, and when it ends."""
+    pieces = reading.pieces
+    assert pieces is not None
+    begins, ends = np.full(count, NEVER), np.full(count, NEVER)
+    some = np.flatnonzero(pieces.gave > 0)[::-1]
+    begins[pieces.request[some]], ends[pieces.request[some]] = pieces.begin[some], pieces.end[some]
+    return begins, ends
+
+
+Events = tuple[Int64Array, Int64Array, Int64Array]
+"""Requests, instants, and phases of these."""
+
+
+def _states(
+    came: Events, decided: Events, admitted: BoolArray, done: Events, leaves: Events
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Return who, when, in which phase, and what that adds to who waits, runs and is there at all."""
+    parts = (came, decided, done, leaves)
+    who, when, phase = (np.concatenate([part[at] for part in parts]) for at in range(3))
+    state = np.concatenate(
+        (np.ones(len(came[0]), np.int64), np.where(admitted, 2, 1), np.zeros(len(done[0]) + len(leaves[0]), np.int64))
+    )
+    order = np.lexsort((np.arange(len(who)), phase, when, who))
+    who, when, phase, state = who[order], when[order], phase[order], state[order]
+    before = np.where(np.append(False, who[1:] == who[:-1])[: len(who)], np.append(0, state[:-1])[: len(who)], 0)
+    waits = (state == 1).astype(np.int64) - (before == 1)
+    runs = (state == 2).astype(np.int64) - (before == 2)
+    opens = (state > 0).astype(np.int64) - (before > 0)
+    return who, when, phase, waits, runs, opens

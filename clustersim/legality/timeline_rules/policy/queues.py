@@ -1,0 +1,185 @@
+"""Who waits, runs and is in host memory on a replica, as a walk through its facts finds it; and when it had room.
+
+One instant has phases: completions come first, then arrivals, then those that leave by themselves, then decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    LOST,
+    PREEMPTED,
+    REJECTED,
+    REUSED,
+    SWAPPED_IN,
+    Given,
+)
+from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+Rank = tuple[int, int, int]
+COMPLETIONS, ARRIVALS, DEPARTURES, DECISIONS = range(4)
+
+
+def phase_of(kind: Int64Array, *, rejected_first: Any) -> Int64Array:
+    """Return in which part of its instant each fact happens.
+
+    Parameters
+    ----------
+    kind : int64 array
+    rejected_first : bool array
+        Whether a rejection is that of a request that arrives.
+    """
+    found = np.full(len(kind), COMPLETIONS, np.int64)
+    found[np.isin(kind, (ADMITTED, PREEMPTED, REUSED, SWAPPED_IN))] = DECISIONS
+    found[np.isin(kind, (CANCELLED, LOST, REJECTED))] = DEPARTURES
+    found[(kind == ARRIVED) | ((kind == REJECTED) & rejected_first)] = ARRIVALS
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Queue:
+    """What is known of who waits, runs and is in host memory on one replica."""
+
+    waiting: dict[int, Rank] = field(default_factory=dict)
+    heap: list[tuple[Rank, int]] = field(default_factory=list)
+    running: dict[int, tuple[Rank, int]] = field(default_factory=dict)
+    """Rank, and since when; in the order in which they were admitted, or came."""
+    coming: list[tuple[int, int, Rank]] = field(default_factory=list)
+    """Until when requests are copied back from host memory."""
+    resting: dict[int, Rank] = field(default_factory=dict)
+    batch: set[int] = field(default_factory=set)
+    """Of ``static``: those that waited when the batch under way was made up."""
+
+    def enter(self, request: int, rank: Rank) -> None:
+        """Let a request wait."""
+        self.running.pop(request, None)
+        self.waiting[request] = rank
+        heappush(self.heap, (rank, request))
+
+    def leave(self, request: int) -> None:
+        """Forget a request."""
+        for known in (self.waiting, self.resting):
+            known.pop(request, None)
+        self.running.pop(request, None)
+        self.coming = [one for one in self.coming if one[1] != request] if self.coming else self.coming
+
+    def run(self, request: int, rank: Rank, now: int) -> None:
+        """Let a request run, behind the others."""
+        self.running[request] = rank, now
+
+    def come(self, now: int) -> None:
+        """Let run what is back from host memory by now."""
+        for one in sorted(one for one in self.coming if one[0] <= now):
+            self.coming.remove(one)
+            self.run(one[1], one[2], one[0])
+
+    def first(self) -> int | None:
+        """Return who is to be taken up next."""
+        heap = self.heap
+        while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][1] if heap else None
+
+    def forget(self) -> None:
+        """Lose all that was there."""
+        for known in (self.waiting, self.running, self.resting, self.batch, self.coming):
+            known.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chances:
+    """Steps of one replica that could have carried more, as far as places and tokens go.
+
+    Parameters
+    ----------
+    starts, left, free : list of int
+        When each starts, how many tokens it could still prefill, and how many blocks are free.
+    begun : list of bool
+        Whether it prefills.
+    size, budget : int
+        Tokens of a block, and of a step.
+    whole : bool
+        Whether prompts are taken up whole.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+    begun: list[bool] = field(default_factory=list)
+    size: int = 1
+    budget: int = 0
+    whole: bool = False
+
+
+def chances_of(reading: Reading, given: Given, replica: int) -> Chances:
+    """Return the steps of a replica that had places and tokens left."""
+    runs, policy = reading.runs, given.policy
+    names = ("prefill_tokens", "decode_tokens", "batch_requests", "running", "waiting", "kv_blocks_used")
+    columns = [runs.column(name) for name in names] if runs is not None else [None]
+    sized = None not in (given.max_batch_tokens, given.max_batch_requests, given.block_tokens, given.pool_blocks)
+    if runs is None or any(one is None for one in columns) or not sized or replica >= len(runs.bounds) - 1:
+        return Chances()
+    if (
+        policy is None
+        or policy.scheduler not in ("continuous", "chunked_prefill")
+        or policy.swaps
+        or given.role == "decode"
+    ):
+        return Chances()
+    if given.down or reading.several_pools:
+        return Chances()
+    mine = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
+    prefills, decodes, carried, running, waiting, used = (one[mine] for one in columns if one is not None)
+    assert given.max_batch_tokens is not None
+    assert given.max_batch_requests is not None
+    assert given.block_tokens is not None
+    assert given.pool_blocks is not None
+    facts, starts = reading.history.facts, runs.start[mine]
+    assert facts is not None
+    gone = facts["time_ns"][(facts["replica"] == replica) & (facts["kind"] == PREEMPTED)]
+    whole = policy.scheduler == "continuous"
+    left = given.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
+    free = given.pool_blocks - used
+    some = (waiting > 0) & (running < given.max_batch_requests) & (left > 0) & (free > 0) & ~np.isin(starts, gone)
+    # A prompt that is begun and lacks blocks keeps the free ones for itself.
+    some &= (running == carried) | (free > -(-given.max_batch_tokens // given.block_tokens))
+    rows = np.flatnonzero(some)
+    return Chances(
+        starts=starts[rows].tolist(), left=left[rows].tolist(), free=free[rows].tolist(),
+        begun=(prefills[rows] > 0).tolist(), size=given.block_tokens, budget=given.max_batch_tokens, whole=whole,
+    )  # fmt: skip
+
+
+def one_after_the_other(reading: Reading, given: Given, rows: Int64Array, chances: Chances) -> bool:
+    """Return whether requests were taken up as they came, and as soon as they could be: most are, and need no walk."""
+    facts, requests, policy = reading.history.facts, reading.history.requests, given.policy
+    assert facts is not None
+    assert requests is not None
+    kind, request, time = (facts[name][rows] for name in ("kind", "request", "time_ns"))
+    plain = policy is not None and policy.order == "arrival" and policy.scheduler != "static"
+    if not plain or not np.isin(kind, (ARRIVED, ADMITTED, FINISHED, REUSED)).all():
+        return False
+    came, taken = np.flatnonzero(kind == ARRIVED), np.flatnonzero(kind == ADMITTED)
+    limited = policy is not None and policy.queue_limit is not None
+    if limited or len(taken) > len(came) or (request[taken] != request[came[: len(taken)]]).any():
+        return False
+    starts, left, free = (np.array(values, np.int64) for values in (chances.starts, chances.left, chances.free))
+    head = np.searchsorted(time[taken], starts, side="right")
+    there = head < np.searchsorted(time[came], starts, side="right")
+    known = requests["prompt_tokens"][np.append(request[came], 0)[np.where(there, head, -1)]].astype(np.int64)
+    limit = NO_LIMIT if policy is None or policy.long_prompt_tokens is None else policy.long_prompt_tokens
+    count = np.minimum(np.minimum(known, left), limit)
+    kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
+    blocks = -(-(known if given.prefix_caching else count) // chances.size)
+    return not (there & ~kept_whole & (blocks <= free)).any()

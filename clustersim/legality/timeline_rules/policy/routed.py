@@ -1,0 +1,135 @@
+"""RUN-5: each request goes to the replica that the declared router chooses, by the loads that follow from the facts.
+
+``round_robin`` of the replicas at which requests arrive is judged in ``routing``, and where some fail of all pools.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import SWAPPED_OUT, Given
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
+from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.workload.streams import named_stream
+
+FIX: Final = "send a request to the replica that the declared router chooses"
+
+
+def as_routed(reading: Reading, policies: Policies) -> Finding:
+    """Judge where requests go, pool by pool."""
+    return merged(*(_of_pool(reading, given) for given in policies.pools if given.dp > 1))
+
+
+def _of_pool(reading: Reading, given: Given) -> Finding:
+    name, pool = given.router, "" if given.role == "all" else f" of the {given.role} pool"
+    if name is None:
+        return lacking(f"which replica{pool} a request goes to (by a router of its own)")
+    if name == "round_robin" and (given.role != "decode" or given.down):
+        return NOTHING
+    if given.down:
+        return lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
+    layerwise = given.role == "decode" and reading.history.layerwise
+    loads = loads_of(reading, given, layerwise=layerwise)
+    if loads is None:
+        return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
+    chosen, told, lacks = _chosen(reading, given, name, loads)
+    looked = told & loads.told & (loads.target >= 0)
+    first = given.first_replica
+
+    def message(i: int) -> str:
+        mine, best = int(loads.target[i]), int(chosen[i])
+        least = {"fewest_waiting": _score(loads)}.get(name, loads.outstanding)[i]
+        seen = "" if name == "round_robin" else f", with loads of {least[best]:,} and {least[mine]:,}"
+        return f"goes to replica {first + mine} at {loads.time[i]:,} ns, and {name} chooses {first + best}{seen}"
+
+    found = judged(
+        int(looked.sum()),
+        looked & (chosen != loads.target) & (chosen >= 0),
+        lambda i: f"request {loads.request[i]}",
+        message,
+        FIX,
+    )
+    more = f"where some requests{pool} go by {name} (when some others left does not follow)"
+    return merged(found, lacks, NOTHING if loads.told.all() else lacking(more))
+
+
+def _score(loads: Loads) -> Int64Array:
+    return 4 * loads.waiting + loads.running
+
+
+def _chosen(reading: Reading, given: Given, name: str, loads: Loads) -> tuple[Int64Array, BoolArray, Finding]:
+    """Return who is to be chosen, −1 for what was; where that is judged; and what is not."""
+    every = np.ones(len(loads.request), bool)
+    policy = given.policy
+    assert policy is not None
+    if name == "round_robin":
+        gone = np.flatnonzero(~loads.told)  # whether such a one was routed is not told
+        every[int(np.append(gone, len(every))[0]) :] = False
+        return np.arange(len(every)) % given.dp, every, NOTHING
+    if name == "fewest_waiting":
+        if reading.facts_of(SWAPPED_OUT).size:
+            return loads.target, ~every, lacking("where requests go by fewest_waiting (some are swapped)")
+        return _score(loads).argmin(axis=1), every, NOTHING
+    if name == "power_of_two":
+        draw = named_stream(np.random.SeedSequence(policy.seed), policy.stream)
+        found = np.empty(len(every), np.int64)
+        for at in range(len(every)):
+            one, other = int(draw.integers(given.dp)), int(draw.integers(given.dp - 1))
+            pair = sorted((one, other + (other >= one)))
+            found[at] = min(pair, key=lambda replica: int(loads.outstanding[at, replica]))
+        if given.role == "decode":  # who was not routed has drawn nothing
+            every[int(np.append(np.flatnonzero(~loads.told), len(every))[0]) :] = False
+        return found, every, NOTHING
+    least = loads.outstanding.argmin(axis=1)
+    if name == "prefix_aware":
+        return _by_prefix(reading, given, loads, least)
+    return least, every, NOTHING
+
+
+def _by_prefix(
+    reading: Reading, given: Given, loads: Loads, least: Int64Array
+) -> tuple[Int64Array, BoolArray, Finding]:
+    """Return the least loaded replica where loads are unbalanced, or no step of the one chosen computed enough before.
+
+    Which blocks are cached at an instant is not recorded: what was ever computed is the most that can be.
+    """
+    policy, size, contents = given.policy, given.block_tokens, reading.prefixes.contents
+    pieces, requests = reading.pieces, reading.history.requests
+    assert policy is not None
+    lacks = lacking(
+        "which replica has most of a prompt cached when prefix_aware asks (what was evicted is not recorded)"
+    )
+    if contents is None or pieces is None or size is None or requests is None or reading.several_pools:
+        return loads.target, np.zeros(len(least), bool), lacks
+    counts = loads.waiting + loads.running
+    most, fewest = counts.max(axis=1), counts.min(axis=1)
+    unbalanced = (most - fewest > policy.balance_abs_threshold) & (most > policy.balance_rel_threshold * fewest)
+    if reading.facts_of(SWAPPED_OUT).size:
+        unbalanced[:] = False
+    since: dict[tuple[int, int], int] = {}
+    for at in np.flatnonzero(pieces.is_chunk).tolist():
+        request, end = int(pieces.request[at]), int(pieces.end[at])
+        full = min(int(pieces.computed[at] + pieces.count[at]) // size, int(contents.blocks[request]))
+        for block in range(int(pieces.computed[at]) // size, full):
+            key = int(pieces.replica[at]), int(contents.of(np.array(request), np.array(block)))
+            since[key] = min(since.get(key, NEVER), end)
+    prompts = requests["prompt_tokens"]
+    chosen = loads.target.copy()
+    for at in np.flatnonzero((loads.target >= 0) & (loads.target != least) & ~unbalanced).tolist():
+        request, now = int(loads.request[at]), int(loads.time[at])
+        replica = given.first_replica + int(loads.target[at])
+        cached = 0
+        for block in range(min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size)):
+            if since.get((replica, int(contents.of(np.array(request), np.array(block)))), NEVER) > now:
+                break
+            cached += size
+        if cached == 0 or cached < policy.cache_threshold * int(prompts[request]):
+            chosen[at] = least[at]
+    chosen[unbalanced] = least[unbalanced]
+    return chosen, np.ones(len(least), bool), lacks

@@ -1,0 +1,131 @@
+"""RUN-5: what a step carries is what the declared scheduler lets it carry.
+
+``continuous`` and ``static`` prefill whole prompts, and decode where there is nothing to prefill; a prompt that is
+longer than the budget of a step is prefilled alone, in chunks of the budget. ``chunked_prefill`` decodes first, and
+fills the rest of the budget with chunks, each as long as it can be and at most ``long_prompt_tokens``. All of them
+carry every sequence that can decode (with stages, an even share of these), unless it lacks a K/V block.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import PREEMPTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies
+from clustersim.legality.timeline_rules.requests.batches import carried
+from clustersim.legality.timeline_rules.requests.phases import gaps, place
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+FIX: Final = "let each step carry what the declared scheduler lets it carry"
+
+
+def as_scheduled(reading: Reading, policies: Policies) -> Finding:
+    """Judge what steps carry by the scheduler that was declared."""
+    pieces, runs = reading.pieces, reading.runs
+    if pieces is None or runs is None or pieces.astray:
+        return NOTHING
+    own = [pool.policy is not None and pool.policy.scheduler is None for pool in policies.pools]
+    told = (
+        lacking("what steps carry, and who is taken up and preempted (by a scheduler of its own)")
+        if any(own)
+        else NOTHING
+    )
+    chunks, decodes = carried(reading)
+    whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[runs.replica] > 0
+    mixed = judged(
+        int(whole.sum()),
+        whole & (chunks > 0) & (decodes > 0),
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        lambda i: (
+            f"prefills {chunks[i]:,} prompts and decodes {decodes[i]:,} sequences, and the declared scheduler does one "
+            f"or the other"
+        ),
+        FIX,
+    )
+    return merged(told, mixed, _chunks(reading, policies, chunks), _decodes(reading, policies, chunks, decodes))
+
+
+def _chunks(reading: Reading, policies: Policies, chunks: Int64Array) -> Finding:
+    """Judge how long chunks are: no longer than declared, and no shorter than prompt, limit and budget let them be."""
+    pieces, runs, known = reading.pieces, reading.runs, reading.known
+    assert pieces is not None
+    assert runs is not None
+    prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
+    if known is None or prefills is None or decodes is None:
+        return lacking("whether steps carry as much of a prompt as they may (lengths or tokens were not recorded)")
+    named = policies.each(lambda _, policy: policy.scheduler is not None) > 0
+    some = np.flatnonzero(pieces.is_chunk & reading.plain & ~gaps(reading) & named[pieces.replica])
+    replica, run, count = pieces.replica[some], pieces.first_run[some], pieces.count[some]
+    left = known[some] - pieces.computed[some]
+    total = (prefills + decodes)[run]
+    budget = policies.each(lambda given, _: given.max_batch_tokens)[replica]
+    limit = policies.each(lambda _, policy: policy.long_prompt_tokens)[replica]
+    whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[replica] > 0
+    opens = pieces.computed[some] == pieces.reused[some]
+    alone = (left > budget) & (chunks[run] == 1)
+
+    def say(broken: object, message: str, looked: int = 0) -> Finding:
+        return judged(
+            looked,
+            broken,
+            lambda i: place(reading, int(some[i])),
+            lambda i: f"prefills {count[i]:,} of {left[i]:,} tokens, " + message.format(
+                limit=limit[i], budget=budget[i], total=total[i]
+            ),
+            FIX,
+        )  # fmt: skip
+
+    long = ~whole & (count > limit)
+    part = count < np.minimum(left, limit)
+    return merged(
+        say(long, "where long_prompt_tokens is {limit:,}", len(some)),
+        say(
+            part & (total < budget),
+            "though its step, which has {total:,} tokens, could carry {budget:,}",
+        ),
+        say(part & whole & opens & ~alone & (total >= budget), "and the declared scheduler takes whole prompts"),
+    )
+
+
+def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: Int64Array) -> Finding:
+    """Judge whether steps decode all that can decode, or with stages no more than an even share of it."""
+    runs, facts = reading.runs, reading.history.facts
+    used, total = runs.column("kv_blocks_used"), runs.column("kv_blocks_total")  # type: ignore[union-attr]
+    ready = policies.can_decode()
+    if runs is None or facts is None or ready is None or used is None or total is None:
+        return lacking(
+            "whether steps carry all that can decode (facts do not tell while some are swapped or handed over)"
+        )
+    stages = policies.each(lambda given, _: given.pp)[runs.replica]
+    budget = policies.each(lambda given, _: given.max_batch_tokens)[runs.replica]
+    named = policies.each(lambda _, policy: policy.scheduler is not None)[runs.replica] > 0
+    whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[runs.replica] > 0
+    share = np.minimum(-(-ready // np.maximum(stages, 1)), budget)
+    gone = reading.facts_of(PREEMPTED)
+    instants = {*zip(facts["replica"][gone].tolist(), facts["time_ns"][gone].tolist(), strict=True)}
+    evicts = np.isin(runs.start, facts["time_ns"][gone])
+    for at in np.flatnonzero(evicts).tolist():
+        evicts[at] = (int(runs.replica[at]), int(runs.start[at])) in instants
+    fewer = (stages == 1) & (decodes < share) & ~(whole & (chunks > 0)) & ~evicts
+    fewer &= (used < total) & (not reading.several_pools)
+
+    def message(i: int) -> str:
+        can = f"{ready[i]:,} could when it started"
+        of = "" if stages[i] == 1 else f", of which {stages[i]} stages take even shares"
+        return f"decodes {decodes[i]:,} sequences, and {can}{of}"
+
+    running = runs.column("running")
+    if running is not None:  # one that takes over all but its last token decodes, whatever it is called
+        most = np.where(policies.each(lambda given, _: given.prefix_caching)[runs.replica] > 0, running, ready)
+        share = np.minimum(-(-most // np.maximum(stages, 1)), budget)
+    return judged(
+        int(named.sum()),
+        named & (fewer | ((decodes > share) & ~evicts)),
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        message,
+        FIX,
+    )

@@ -1,0 +1,184 @@
+"""RUN-5: where a block is missing, the sequence that comes last gives way, and is kept in host memory if that has room.
+
+The last one is the one that was admitted last; in a ranked queue, the one of the highest rank. Nobody gives way whom
+the step that is being made up carries already, or one in flight. Of several pools of one replica (SP ranks that
+decode), nothing is said: one gives way to those of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.history import PREEMPTED, Given
+from clustersim.legality.timeline_rules.policy.queues import Queue
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.swaps import Absence
+
+
+class Victims:
+    """Preemptions of one replica.
+
+    Parameters
+    ----------
+    reading : Reading
+    given : Given
+        Of its pool.
+    replica : int
+    """
+
+    def __init__(self, reading: Reading, given: Given, replica: int) -> None:
+        self.reading, self.given, self.replica = reading, given, replica
+        facts, runs = reading.history.facts, reading.runs
+        assert facts is not None
+        rows = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] == replica))
+        self.gone = {*zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)}
+        self.last = dict(zip(facts["time_ns"][rows].tolist(), facts["request"][rows].tolist(), strict=True))
+        self.stays: dict[int, list[Absence]] = {}
+        for stay in reading.absences:
+            self.stays.setdefault(stay.request, []).append(stay)
+        self.order = "arrival" if given.policy is None else given.policy.order
+        self.swaps = given.policy is not None and given.policy.swaps
+        fails = any(one[0] == replica for one in given.down)
+        self.told = not fails and not reading.several_pools and reading.pieces is not None and runs is not None
+        self.told = self.told and bool(reading.plain.all())
+
+    def found(self, queue: Queue, request: int, now: int) -> str:
+        """Return why somebody else had to give way, or nobody; empty where nothing is wrong."""
+        policy = self.given.policy
+        if not self.told or policy is None or policy.scheduler is None or request not in queue.running:
+            return ""
+        if policy.scheduler == "static":
+            return f"is preempted at {now:,} ns, and a static batch has set its blocks aside"
+        other = self._comes_after(queue, request, now)
+        if other is not None:
+            return f"is preempted at {now:,} ns, and request {other}, which comes after it, is not"
+        return self._in_vain(request, now) or self._room_at_host(request, now)
+
+    def swapped(self, queue: Queue, request: int, now: int) -> str:
+        """Return why another one had to leave for its host, which one did by an instant; empty where nothing is."""
+        policy, moves = self.given.policy, self.reading.history.moves
+        if policy is not None and not policy.swaps:
+            return f"is in host memory at {now:,} ns, and is to be computed anew where it is preempted"
+        if not self.told or policy is None or policy.scheduler is None or request not in queue.running or moves is None:
+            return ""
+        stay = next((one for one in self.stays.get(request, ()) if one.out_at == now), None)
+        if stay is None or not stay.out:
+            return ""
+        decided = self._ended(request, now)
+        if min(int(moves["start_ns"][row]) for row in stay.out) != decided:
+            return ""  # when it was decided is not known
+        other = self._comes_after(queue, request, decided)
+        if other is None:
+            return ""
+        return f"leaves for its host at {decided:,} ns, and request {other}, which comes after it, does not"
+
+    def back_at(self, request: int, now: int) -> int | None:
+        """Return until when a request is copied back that is given blocks for that at an instant."""
+        moves = self.reading.history.moves
+        rows = next((one.back for one in self.stays.get(request, ()) if one.in_at == now), [])
+        return None if moves is None or not rows else max(int(moves["end_ns"][row]) for row in rows)
+
+    def _comes_after(self, queue: Queue, request: int, now: int) -> int | None:
+        """Return who should have given way instead."""
+        running, (mine, since) = list(queue.running), queue.running[request]
+        if self.order == "arrival":
+            after = running[running.index(request) + 1 :]
+        else:
+            after = [one for one in running if queue.running[one][0] > mine]
+        for other in after:
+            there = queue.running[other][1] <= now and (other, now) not in self.gone
+            there &= not self.swaps or queue.running[other][1] != since  # who of these came back first is not told
+            if there and not self._carried(other, now) and not self._leaving(other, now):
+                return other
+        return None
+
+    def _leaving(self, request: int, now: int) -> bool:
+        """Return whether a request is on its way to its host at an instant, or may be."""
+        if self.swaps and self.given.horizon_ns is not None:
+            return True
+        return any(self._ended(request, stay.out_at) <= now <= stay.out_at for stay in self.stays.get(request, ()))
+
+    def _ended(self, request: int, now: int) -> int:
+        """Return when the last step that had carried a request by an instant had ended."""
+        pieces, mine = self.reading.pieces, self._pieces(request)
+        assert pieces is not None
+        end = pieces.end[mine]
+        return int(end[end <= now].max(initial=-1))
+
+    def _pieces(self, request: int) -> slice:
+        pieces = self.reading.pieces
+        assert pieces is not None
+        low, high = np.searchsorted(pieces.request, (request, request + 1)).tolist()
+        return slice(low, high)
+
+    def _carried(self, request: int, now: int) -> bool:
+        """Return whether a step under way at an instant, or that starts then, carries a request, or may have."""
+        pieces, mine = self.reading.pieces, self._pieces(request)
+        assert pieces is not None
+        here = pieces.replica[mine] == self.replica
+        begin, end = pieces.begin[mine][here], pieces.end[mine][here]
+        cut = self.given.horizon_ns is not None and not (end > now).any()
+        return cut or bool(((begin <= now) & (end > now)).any())
+
+    def _held(self, request: int, now: int) -> int:
+        """Return how many blocks a request has when it gives way."""
+        pieces, mine, size = self.reading.pieces, self._pieces(request), self.given.block_tokens
+        assert pieces is not None
+        ended = np.flatnonzero(pieces.end[mine] <= now)
+        if not len(ended) or size is None:
+            return 0
+        last = mine.start + int(ended[-1])
+        return -(-int(pieces.computed[last] + pieces.count[last]) // size)
+
+    def _in_vain(self, request: int, now: int) -> str:
+        """Judge whether the step that starts leaves more blocks free than the last victim had, and may be needed."""
+        runs, given = self.reading.runs, self.given
+        assert runs is not None
+        used = runs.column("kv_blocks_used")
+        sized = given.pool_blocks is not None and given.block_tokens is not None and given.max_batch_tokens is not None
+        if used is None or not sized or self.last[now] != request or given.prefix_caching:
+            return ""
+        mine = slice(int(runs.bounds[self.replica]), int(runs.bounds[self.replica + 1]))
+        at = mine.start + int(np.searchsorted(runs.start[mine], now))
+        if at >= mine.stop or runs.start[at] != now:
+            return ""
+        assert given.pool_blocks is not None
+        assert given.block_tokens is not None
+        assert given.max_batch_tokens is not None
+        chunks = runs.column("prefill_tokens")
+        begun = chunks is None or int(chunks[at]) > 0 or self._begun(now)
+        most = -(-given.max_batch_tokens // given.block_tokens) + 1 if begun else 0
+        free, held = given.pool_blocks - int(used[at]), self._held(request, now)
+        if free < held + most:
+            return ""
+        return f"is preempted at {now:,} ns with {held:,} blocks, and {free:,} are free in the step that starts then"
+
+    def _begun(self, now: int) -> bool:
+        """Return whether some prompt may lack blocks: steps leave out what runs."""
+        runs = self.reading.runs
+        assert runs is not None
+        running, carried = runs.column("running"), runs.column("batch_requests")
+        mine = slice(int(runs.bounds[self.replica]), int(runs.bounds[self.replica + 1]))
+        at = mine.start + int(np.searchsorted(runs.start[mine], now))
+        return running is None or carried is None or bool(running[at] != carried[at])
+
+    def _room_at_host(self, request: int, now: int) -> str:
+        """Judge whether a sequence is computed anew though its blocks would fit its host, where it is to be swapped."""
+        given = self.given
+        if given.policy is None or not given.policy.swaps or given.host_blocks is None or given.block_tokens is None:
+            return ""
+        moves, held = self.reading.history.moves, self._held(request, now)
+        if moves is None or not held or given.horizon_ns is not None:
+            return ""
+        used = 0
+        for stay in (one for mine in self.stays.values() for one in mine if one.replica == self.replica):
+            back = [int(moves["end_ns"][row]) for row in stay.back]
+            ends = max(back) if back else stay.lost_at
+            if self._ended(stay.request, stay.out_at) <= now and (ends > now or ends < 0):
+                used += -(-stay.held // given.block_tokens)
+        if held + used > given.host_blocks:
+            return ""
+        return (
+            f"is preempted at {now:,} ns to be computed anew, and its host has room for its {held:,} blocks: at most "
+            f"{used:,} of {given.host_blocks:,} are in use"
+        )

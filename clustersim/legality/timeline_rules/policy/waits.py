@@ -1,0 +1,80 @@
+"""RUN-5: requests wait no longer than ``queue_timeout``, and a closed loop has as many in flight as was declared."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, REJECTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+TIMELY: Final = "reject a request when it has waited as long as serving.queue_timeout says, and is not admitted"
+CLOSED: Final = "let the next request of a closed loop arrive when one ends, and not before"
+
+
+def _first(reading: Reading, kinds: tuple[int, ...], count: int) -> Int64Array:
+    """Return when each request has the first fact of some kinds."""
+    facts = reading.history.facts
+    assert facts is not None
+    rows, found = reading.facts_of(*kinds), np.full(count, NEVER)
+    np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows].astype(np.int64))
+    return found
+
+
+def as_long_as_declared(reading: Reading, policies: Policies) -> Finding:
+    """Judge when requests that wait are rejected, and when those of a closed loop arrive."""
+    facts, requests = reading.history.facts, reading.history.requests
+    if facts is None or requests is None:
+        return NOTHING
+    count = max(len(requests["prompt_tokens"]), int(facts["request"].max(initial=-1)) + 1)
+    return merged(_in_time(reading, policies, count), _closed_loop(reading, count))
+
+
+def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
+    policy, horizon = policies.pools[0].policy, reading.given.horizon_ns
+    assert policy is not None
+    came, admitted, rejected, left = (
+        _first(reading, kinds, count) for kinds in ((ARRIVED,), (ADMITTED,), (REJECTED,), (CANCELLED, LOST))
+    )
+    waited = (came < NEVER) & (rejected < NEVER)
+    timeout = policy.queue_timeout_ns
+    due = np.full(count, NEVER)
+    if timeout is not None:
+        some = came < NEVER - timeout
+        due[some] = came[some] + timeout
+    early = waited & (rejected != due)
+    stays = (due < (NEVER if horizon is None else horizon)) & (rejected == NEVER) & (admitted >= due) & (left > due)
+
+    def message(i: int) -> str:
+        if due[i] == NEVER:
+            return f"is rejected at {rejected[i]:,} ns, after it had joined a queue, and no queue_timeout is declared"
+        if not stays[i]:
+            return f"is rejected at {rejected[i]:,} ns, and waits until {due[i]:,} ns by its queue_timeout"
+        return f"is not admitted by {due[i]:,} ns, which is its queue_timeout, and not rejected then"
+
+    wrong = early | stays | (waited & (admitted < rejected))
+    return judged(int((due < NEVER).sum()), wrong, lambda i: f"request {i}", message, TIMELY)
+
+
+def _closed_loop(reading: Reading, count: int) -> Finding:
+    loop = reading.history.concurrency
+    if loop is None:
+        return NOTHING
+    came = _first(reading, (ARRIVED, REJECTED), count)
+    ended = _first(reading, (FINISHED, CANCELLED, REJECTED, LOST), count)
+    came, ended = np.sort(came), np.sort(ended)
+    due = np.concatenate((np.zeros(min(loop, count), np.int64), ended[: max(0, count - loop)]))
+    return judged(
+        count,
+        came != due,
+        lambda i: f"request {i}",
+        lambda i: (
+            f"{'never arrives' if came[i] == NEVER else f'arrives at {came[i]:,} ns'}, and "
+            f"{'no request has ended' if due[i] == NEVER else f'is due at {due[i]:,} ns'} in a loop of {loop:,}"
+        ),
+        CLOSED,
+    )

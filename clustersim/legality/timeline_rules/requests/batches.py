@@ -1,0 +1,125 @@
+"""PH-2: what a step says of its batch (kind, size, slot) is what its own chunks and decodes are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import KINDS
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+PREFILL, DECODE, MIXED = (KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))
+
+
+def carried(reading: Reading) -> tuple[Int64Array, Int64Array]:
+    """Return how many chunks, and how many sequences that decode, each run of steps carries in every step."""
+    pieces, runs = reading.pieces, reading.runs
+    assert pieces is not None
+    assert runs is not None
+    chunks = np.bincount(pieces.first_run[pieces.is_chunk], minlength=len(runs))
+    change = np.zeros(len(runs.slotted) + 1, np.int64)
+    decodes = ~pieces.is_chunk
+    np.add.at(change, runs.rank_in_slots[pieces.first_run[decodes]], 1)
+    np.add.at(change, runs.rank_in_slots[pieces.last_run[decodes]] + 1, -1)
+    found = np.zeros(len(runs), np.int64)
+    found[runs.slotted] = np.cumsum(change[:-1])
+    return chunks, found
+
+
+def as_carried(reading: Reading) -> Finding:
+    """Judge kinds, batch sizes and slots of steps.
+
+    A step that carries a sequence twice is told as that (PH-2), and one whose tokens are not those of its chunks and
+    decodes by its tokens (KV-3, PH-2).
+    """
+    pieces, runs = reading.pieces, reading.runs
+    if pieces is None or runs is None or pieces.astray:
+        return NOTHING
+    chunks, decodes = carried(reading)
+    clear = np.ones(len(runs), bool)
+    clear[pieces.first_run[reading.twice]] = False
+    added = np.bincount(pieces.first_run, weights=pieces.is_chunk * pieces.count, minlength=len(runs))
+    for name, has in (("prefill_tokens", added), ("decode_tokens", decodes)):
+        told = runs.column(name)
+        clear &= True if told is None else told == has
+
+    def where(i: int) -> str:
+        return f"replica {runs.replica[i]}, step {runs.step[i]}"
+
+    def contents(i: int) -> str:
+        return f"{chunks[i]:,} prompt chunks and {decodes[i]:,} sequences that decode"
+
+    findings = []
+    size = runs.column("batch_requests")
+    if size is not None:
+        findings.append(
+            judged(
+                len(runs),
+                clear & (size != chunks + decodes),
+                where,
+                lambda i: f"says that it carries {size[i]:,} sequences, and has {contents(i)}",
+                "count each sequence of a step once",
+            )
+        )
+    kind = runs.column("kind")
+    if kind is not None:
+        findings.append(_kinds(reading, kind, chunks > 0, decodes > 0, clear))
+    findings.append(
+        judged(
+            0,
+            clear & (runs.slot >= 0) & (decodes == 0),
+            where,
+            lambda i: f"names micro-batch {runs.slot[i]} of decodes, and decodes no sequence",
+            "name the micro-batch of a step that decodes, and none of others",
+        )
+    )
+    return merged(*findings)
+
+
+def _together(reading: Reading) -> tuple[Int64Array, Int64Array]:
+    """Return the pool of each step, and how many replicas may share the step, so that it is what any of them brings."""
+    runs = reading.runs
+    assert runs is not None
+    pools = reading.history.pools or (reading.given,)
+    at = np.searchsorted([given.first_replica for given in pools], runs.replica, side="right") - 1
+    alone = [given.ep_scope == "replica" or (given.ep_scope == "global" and given.ep == 1) for given in pools]
+    many = [1 if own else given.dp for own, given in zip(alone, pools, strict=True)]
+    return at, np.array(many, np.int64)[at]
+
+
+def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: BoolArray, clear: BoolArray) -> Finding:
+    """Judge kinds; replicas in lockstep share the kind of a step, and one that idles has a dummy batch in it."""
+    runs = reading.runs
+    assert runs is not None
+    (pool, many), told = _together(reading), NOTHING
+    if (many > 1).any():
+        key = np.where(many > 1, (pool << 40) + runs.step, -1 - np.arange(len(runs)))
+        steps = Groups(key)
+        of = steps.find(key)
+        whole = (steps.counts[of] == many) & (steps.least(runs.count) == steps.most(runs.count))[of]
+        whole &= all(given.ep_scope is not None for given in reading.history.pools or (reading.given,))
+        prefills, decodes = (steps.most(some.astype(np.int64))[of] > 0 for some in (prefills, decodes))
+        clear = clear & whole
+        if not whole.all():
+            told = lacking("which kind steps are that replicas share (not all of them recorded the same steps)")
+    due = np.where(prefills & decodes, MIXED, np.where(prefills, PREFILL, DECODE))
+    nothing = ~prefills & ~decodes
+    if runs.column("prefill_tokens") is not None and runs.column("decode_tokens") is not None:
+        clear = clear & ~nothing  # it says itself that it has none
+
+    def message(i: int) -> str:
+        if nothing[i]:
+            return f"is told as a {KINDS[kind[i]]} step, and carries no sequence"
+        return f"is told as a {KINDS[kind[i]]} step, and what it carries makes a {KINDS[due[i]]} step"
+
+    kinds = judged(
+        len(runs),
+        clear & ((kind != due) | nothing),
+        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
+        message,
+        "call a step with chunks alone prefill, with decodes alone decode, with both mixed",
+    )
+    return merged(kinds, told)

@@ -1,0 +1,162 @@
+"""DP-2, DP-3, DP-4: a sequence stays on its replica, and replicas do not talk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, RECEIVED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, same_as
+from clustersim.legality.timeline_rules.transfers.hand_overs import whole_cache
+from clustersim.legality.timeline_rules.transfers.owners import kept_where_it_moves
+from clustersim.legality.timeline_rules.transfers.resharded import resharded
+from clustersim.legality.timeline_rules.views.grouping import Groups, without
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.sheet import Sheet
+
+
+def stays(reading: Reading) -> Finding:
+    """DP-2: a request stays on one replica, or on two after a hand-over, until that one fails."""
+    pieces, facts = reading.pieces, reading.history.facts
+    hand_overs = reading.hand_overs
+    findings = [whole_cache(hand_overs, pieces), resharded(hand_overs), kept_where_it_moves(reading.history)]
+    fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
+    if pieces is not None:
+        findings.append(
+            judged(
+                len(pieces.opens),
+                reading.moved & ~reading.declared,
+                lambda i: f"request {pieces.request[i]}, step {pieces.first_step[i]}",
+                lambda i: f"goes on at replica {pieces.replica[i]}, after replica {pieces.replica[i - 1]}",
+                fix,
+            )
+        )
+    if facts is not None:
+        rows = without(np.arange(len(facts["request"])), _set_aside(reading))
+        at = reading.hand_overs.of(facts["request"].astype(np.int64)[rows])
+        replica = facts["replica"].astype(np.int64)[rows]
+        if len(reading.hand_overs):  # what is decided on the replica that receives counts as decided where it arrived
+            came = (at >= 0) & (replica == reading.hand_overs.target[at])
+            came &= facts["time_ns"][rows] >= reading.hand_overs.came_ns[at]
+            replica = np.where(came, reading.hand_overs.source[at], replica)
+        requests = Groups(facts["request"].astype(np.int64)[rows])
+        lowest, highest = requests.least(replica), requests.most(replica)
+        astray = lowest != highest
+        if reading.given.down:
+            findings.append(_after_failures(reading, fix))
+            astray &= ~np.isin(requests.keys, _moved_by_failures(reading))
+        findings.append(
+            judged(
+                len(requests),
+                astray,
+                lambda i: f"request {requests.keys[i]}",
+                lambda i: f"has facts on replica {lowest[i]} and on replica {highest[i]}",
+                fix,
+            )
+        )
+        if pieces is not None:
+            first = pieces.opens
+            at = requests.find(pieces.request[first])
+            known = np.flatnonzero(at >= 0)
+            told = lowest[at[known]] if len(requests) else known
+            one = told == (highest[at[known]] if len(requests) else known)
+            runs_on = pieces.replica[first[known]]
+            findings.append(
+                judged(
+                    len(known),
+                    one & (told != runs_on) & reading.plain[first[known]],
+                    lambda i: f"request {pieces.request[first[known[i]]]}",
+                    lambda i: f"was routed to replica {told[i]}, but runs on replica {runs_on[i]}",
+                    fix,
+                )
+            )
+    return merged(*findings)
+
+
+def _set_aside(reading: Reading) -> Int64Array:
+    """Return the facts that only set blocks aside for what is elsewhere, or give them back as it does not come."""
+    found, journeys = reading.hand_overs.reserved, reading.hand_overs.journeys
+    return found if journeys is None else np.concatenate((found, journeys.vain))
+
+
+def _moved_by_failures(reading: Reading) -> Int64Array:
+    """Return the requests whose facts go from a replica to another one only while the former is out of order.
+
+    Or with a hand-over.
+    """
+    facts, hand_overs = reading.history.facts, reading.hand_overs
+    assert facts is not None
+    rows = without(np.arange(len(facts["request"])), _set_aside(reading))
+    order = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]  # at one instant as recorded
+    request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
+    moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
+    legal = reading.failed_between(replica[moves], time[moves], time[moves + 1])
+    if len(hand_overs):
+        at = hand_overs.of(request[moves], time[moves + 1])
+        handed = (at >= 0) & (facts["kind"][order[moves + 1]] == RECEIVED) & (hand_overs.came_ns[at] == time[moves + 1])
+        legal |= handed & (hand_overs.source[at] == replica[moves]) & (hand_overs.target[at] == replica[moves + 1])
+    found: Int64Array = np.setdiff1d(request[moves[legal]], request[moves[~legal]])
+    return found
+
+
+def _after_failures(reading: Reading, fix: str) -> Finding:
+    """Judge whether what was moved runs where it was admitted last."""
+    facts, pieces = reading.history.facts, reading.pieces
+    if pieces is None or facts is None:
+        return NOTHING
+    rows = without(reading.facts_of(ADMITTED, RECEIVED), reading.hand_overs.reserved)
+    rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
+    request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
+    mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))
+    home = np.full(len(mine), -1, np.int64)
+    for at, piece in enumerate(mine.tolist()):
+        low, high = np.searchsorted(request, pieces.request[piece] + np.arange(2)).tolist()
+        last = low + int(np.searchsorted(time[low:high], pieces.begin[piece], side="right")) - 1
+        if last >= low:
+            home[at] = replica[last]
+    return judged(
+        len(mine),
+        (home >= 0) & (home != pieces.replica[mine]),
+        lambda i: f"request {pieces.request[mine[i]]}, step {pieces.first_step[mine[i]]}",
+        lambda i: f"runs on replica {pieces.replica[mine[i]]}, and was admitted on replica {home[i]}",
+        fix,
+    )
+
+
+def apart(sheet: Sheet) -> Finding:
+    """DP-3: nothing joins replicas, but dispatch and combine of experts that all replicas share."""
+    if not sheet.given.mesh:
+        return NOTHING
+    fix = "keep communication inside a replica (of experts, or declare ep_scope: global)"
+    experts = sheet.named(*EXPERTS)
+    told = sheet.given.ep_scope is not None
+    rows = np.flatnonzero((sheet.group >= 0) & (told | ~experts))
+    groups = Groups(sheet.group[rows])
+    low, high = groups.least(sheet.replica[rows]), groups.most(sheet.replica[rows])
+    allowed = experts[rows[groups.some]] & (sheet.given.ep_scope == "global")
+    joined = judged(
+        len(groups),
+        (low != high) & ~allowed,
+        lambda i: sheet.where(int(rows[groups.some[i]])),
+        lambda i: f"joins replicas {low[i]} and {high[i]}",
+        fix,
+    )
+    sources, targets = sheet.sources, sheet.targets
+    if not told or sheet.given.ep_scope == "global":
+        inside = ~experts[sources] & ~experts[targets]
+        sources, targets = sources[inside], targets[inside]
+    replica = sheet.replica
+    needed = judged(
+        len(sources),
+        replica[sources] != replica[targets],
+        lambda i: sheet.where(int(targets[i])),
+        lambda i: f"needs {sheet.name(int(sources[i]))} of replica {replica[sources[i]]}",
+        fix,
+    )
+    return merged(joined, needed)
+
+
+def neutral(reading: Reading) -> Finding:
+    """DP-4: under another number of replicas the same requests got the same tokens and the same cache."""
+    return same_as(reading.history.other, reading.given, reading, "dp")

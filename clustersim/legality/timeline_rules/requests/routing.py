@@ -1,0 +1,100 @@
+"""RUN-3: which replica of each pool a request goes to: one that lives, and by ``round_robin`` the next one of these.
+
+It goes anew when its replica fails. Which of several that live another policy chooses is judged in ``routed``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.legality.history import ADMITTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged
+from clustersim.legality.timeline_rules.requests.failing import RESUME
+from clustersim.legality.timeline_rules.views.reading import Reading
+
+
+def in_turn(reading: Reading) -> Finding:
+    """RUN-3: requests go to replicas that live, by ``round_robin`` to one after the other."""
+    facts, given = reading.history.facts, reading.given
+    pools = [pool for pool in reading.history.pools or (given,) if pool.dp > 1 and pool.router is not None]
+    if not given.down:  # then others are judged in ``routed``
+        pools = [pool for pool in pools if pool.role != "decode" and pool.router == "round_robin"]
+    if facts is None or not pools:
+        return NOTHING
+    found = reading.whereabouts
+    assert found is not None
+    rows, due = np.array(found.astray, np.int64).reshape(-1, 2).T
+    mine = np.isin(due, [one for pool in pools for one in range(pool.first_replica, pool.first_replica + pool.dp)])
+    rows, due = rows[mine], due[mine]
+    request, replica, time, kind = (facts[name][rows] for name in ("request", "replica", "time_ns", "kind"))
+    return judged(
+        len(facts["kind"]),
+        np.ones(len(rows), bool),
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"{'is admitted' if kind[i] == ADMITTED else 'arrives'} at {time[i]:,} ns on replica {replica[i]}, but "
+            f"goes to replica {due[i]}, by which of them live and take turns"
+        ),
+        RESUME,
+    )
+
+
+def set_aside(reading: Reading) -> Finding:
+    """RUN-3: a decode replica sets blocks aside for what leaves the other pool, at an instant at which it can.
+
+    That is when it leaves, or loses the replica that it was on the way to, or when something ends or begins where
+    blocks are set aside; where steps are in flight together, also when one passes a stage, which is not followed.
+    """
+    if not reading.history.pools:  # what follows is walked through fact by fact
+        return NOTHING
+    facts, runs, found = reading.history.facts, reading.runs, reading.whereabouts
+    if facts is None or runs is None or found is None:
+        return NOTHING
+    pool = reading.history.pools[1]
+    rows, left = np.array(found.aside, np.int64).reshape(-1, 2).T
+    replica, time, request = (facts[name][rows].astype(np.int64) for name in ("replica", "time_ns", "request"))
+    early = left < 0
+    idle = (time != left) & ~early & (pool.pp == 1)
+    others = np.flatnonzero((facts["kind"] != ADMITTED) & (facts["replica"] >= pool.first_replica))
+    for number in np.unique(replica[idle]).tolist():
+        mine = runs.replica == number
+        happens = (
+            runs.start[mine],
+            runs.recorded_end[mine],
+            facts["time_ns"][others[facts["replica"][others] == number]],
+        )
+        back = [until for failed, _, until in pool.down if failed == number]
+        idle[(replica == number) & np.isin(time, np.concatenate((*happens, back)))] = False
+    return judged(
+        len(rows),
+        early | idle,
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"blocks are set aside for it at {time[i]:,} ns on replica {replica[i]}, when "
+            + ("it has not left the other pool" if early[i] else "nothing ends or begins there")
+        ),
+        "set blocks aside for what was computed, as soon as there are some",
+    )
+
+
+def in_vain(reading: Reading) -> Finding:
+    """RUN-3: what was set aside is given back in vain when what a request is on the way from or to fails."""
+    facts, journeys = reading.history.facts, reading.hand_overs.journeys
+    if facts is None or journeys is None:
+        return NOTHING
+    begun = dict(zip(journeys.reserved.tolist(), journeys.begun.tolist(), strict=True))
+    source = np.array([facts["replica"][begun[row]] if begun[row] >= 0 else -1 for row in journeys.of_vain.tolist()])
+    request, replica, time = (facts[name][journeys.vain] for name in ("request", "replica", "time_ns"))
+    fails = np.zeros(len(time), bool)
+    for failed, since, _ in reading.given.down:
+        fails |= (time == since) & ((replica == failed) | (source == failed))
+    return judged(
+        len(time),
+        ~fails,
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"what was set aside for it on replica {replica[i]} is given back at {time[i]:,} ns, when neither that nor "
+            f"replica {source[i]} fails"
+        ),
+        "let what was computed arrive where blocks are set aside for it",
+    )

@@ -1,0 +1,157 @@
+"""What tables say twice, of which both must be true: operators and their steps, blocks in use, instants of requests.
+
+A replay of this program tells each of these once, or is held to it elsewhere; tables from elsewhere need not agree.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ARRIVED, FINISHED, REJECTED, STREAMS
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import Table
+
+NEVER = np.iinfo(np.int64).max
+AHEAD: Final = (STREAMS.index("host"), STREAMS.index("recv"))
+"""Streams on which something may begin before its step does."""
+MOVE: Final = "kv_move"
+
+
+def inside_steps(reading: Reading) -> Finding:
+    """RUN-2: an operator runs while its step does, where single spans were recorded.
+
+    Hosts may prepare a step ahead of it, receives may be posted early, and K/V may be on its way to later steps (KV-2).
+    """
+    spans, runs = reading.history.spans, reading.runs
+    if spans is None or runs is None or not spans.numbered or not reading.given.mesh:
+        return NOTHING
+    start, end, replica, step, rank = (
+        spans.columns[name].astype(np.int64) for name in ("start_ns", "end_ns", "replica", "step", "rank")
+    )
+    run = runs.at(replica, step)
+    moves = np.array([name == MOVE for name, _, _ in spans.symbols], bool)[spans.columns["symbol"]]
+    known = (run >= 0) & ~np.isin(spans.columns["stream"], AHEAD) & ~moves
+    at = np.where(known, run, 0)
+    if not len(runs):
+        return NOTHING
+    whole = reading.given.horizon_ns is None and not reading.given.down  # else a step may be cut off
+    alone = judged(
+        0,
+        (run < 0) & whole & np.isin(replica, runs.replica),
+        lambda i: f"replica {replica[i]}, step {step[i]}, rank {rank[i]}",
+        lambda i: "runs an operator of a step that is not among those that were recorded",
+        "record the step, or declare the horizon that cuts it off",
+    )
+    inside = judged(
+        0,  # that it agrees does not tell what it waits for
+        known & ((start < runs.start[at]) | (end > runs.end[at])),
+        lambda i: f"replica {replica[i]}, step {step[i]}, rank {rank[i]}",
+        lambda i: (
+            f"{spans.symbols[int(spans.columns['symbol'][i])][0] or 'an operator'} runs from {start[i]:,} to "
+            f"{end[i]:,} ns, and its step from {runs.start[at[i]]:,} to {runs.end[at[i]]:,} ns"
+        ),
+        "let a step last from its first operator to its last one",
+    )
+    return merged(inside, alone)
+
+
+def blocks_in_use(reading: Reading) -> Finding:
+    """KV-6: the blocks in use after a decision are those that are held then.
+
+    What is taken or given back at that very instant may be counted or not: blocks may change hands right after it.
+    """
+    held, facts = reading.history.held, reading.history.facts
+    if held is None or facts is None or "used" not in facts:
+        return NOTHING
+    replica, time, used = (facts[name].astype(np.int64) for name in ("replica", "time_ns", "used"))
+    low, high = (np.zeros(len(time), np.int64) for _ in range(2))
+    for one in np.unique(replica).tolist():
+        taken, freed = _stretches(held, one)
+        here = np.flatnonzero(replica == one)
+        high[here] = np.searchsorted(np.sort(taken), time[here], side="right")
+        high[here] -= np.searchsorted(np.sort(freed), time[here], side="left")
+        low[here] = np.searchsorted(np.sort(taken), time[here], side="left")
+        low[here] -= np.searchsorted(np.sort(freed), time[here], side="right")
+    low = np.maximum(low, 0)
+    return judged(
+        int((used >= 0).sum()),
+        (used >= 0) & ((used < low) | (used > high)),
+        lambda i: f"replica {replica[i]} at {time[i]:,} ns",
+        lambda i: f"says that {used[i]:,} blocks are in use, and {_from_to(low[i], high[i])} are held",
+        "count the blocks that are held, shared ones once",
+    )
+
+
+def _from_to(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _stretches(held: Table, replica: int) -> tuple[Int64Array, Int64Array]:
+    """Return from when until when each block of a replica is held by anybody, without what lasts no time."""
+    mine = np.flatnonzero(held["replica"] == replica)
+    block, taken, freed = (held[name][mine].astype(np.int64) for name in ("block", "taken_ns", "freed_ns"))
+    freed = np.where(freed < 0, NEVER, freed)
+    order = np.lexsort((taken, block))
+    block, taken, freed = block[order], taken[order], freed[order]
+    starts, ends = list[int](), list[int]()
+    last = None
+    for one, since, until in zip(block.tolist(), taken.tolist(), freed.tolist(), strict=True):
+        if one == last and since <= ends[-1]:
+            ends[-1] = max(ends[-1], until)
+        else:
+            starts.append(since)
+            ends.append(until)
+        last = one
+    begin, end = np.array(starts, np.int64), np.array(ends, np.int64)
+    return begin[end > begin], end[end > begin]
+
+
+def instants_of_requests(reading: Reading) -> Finding:
+    """RUN-4: a request arrives, has its first token and finishes when the table of requests says so."""
+    requests, facts, pieces = reading.history.requests, reading.history.facts, reading.pieces
+    if requests is None:
+        return NOTHING
+    count, findings = len(requests["prompt_tokens"]), []
+    if facts is not None:
+        for name, verb, kinds in (
+            ("arrived_ns", "arrives", (ARRIVED, REJECTED)), ("finished_ns", "finishes", (FINISHED,)),
+        ):  # fmt: skip
+            if name in requests:
+                rows = reading.facts_of(*kinds)
+                found = _first(facts["request"][rows], facts["time_ns"][rows], count)
+                # No fact of the kind at all: it was not recorded.
+                findings.append(_instants(requests[name], found, verb, judge_lack=bool(len(rows))))
+    if "first_token_ns" in requests and pieces is not None:
+        some = np.flatnonzero(pieces.is_chunk & (pieces.gave > 0))
+        found = _first(pieces.request[some], pieces.end[some], count)
+        lack = reading.given.horizon_ns is None
+        findings.append(_instants(requests["first_token_ns"], found, "has its first token", judge_lack=lack))
+    return merged(*findings)
+
+
+def _first(request: Int64Array, time: Int64Array, count: int) -> Int64Array:
+    """Return the earliest instant of each request; ``NEVER`` where there is none."""
+    found = np.full(count, NEVER, np.int64)
+    inside = request < count
+    np.minimum.at(found, request[inside], time[inside].astype(np.int64))
+    return found
+
+
+def _instants(told: Int64Array, found: Int64Array, verb: str, *, judge_lack: bool) -> Finding:
+    differs: BoolArray = (told >= 0) & (told != found) & ((found < NEVER) | judge_lack)
+    return judged(
+        0,  # that it agrees does not tell that no request is lost
+        differs,
+        lambda i: f"request {i}",
+        lambda i: (
+            f"{verb} at {found[i]:,} ns, and by the table of requests at {told[i]:,} ns"
+            if found[i] < NEVER
+            else f"{verb} at {told[i]:,} ns by the table of requests, and nothing else that was recorded says so"
+        ),
+        "record one instant for one thing",
+    )

@@ -1,0 +1,1 @@
+"""Rules on transfers: sends between stages, K/V between ranks, pools and host memory."""

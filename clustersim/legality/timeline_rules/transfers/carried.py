@@ -1,0 +1,188 @@
+"""RUN-2 and PP-2 of transfers: outputs of stages, hand-overs and swaps carry what they must, and take what that takes.
+
+What a transfer takes over its route is worked out anew (``declared.transfers``). Where nothing else can be on a link of
+its route it takes exactly that; elsewhere no less, and all together carry no more than the links can (``links``). How
+much longer its share of the links makes it is not judged.
+Transfers that a failure cut off are not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.declared.transfers import BoolArray, Ways
+from clustersim.legality.declared.users import HAND_OVER, SWAP
+from clustersim.legality.history import History
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.views.occupation import place_of
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import HOST
+
+ROUNDED_NS: Final = 2
+"""Durations are whole nanoseconds, and what a weak link adds is rounded by itself."""
+TAKE: Final = "let a transfer take what its bytes take over its route"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfers:
+    """Transfers of one kind, a position in each array per transfer.
+
+    Parameters
+    ----------
+    ways : Ways
+    pair, carried, settled, start, end : int64 arrays
+        Position in ``ways``, bytes, when it was settled how links are, start and end.
+    where : callable
+        Position → where that is.
+    apart : bool array, optional
+        Which are under way when no other move of K/V is.
+    """
+
+    ways: Ways
+    pair: Int64Array
+    carried: Int64Array
+    settled: Int64Array
+    start: Int64Array
+    end: Int64Array
+    where: Callable[[int], str]
+    apart: BoolArray | None = None
+
+
+def outputs(reading: Reading) -> Finding:
+    """RUN-2: the send of a stage's output takes what its bytes take over the route to the next stage."""
+    tables = reading.history.folded
+    if tables is None or reading.passes is None or tables.stages == 1:
+        return NOTHING
+    if reading.given.carriage is None:
+        return lacking("what sends take (no routes were declared)")
+    return merged(*map(_timed, outputs_in(reading)))
+
+
+def outputs_in(reading: Reading) -> Iterator[Transfers]:
+    """Yield the outputs that stages of one pool sent on."""
+    passes, sends, given = reading.passes, reading.sends, reading.given
+    if passes is None or sends is None or given.carriage is None or given.pp == 1:
+        return
+    known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
+    known &= passes.stage < given.pp
+    places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
+    start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.carried))
+    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
+    yield Transfers(
+        ways=given.carriage.sends(given.first_rank),
+        pair=number * given.stage_ranks + ranks,
+        carried=carried,
+        settled=passes.start[places],
+        start=start,
+        end=end,
+        where=lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
+    )
+
+
+def payloads(reading: Reading) -> Finding:
+    """PP-2: every TP rank of a stage sends the hidden state of all tokens that it has, together those of the step."""
+    tables, passes, runs, given = reading.history.folded, reading.passes, reading.runs, reading.given
+    if tables is None or passes is None or runs is None or tables.stages == 1:
+        return NOTHING
+    prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
+    if given.hidden_bytes is None or prefills is None or decodes is None:
+        return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
+    sends = reading.sends
+    assert sends is not None
+    at = runs.at(passes.replica, passes.step)
+    rows = np.flatnonzero((sends.has > 0) & (at >= 0))
+    carried = sends.carried[rows].reshape(len(rows), given.sp, given.tp)
+    tokens = (prefills + decodes)[at[rows]]
+    told, due = carried.sum(axis=(1, 2)), tokens * given.hidden_bytes * given.tp
+    uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % given.hidden_bytes != 0).any(axis=(1, 2))
+    return judged(
+        len(rows),
+        (told != due) | uneven,
+        lambda i: place_of(passes, int(rows[i])),
+        lambda i: (
+            f"sends {told[i]:,} bytes{', not as many from each TP rank,' if told[i] == due[i] else ''} where "
+            f"{tokens[i]:,} tokens × {given.hidden_bytes:,} bytes from each of {given.tp} TP ranks are {due[i]:,}"
+        ),
+        "send the hidden state of every token of the step",
+    )
+
+
+def moves_take(history: History) -> Finding:
+    """RUN-2: a transfer of K/V entries takes what its bytes take over its route: a hand-over, or a swap."""
+    moves, carriage = history.moves, history.given.carriage
+    if moves is None or not len(moves["request"]):
+        return NOTHING
+    if carriage is None:
+        return lacking("what moves of K/V take (no routes were declared)")
+    broken_off = bool(history.given.down) and bool(history.pools)
+    cut = lacking("what transfers took that a failure cut off (they are not recorded)") if broken_off else NOTHING
+    return merged(*map(_timed, moves_in(history)), cut)
+
+
+def moves_in(history: History) -> Iterator[Transfers]:
+    """Yield hand-overs, and swaps."""
+    moves, carriage = history.moves, history.given.carriage
+    if moves is None or carriage is None:
+        return
+    source, target = (moves[name].astype(np.int64) for name in ("from_rank", "to_rank"))
+    ranks = carriage.ranks
+    astray = (np.minimum(source, target) < HOST) | (np.maximum(source, target) >= ranks) | (source == target)
+    swapped = (source == HOST) | (target == HOST)
+    for kind, mine in ((HAND_OVER, ~swapped & ~astray), (SWAP, swapped & ~astray)):
+        rows = np.flatnonzero(mine)
+        if not len(rows):
+            continue
+        keys, pair = np.unique((source[rows] + 1) * (ranks + 1) + target[rows] + 1, return_inverse=True)
+        pairs = [(key // (ranks + 1) - 1, key % (ranks + 1) - 1) for key in keys.tolist()]
+        start, end, carried = (moves[name][rows].astype(np.int64) for name in ("start_ns", "end_ns", "bytes"))
+        yield Transfers(
+            ways=carriage.ways(kind, pairs),
+            pair=pair.reshape(-1),
+            carried=carried,
+            settled=start,
+            start=start,
+            end=end,
+            where=lambda i, rows=rows: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                f"request {moves['request'][rows[i]]}, rank {source[rows[i]]} to {target[rows[i]]}"
+            ),
+            apart=_apart(history, rows),
+        )
+
+
+def _apart(history: History, rows: Int64Array) -> BoolArray | None:
+    """Return which moves of K/V are under way when no other one is; None where some may not have been recorded."""
+    moves, given = history.moves, history.given
+    assert moves is not None
+    if given.down or given.horizon_ns is not None:
+        return None
+    starts, ends = np.sort(moves["start_ns"]), np.sort(moves["end_ns"])
+    begun = np.searchsorted(starts, moves["end_ns"][rows], side="left")
+    ended = np.searchsorted(ends, moves["start_ns"][rows], side="right")
+    found: BoolArray = begun - ended == 1
+    return found
+
+
+def _timed(some: Transfers) -> Finding:
+    """Judge how long transfers take."""
+    least, most = some.ways.bounds(some.pair, some.carried, (some.settled, some.start, some.end), some.apart)
+    took = some.end - some.start
+    findings = [
+        judged(
+            looked, broken, some.where,
+            lambda i, bound=bound, word=word: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
+                f"takes {took[i]:,} ns for {some.carried[i]:,} bytes, which take {bound[i]:,.0f} ns at {word} over its "
+                "route"
+            ),
+            TAKE,
+        )
+        for looked, broken, bound, word in (
+            (len(took), took < least - ROUNDED_NS, least, "least"),
+            (0, took > most + ROUNDED_NS, most, "most, as nothing else can be on it,"),
+        )
+    ]  # fmt: skip
+    return merged(*findings)

@@ -1,0 +1,94 @@
+"""Where SP ranks keep whole sequences each, K/V moves from and to the rank that keeps the sequence (rule DP-2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, Given, History
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.timeline.tables import HOST, Table
+
+
+def kept_where_it_moves(history: History) -> Finding:
+    """Judge whether what leaves or reaches a rank is of a sequence that this SP coordinate keeps at that time."""
+    moves, tables = history.moves, history.folded
+    if moves is None or tables is None:
+        return NOTHING
+    findings = []
+    for given in history.pools or (history.given,):
+        if given.sp == 1 or given.sp_decode != "dp" or not given.mesh:
+            continue
+        findings.append(_each_admitted(history, given, tables.owners))
+        if not len(tables.owners["request"]):
+            continue
+        for side, word in (("from", "leave"), ("to", "reach")):
+            replica = moves[f"{side}_replica"].astype(np.int64)
+            rows = _inside(given, replica, moves[f"{side}_rank"] != HOST)
+            owner = _owner_at(tables.owners, replica[rows], moves["request"][rows], moves["start_ns"][rows])
+            found = (moves[f"{side}_rank"][rows] - given.first_rank) % given.stage_ranks // given.tp
+            findings.append(
+                judged(
+                    len(rows),
+                    found != owner,
+                    lambda i, rows=rows: f"request {moves['request'][rows[i]]}",  # type: ignore[misc]  # a default of a lambda
+                    lambda i, found=found, owner=owner, word=word: (  # type: ignore[misc]
+                        f"its entries {word} SP rank {found[i]}, and {f'rank {owner[i]}' if owner[i] >= 0 else 'none'} "
+                        f"keeps it"
+                    ),
+                    "move entries from and to the SP rank that keeps the sequence",
+                )
+            )
+    return merged(*findings)
+
+
+def _each_admitted(history: History, given: Given, owners: Table) -> Finding:
+    """Judge whether each admission says which SP rank of the replica keeps the sequence, and nothing else does."""
+    facts = history.facts
+    if facts is None:
+        return NOTHING
+    names = ("replica", "request", "time_ns")
+    told, due = (
+        np.stack([table[name][rows].astype(np.int64) for name in names], axis=1)
+        for table, rows in (
+            (owners, _inside(given, owners["replica"])),
+            (facts, _inside(given, facts["replica"], facts["kind"] == ADMITTED)),
+        )
+    )
+    rows, counts = np.unique(np.concatenate((told, due, due)), axis=0, return_counts=True)  # one and two of each
+    strange = np.concatenate((rows[counts % 3 != 0], told[_strange(given, owners)]))
+    return judged(
+        len(due),
+        np.ones(len(strange), bool),
+        lambda i: f"replica {strange[i, 0]}, request {strange[i, 1]}",
+        lambda i: f"the SP rank that keeps it from {strange[i, 2]:,} ns on is not told with its admission, or is none",
+        "say of each sequence that is admitted which SP rank keeps it",
+    )
+
+
+def _inside(given: Given, replica: Int64Array, also: BoolArray | bool = True) -> Int64Array:
+    return np.flatnonzero((replica >= given.first_replica) & (replica < given.first_replica + given.dp) & also)
+
+
+def _strange(given: Given, owners: Table) -> BoolArray:
+    owner = owners["owner"][_inside(given, owners["replica"])]
+    found: BoolArray = (owner < 0) | (owner >= given.sp)
+    return found
+
+
+def _owner_at(owners: Table, replica: Int64Array, request: Int64Array, time: Int64Array) -> Int64Array:
+    """Return which SP rank keeps requests from the last admission up to an instant; −1: none was recorded."""
+    columns = [owners[name].astype(np.int64) for name in ("replica", "request", "time_ns")]
+    order = np.lexsort(columns[::-1])
+    place, asked = (one * (1 << 31) + other for one, other in ((columns[0], columns[1]), (replica, request)))
+    places, first = np.unique(place[order], return_index=True)
+    at = np.minimum(np.searchsorted(places, asked), len(places) - 1)
+    ends = np.append(first[1:], len(order))
+    found = np.full(len(asked), -1, np.int64)
+    for row in np.flatnonzero(places[at] == asked).tolist():
+        mine = order[first[at[row]] : ends[at[row]]]
+        earlier = mine[columns[2][mine] <= time[row]]
+        if len(earlier):
+            found[row] = owners["owner"][earlier[-1]]
+    return found

@@ -1,0 +1,251 @@
+"""What a stay in host memory must keep to: KV-1, KV-2, KV-6, KV-7, RUN-2 and RUN-4 of sequences that are swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from clustersim.legality.history import CANCELLED, PREEMPTED
+from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.views.pieces import Pieces
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.swaps import Absence
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
+
+WHOLE: Final = {"layer": ALL_LAYERS, "head": ALL_HEADS, "heads": ALL_HEADS}
+"""What a copy of whole blocks says of its layers and heads."""
+NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
+
+
+def _said(stays: Iterable[Absence], faults: list[str], looked: int, fix: str) -> Finding:
+    """Return a finding with a sentence for each stay, empty where nothing is wrong."""
+    listed = list(stays)
+    return judged(
+        looked,
+        np.array([bool(fault) for fault in faults], bool),
+        lambda i: f"replica {listed[i].replica}, request {listed[i].request}",
+        lambda i: faults[i],
+        fix,
+    )
+
+
+def keeps_its_entries(reading: Reading) -> Finding:
+    """KV-1: what is copied out and back is all that the sequence has, from its first entry on."""
+    stays, moves = reading.absences, reading.history.moves
+    if not stays:
+        return NOTHING
+
+    def fault(stay: Absence) -> str:
+        for word, told in zip(("out", "in"), stay.told, strict=True):
+            if told not in (-1, stay.held):
+                return f"is swapped {word} with {told:,} entries, but has {stay.held:,}"
+        if moves is None:
+            return ""
+        for row in (*stay.out, *stay.back):
+            first, tokens = int(moves["first"][row]), int(moves["tokens"][row])
+            if (first, tokens) != (0, stay.held):
+                last = first + tokens
+                return f"has {stay.held:,} entries, but those of tokens {first:,} to {last:,} are copied"
+            if any(int(moves[name][row]) != every for name, every in WHOLE.items()):
+                return "is copied in some layers or heads only"
+            if any(int(moves[f"{side}_replica"][row]) != stay.replica for side in ("from", "to")):
+                return "is copied from or to another replica"
+        return next(
+            (fault for rows, name in ((stay.out, "from"), (stay.back, "to")) if (fault := twice(rows, name))), ""
+        )
+
+    def twice(rows: list[int], side: str) -> str:
+        assert moves is not None
+        ranks = [int(moves[f"{side}_rank"][row]) for row in rows]
+        again = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+        return f"is copied {side} rank {again[0]} twice in one stay" if again else ""
+
+    fix = "copy all entries of a sequence, and nothing else"
+    return merged(_said(stays, [fault(stay) for stay in stays], len(stays), fix), _strays(reading, fix))
+
+
+def _strays(reading: Reading, fix: str) -> Finding:
+    """Judge whether every copy belongs to a stay, but for one that a failure or the horizon cut off before it had."""
+    moves, facts, given = reading.history.moves, reading.history.facts, reading.given
+    if moves is None or facts is None or reading.pieces is None or given.horizon_ns is not None:
+        return NOTHING
+    out, back = (moves[f"{side}_rank"] == HOST for side in ("to", "from"))
+    rows = np.flatnonzero((out | back) & (moves["from_replica"] == moves["to_replica"]))
+    known = {row for stay in reading.absences for row in (*stay.out, *stay.back)}
+    preempted: dict[int, int] = {}
+    some = np.flatnonzero(facts["kind"] == PREEMPTED)
+    for request, time in zip(facts["request"][some].tolist(), facts["time_ns"][some].tolist(), strict=True):
+        preempted[request] = max(preempted.get(request, -1), time)
+    stray = np.array(
+        [
+            row not in known and int(moves["end_ns"][row]) > preempted.get(int(moves["request"][row]), -1)
+            for row in rows.tolist()
+        ],
+        bool,
+    )
+    return judged(
+        0,
+        stray,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {moves['from_replica'][rows[i]]}",
+        lambda i: f"is copied at {moves['start_ns'][rows[i]]:,} ns, when it is neither swapped out nor comes back",
+        fix,
+    )
+
+
+def comes_back_first(reading: Reading) -> Finding:
+    """KV-2: a sequence that was swapped out computes again when all its ranks have their entries back."""
+    stays, moves, pieces, given = reading.absences, reading.history.moves, reading.pieces, reading.given
+    if not stays or pieces is None:
+        return NOTHING
+    if moves is None:
+        return lacking(NO_COPIES)
+    ranks = given.tp * given.pp if given.mesh else None
+
+    def fault(stay: Absence) -> str:
+        if stay.in_at < 0:
+            return ""
+        begins = _next_begin(pieces, stay)
+        if begins is None or 0 <= stay.lost_at <= begins:
+            return ""
+        came = {int(moves["to_rank"][row]) for row in stay.back}
+        left = {int(moves["from_rank"][row]) for row in stay.out}
+        if left and came != left:
+            lost = ", ".join(str(rank) for rank in sorted(left - came)[:4]) or "none"
+            return f"computes at {begins:,} ns, but its entries never come back to all ranks that they left ({lost})"
+        if ranks is not None and len(came) != ranks:
+            return f"computes at {begins:,} ns, but its entries come back to {len(came)} ranks of {ranks}"
+        until = max(int(moves["end_ns"][row]) for row in stay.back)
+        return f"computes at {begins:,} ns, but its entries come back until {until:,} ns" if begins < until else ""
+
+    return _said(stays, [fault(stay) for stay in stays], len(stays), "let entries come back before they are read")
+
+
+def _next_begin(pieces: Pieces, stay: Absence) -> int | None:
+    """Return when the sequence computes again after a stay."""
+    low = int(np.searchsorted(pieces.request, stay.request))
+    high = int(np.searchsorted(pieces.request, stay.request, side="right"))
+    later = pieces.begin[low:high][pieces.begin[low:high] >= stay.in_at]
+    return int(later.min()) if len(later) else None
+
+
+def away(reading: Reading) -> Finding:
+    """KV-7: from the start of the copy out until it has device blocks again, a sequence computes nothing.
+
+    One that is preempted meanwhile begins anew.
+    """
+    stays, moves, pieces = reading.absences, reading.history.moves, reading.pieces
+    if not stays or pieces is None:
+        return NOTHING
+
+    def fault(stay: Absence) -> str:
+        if stay.out_at < 0:
+            return f"gets blocks at {stay.in_at:,} ns to come back to, but was not swapped out"
+        leaves = stay.out_at
+        if moves is not None:
+            leaves = min([leaves, *(int(moves["start_ns"][row]) for row in stay.out)])
+        low = int(np.searchsorted(pieces.request, stay.request))
+        high = int(np.searchsorted(pieces.request, stay.request, side="right"))
+        running = pieces.end[low:high] > leaves
+        until = stay.in_at if stay.in_at >= 0 else stay.lost_at
+        if until >= 0:
+            running &= pieces.begin[low:high] < until
+        at = np.flatnonzero(running)
+        if not len(at):
+            return ""
+        return (
+            f"goes on in step {pieces.first_step[low + at[0]]} though it leaves for its host from {leaves:,} ns on, "
+            f"where it gives its blocks back at {stay.out_at:,} ns"
+        )
+
+    def uncopied(stay: Absence) -> str:
+        copied = moves is None or stay.out_at < 0 or bool(stay.out)
+        return "" if copied else f"gives its blocks back at {stay.out_at:,} ns, but was not copied to its host"
+
+    fix = "compute a swapped sequence when it has come back"
+    return merged(
+        _said(stays, [fault(stay) for stay in stays], len(stays), fix),
+        _said(stays, [uncopied(stay) for stay in stays], 0, "copy a sequence out before its blocks are given back"),
+    )
+
+
+def host_pool(reading: Reading) -> Finding:
+    """KV-6: what is in host memory, or on its way to or from there, fits the pool."""
+    stays, moves, given = reading.absences, reading.history.moves, reading.given
+    if not stays or moves is None or given.host_blocks is None or given.block_tokens is None:
+        return NOTHING
+    facts = reading.history.facts
+    gone: dict[int, int] = {}
+    if facts is not None:
+        rows = np.flatnonzero(facts["kind"] == CANCELLED)
+        gone = dict(zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True))
+    changes: dict[int, list[tuple[int, int, int]]] = {}
+    for stay in stays:
+        blocks = -(-stay.held // given.block_tokens)
+        mine = changes.setdefault(stay.replica, [])
+        if stay.out:
+            mine.append((min(int(moves["start_ns"][row]) for row in stay.out), blocks, stay.request))
+        if stay.out and len(stay.back) >= len(stay.out):
+            mine.append((max(int(moves["end_ns"][row]) for row in stay.back), -blocks, stay.request))
+        elif stay.out and stay.lost_at >= 0:
+            mine.append((stay.lost_at, -blocks, stay.request))
+        elif stay.out and stay.in_at < 0 and stay.request in gone:
+            mine.append((gone[stay.request], -blocks, stay.request))
+    faults = []
+    for replica, mine in sorted(changes.items()):
+        used = 0
+        for time, blocks, request in sorted(mine):
+            used += blocks
+            if used > given.host_blocks:
+                faults.append((replica, request, time, used))
+                break
+    return judged(
+        len(stays),
+        np.ones(len(faults), bool),
+        lambda i: f"replica {faults[i][0]}, request {faults[i][1]}",
+        lambda i: f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {given.host_blocks:,}",
+        "compute a preempted sequence anew where the host has no room",
+    )
+
+
+def cut_off(reading: Reading) -> Finding:
+    """RUN-3: no sequence is copied to or from its host while something has failed that its replica needs."""
+    moves = reading.history.moves
+    if moves is None:
+        return NOTHING
+    rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
+    replica, start, end = (moves[name][rows] for name in ("from_replica", "start_ns", "end_ns"))
+    broken = np.zeros(len(rows), bool)
+    for failed, since, until in reading.given.down:
+        broken |= (replica == failed) & (start < until) & (end > since)
+    return judged(
+        len(rows) if reading.given.down else 0,
+        broken,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {replica[i]}",
+        lambda i: f"runs from {start[i]:,} to {end[i]:,} ns, when something that it needs had failed",
+        "begin no copy before what failed is back, and record none that it cut off",
+    )
+
+
+def copies_cost(reading: Reading) -> Finding:
+    """RUN-2: a copy carries the whole blocks of its sequence; how long it takes is judged in ``carried``."""
+    moves, given = reading.history.moves, reading.given
+    if moves is None or given.block_tokens is None or given.host_block_bytes is None or not given.mesh:
+        return NOTHING
+    rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
+    rank = np.maximum(moves["from_rank"][rows], moves["to_rank"][rows]).astype(np.int64)
+    stage = rank // given.stage_ranks % given.pp
+    blocks = -(-moves["tokens"][rows].astype(np.int64) // given.block_tokens)
+    due = blocks * np.array(given.host_block_bytes, np.int64)[stage]
+    carried = moves["bytes"][rows].astype(np.int64)
+    return judged(
+        len(rows),
+        carried != due,
+        lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}",
+        lambda i: f"carries {carried[i]:,} bytes, where its {blocks[i]:,} blocks have {due[i]:,}",
+        "copy the blocks that the sequence has",
+    )
+
+
+__all__ = ["away", "comes_back_first", "copies_cost", "cut_off", "host_pool", "keeps_its_entries"]

@@ -1,0 +1,243 @@
+"""When each pass holds its stage, when its outputs leave, and when they are sent: from the folded form, vectorised.
+
+Ends are computed anew from durations: as a sum where operators form a chain, else by a longest path over the
+template's instances, for many passes at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
+from clustersim.timeline.passes import Passes, blocks
+from clustersim.timeline.tables import Tables
+
+AT_A_TIME: Final = 4096
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Occupation:
+    """Passes, or runs of passes that follow each other without a gap.
+
+    Parameters
+    ----------
+    replica, stage, step, count : int64 arrays of shape (passes,)
+        ``step`` is the first of ``count``.
+    start, end : int64 arrays
+        Of the first and the last of them, ns.
+    leaves : int64 array of shape (passes, ranks) or None
+        When the output of each local rank leaves; None where there is one stage.
+    sends_for : int64 array of shape (passes, ranks) or None
+        What its send costs at least; −1 where the rank sends nothing.
+    """
+
+    replica: Int64Array
+    stage: Int64Array
+    step: Int64Array
+    count: Int64Array
+    start: Int64Array
+    end: Int64Array
+    leaves: Int64Array | None
+    sends_for: Int64Array | None
+
+    def key(self) -> Int64Array:
+        """Return a number that orders passes by (replica, stage, step)."""
+        return order_key(self.replica, self.stage, self.step)
+
+
+def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
+    """Return a number that orders by (replica, stage, step)."""
+    found: Int64Array = (replica << 48) | (stage << 36) | step
+    return found
+
+
+def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
+    """Return rows in that order, equal ones as they are; each stage's are mostly in order already."""
+    rows = np.argsort(stage.astype(np.int16), kind="stable")
+    found: Int64Array = rows[np.argsort(order_key(replica, stage, step)[rows], kind="stable")]
+    return found
+
+
+def place_of(passes: Occupation, at: int) -> str:
+    """Return where a pass is."""
+    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+
+
+def longest_path(template: PassTemplate, by_class: Int64Array) -> Int64Array:
+    """Return when every instance ends: the longest path through dependencies and in-order streams.
+
+    Parameters
+    ----------
+    template : PassTemplate
+    by_class : int64 array of shape (passes, classes)
+
+    Returns
+    -------
+    int64 array of shape (passes, instances)
+    """
+    count = len(by_class)
+    ends = np.zeros((len(template.instance_class), count), np.int64)
+    free: dict[tuple[int, int], int] = {}
+    durations = by_class.T[template.instance_class]
+    for at, (after, stream, coordinates) in enumerate(
+        zip(template.after, template.instance_stream.tolist(), template.instance_s, strict=True)
+    ):
+        waits = dict.fromkeys(after)
+        for s in coordinates:
+            if (s, stream) in free:
+                waits[free[s, stream]] = None
+            free[s, stream] = at
+        start = np.zeros(count, np.int64)
+        for before in waits:
+            np.maximum(start, ends[before], out=start)
+        ends[at] = start + durations[at]
+    return ends.T
+
+
+def occupation_of(tables: Tables) -> Occupation:
+    """Return when every pass holds its stage."""
+    table, passes = tables.passes, Passes(tables)
+    regular = table["irregular"] < 0
+    folds = (table["steps"] == 1) | ((tables.stages == 1) & (table["starts_at"] < 0))
+    chain = np.array([template.is_chain for template in tables.templates], bool)
+    summed = regular & folds & (chain[table["template"]] if len(chain) else False)
+    parts = [_summed(tables, passes, np.flatnonzero(summed))]
+    for number, template in enumerate(tables.templates):
+        mine = table["template"] == number
+        parts.extend(_stretched(tables, passes, template, np.flatnonzero(mine & ~regular)))
+        others = np.flatnonzero(mine & regular & ~summed)
+        parts.extend(_expanded(tables, passes, template, others))
+    columns = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in ("replica", "stage", "step", "count", "start", "end")
+    }
+    if tables.lockstep > 1:  # a pass of several replicas holds the stage of each
+        count = len(columns["replica"])
+        columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
+        columns["replica"] += np.tile(np.arange(tables.lockstep), count)
+    leaves = sends = None
+    if tables.stages > 1:
+        leaves = np.concatenate([part["leaves"] for part in parts])
+        sends = np.concatenate([part["sends_for"] for part in parts])
+    order = in_order(columns["replica"], columns["stage"], columns["step"])
+    return Occupation(
+        **{name: values[order] for name, values in columns.items()},
+        leaves=None if leaves is None else leaves[order],
+        sends_for=None if sends is None else sends[order],
+    )
+
+
+def _part(tables: Tables, runs: Int64Array, **more: Int64Array) -> dict[str, Int64Array]:
+    table = tables.passes
+    found = {name: table[name][runs].astype(np.int64) for name in ("replica", "stage")}
+    return found | {"step": table["first_step"][runs].astype(np.int64)} | more
+
+
+def _summed(tables: Tables, passes: Passes, runs: Int64Array) -> dict[str, Int64Array]:
+    table = tables.passes
+    lengths = np.zeros(len(runs), np.int64)
+    at = 0
+    for block in passes.blocks(runs):
+        many = len(block.runs)
+        lengths[at : at + many] = np.add.reduceat(passes.lengths(block), block.firsts)
+        at += many
+    start = table["start_ns"][runs].astype(np.int64)
+    found = _part(tables, runs, count=table["steps"][runs].astype(np.int64), start=start, end=start + lengths)
+    if tables.stages > 1:
+        ranks = tables.sp_tp[0] * tables.sp_tp[1]
+        found["leaves"] = np.repeat(found["end"][:, None], ranks, axis=1)
+        found["sends_for"] = _send_costs(tables, passes, runs)
+    return found
+
+
+def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
+    """Return what the send of each rank costs, of single passes."""
+    ranks = tables.sp_tp[0] * tables.sp_tp[1]
+    costs = np.full((len(runs), ranks), -1, np.int64)
+    numbers = tables.passes["template"][runs]
+    for number, template in enumerate(tables.templates):
+        if not template.send_classes:
+            continue
+        mine = np.flatnonzero(numbers == number)
+        classes = list(template.send_classes)
+        for some in blocks(np.ones(len(mine), np.int64)):
+            (block,) = passes.blocks(runs[mine[some]])
+            costs[mine[some][:, None], np.arange(len(classes))] = passes.durations(block, number, classes)
+    return costs
+
+
+def _expanded(tables: Tables, passes: Passes, template: PassTemplate, runs: Int64Array) -> list[dict[str, Int64Array]]:
+    """Step by step, for what is no chain or has stages."""
+    parts = []
+    number = int(tables.passes["template"][runs[0]]) if len(runs) else 0
+    ranks = tables.sp_tp[0] * tables.sp_tp[1]
+    for block in passes.blocks(runs):
+        durations, starts = passes.durations(block, number), passes.starts(block)
+        for first in range(0, len(starts), AT_A_TIME):
+            some = slice(first, first + AT_A_TIME)
+            ends = longest_path(template, durations[some])
+            here = block.runs[block.of[some]]
+            start = starts[some].astype(np.int64)
+            part = _part(tables, here, count=np.ones(len(start), np.int64), start=start, end=start + ends.max(axis=1))
+            part["step"] = part["step"] + block.index[some]
+            if tables.stages > 1:
+                exits = np.array(template.exits)
+                left = start[:, None] + np.where(exits >= 0, ends[:, exits], 0)
+                part["leaves"] = np.repeat(left, ranks // len(exits), axis=1)
+                costs = np.full((len(start), ranks), -1, np.int64)
+                classes = list(template.send_classes)
+                costs[:, : len(classes)] = durations[some][:, classes]
+                part["sends_for"] = costs
+            parts.append(part)
+    return parts
+
+
+def losses(tables: Tables) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return row of passes, instance and ns lost of every instance of a chain that contention made longer."""
+    rows = np.flatnonzero(tables.passes["irregular"] >= 0)
+    rows = rows[[is_loss(tables.irregular[at]) for at in tables.passes["irregular"][rows].tolist()]]
+    pairs = [tables.irregular[at].pairs for at in tables.passes["irregular"][rows].tolist()]
+    flat = np.concatenate([np.empty((0, 2), np.int64), *pairs])
+    return np.repeat(rows, [len(some) for some in pairs]), flat[:, 0], flat[:, 1]
+
+
+def _stretched(tables: Tables, passes: Passes, template: PassTemplate, runs: Int64Array) -> list[dict[str, Int64Array]]:
+    """Passes that contention made longer: chains with their losses, others node by node."""
+    found = [is_loss(tables.irregular[at]) for at in tables.passes["irregular"][runs].tolist()]
+    lossy = np.array(found, bool)
+    parts = []
+    if lossy.any():
+        part = _summed(tables, passes, runs[lossy])
+        rows, _, lost = losses(tables)
+        total = np.bincount(rows, weights=lost, minlength=len(tables.passes["irregular"])).astype(np.int64)
+        part["end"] = part["end"] + total[runs[lossy]]
+        if "leaves" in part:
+            part["leaves"] = part["leaves"] + total[runs[lossy]][:, None]
+        parts.append(part)
+    if not lossy.all():
+        parts.append(_node_by_node(tables, passes, template, runs[~lossy]))
+    return parts
+
+
+def _node_by_node(tables: Tables, passes: Passes, template: PassTemplate, runs: Int64Array) -> dict[str, Int64Array]:
+    """Passes whose times were recorded node by node."""
+    table = tables.passes
+    start = table["start_ns"][runs].astype(np.int64)
+    recorded = [tables.irregular[at] for at in table["irregular"][runs].tolist()]
+    ends = np.array([times[1].max() for times in recorded], np.int64).reshape(len(runs))
+    part = _part(tables, runs, count=np.ones(len(runs), np.int64), start=start, end=start + ends)
+    if tables.stages > 1:
+        rows = TemplateRows(template)
+        exits = np.repeat(np.array(template.exits), template.ranks // len(template.exits))
+        row = np.where(exits >= 0, rows.row_of[exits, np.arange(template.ranks)], -1)
+        left = np.zeros((len(runs), template.ranks), np.int64)
+        for place, times in enumerate(recorded):
+            left[place] = np.where(row >= 0, times[1][rows.node[row]], 0)
+        part["leaves"] = start[:, None] + left
+        part["sends_for"] = _send_costs(tables, passes, runs)
+    return part

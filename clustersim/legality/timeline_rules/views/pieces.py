@@ -1,0 +1,215 @@
+"""What each sequence did, piece by piece: prompt chunks and episodes of decoding, and how far it had come before each.
+
+::
+
+    request 7   chunk [0, 512)   chunk [512, 700)*   120 decode steps   preempted   chunk [0, 820)* …
+    computed          0                512                 700                             0
+    tokens            0                 0                   1                             121        (* sampled)
+
+Everything follows from the record of steps, chunks and episodes alone.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import ADMITTED, REUSED, History
+from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.timeline.tables import Table
+
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Pieces:
+    """Pieces in order of (request, replica, step); one whose steps are not in the record is not among them.
+
+    Parameters
+    ----------
+    history : History
+        With steps, chunks and decodes.
+    runs : Runs
+
+    Attributes
+    ----------
+    request, replica, first_step, last_step : int64 arrays of shape (pieces,)
+    first_run, last_run : int64 arrays
+        Where these steps are.
+    count : int64 array
+        Entries that the piece adds: tokens of the chunk, or steps of the episode.
+    start : int64 array
+        First token of a chunk; −1 for an episode.
+    gave : int64 array
+        Tokens that the request got.
+    begin, end : int64 arrays
+        Start of its first step, end of its last one, ns.
+    reused : int64 array
+        Entries that the sequence took over from the prefix cache right before the piece.
+    astray : list of (table, row)
+        Rows that name steps which are not recorded as such.
+    """
+
+    def __init__(self, history: History, runs: Runs) -> None:
+        chunks, decodes = history.chunks, history.decodes
+        assert chunks is not None
+        assert decodes is not None
+        at_chunk = runs.at(chunks["replica"], chunks["step"])
+        first, last = (runs.at(decodes["replica"], decodes[name]) for name in ("first_step", "last_step"))
+        slot = decodes["slot"]
+        fits = (first >= 0) & (last >= 0)
+        fits &= (runs.slot[first] == slot) & (runs.slot[last] == slot) if len(runs) else False
+        fits &= (runs.step[first] == decodes["first_step"]) if len(runs) else False
+        fits &= (runs.step[last] + runs.count[last] - 1 == decodes["last_step"]) if len(runs) else False
+        fits &= decodes["last_step"] >= decodes["first_step"]
+        self.astray = [("chunk", int(row)) for row in np.flatnonzero(at_chunk < 0)]
+        self.astray += [("episode", int(row)) for row in np.flatnonzero(~fits)]
+        some, these = np.flatnonzero(at_chunk >= 0), np.flatnonzero(fits)
+        at_chunk, first, last = at_chunk[some], first[these], last[these]
+
+        def both(of_chunks: Int64Array, of_decodes: Int64Array) -> Int64Array:
+            return np.concatenate((of_chunks[some], of_decodes[these])).astype(np.int64)
+
+        request = both(chunks["request"], decodes["request"])
+        replica = both(chunks["replica"], decodes["replica"])
+        first_step = both(chunks["step"], decodes["first_step"])
+        runs_of = np.concatenate((at_chunk, first))
+        order = _by_request(request, runs_of)
+        if history.given.down:  # a sequence may go on at another replica, and come back
+            order = np.lexsort((runs_of, runs.start[runs_of], request))
+        self.request, self.replica, self.first_step = request[order], replica[order], first_step[order]
+        self.last_step = both(chunks["step"], decodes["last_step"])[order]
+        self.first_run = runs_of[order]
+        self.last_run = np.concatenate((at_chunk, last))[order]
+        steps = runs.place[last] + runs.count[last] - runs.place[first]
+        self.count = np.concatenate((chunks["count"][some].astype(np.int64), steps))[order]
+        self.start = both(chunks["start"], np.full(len(slot), -1))[order]
+        self.gave = np.concatenate((chunks["sampled"][some].astype(np.int64), steps))[order]
+        self.slot = both(np.full(len(chunks["step"]), -1), slot)[order]
+        self.begin, self.end = runs.start[self.first_run], runs.end[self.last_run]
+        self.reused = self._reused(history)
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    def _reused(self, history: History) -> Int64Array:
+        found = np.zeros(len(self), np.int64)
+        facts = history.facts
+        if facts is None or "value" not in facts:
+            return found
+        rows = np.flatnonzero(facts["kind"] == REUSED)
+        if len(rows):
+            at = self.opened_by(facts, rows, failures=bool(history.given.down))
+            found[at[at >= 0]] = facts["value"][rows][at >= 0]
+        return found
+
+    def opened_by(self, facts: Table, rows: Int64Array, *, failures: bool) -> Int64Array:
+        """Return the piece that each admission, or what goes with it, opens; −1 where none follows.
+
+        With ``failures`` the step that an admission is for may be cut off, and the request admitted again before its
+        next piece.
+        """
+        request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+        at = self.next_of(request, time)
+        if not failures:
+            return at
+        again = np.flatnonzero(facts["kind"] == ADMITTED)
+        again = again[np.lexsort((facts["time_ns"][again], facts["request"][again]))]
+        who, when = facts["request"][again], facts["time_ns"][again]
+        for place in np.flatnonzero(at >= 0).tolist():
+            low, high = np.searchsorted(who, (request[place], request[place] + 1))
+            later = when[low:high]
+            if ((later > time[place]) & (later <= self.begin[at[place]])).any():
+                at[place] = -1
+        return at
+
+    def next_of(self, request: Int64Array, time: Int64Array) -> Int64Array:
+        """Return the first piece of each request that begins at an instant or later; −1 where there is none."""
+        many = len(request)
+        number = np.concatenate((np.full(many, -1), np.arange(len(self))))
+        requests = np.concatenate((request, self.request))
+        order = np.lexsort((number, np.concatenate((time, self.begin)), requests))
+        place = np.where(number[order] >= 0, np.arange(len(order)), len(order))
+        following = np.minimum.accumulate(place[::-1])[::-1]
+        of = np.append(order, -1)[following]
+        mine = np.flatnonzero(order < many)
+        found = np.full(many, -1, np.int64)
+        target = of[mine]
+        same = (target >= 0) & (requests[target] == requests[order[mine]])
+        found[order[mine]] = np.where(same, target - many, -1)
+        return found
+
+    @property
+    def is_chunk(self) -> BoolArray:
+        """Whether each piece is a prompt chunk."""
+        found: BoolArray = self.start >= 0
+        return found
+
+    @cached_property
+    def follows(self) -> BoolArray:
+        """Whether each piece is of the same request as the one before it in the table."""
+        return np.concatenate((np.zeros(1, bool), self.request[1:] == self.request[:-1]))[: len(self)]
+
+    @cached_property
+    def opens(self) -> Int64Array:
+        """Position of the first piece of each request that has any."""
+        return np.flatnonzero(~self.follows)
+
+    @cached_property
+    def restarts(self) -> BoolArray:
+        """Whether a piece begins to compute the sequence anew, at token 0 or behind what it took over."""
+        found: BoolArray = ((self.start == 0) | (self.reused > 0)) & self.follows
+        return found
+
+    @cached_property
+    def turn(self) -> Int64Array:
+        """How often the sequence had been begun anew."""
+        return self._since(self.restarts.astype(np.int64), self.opens)
+
+    @cached_property
+    def computed(self) -> Int64Array:
+        """Entries that the sequence has before each piece."""
+        opens = np.flatnonzero(~self.follows | self.restarts)
+        return self._before(self.count, opens) + self.reused[opens][self.turn_of]
+
+    @cached_property
+    def turn_of(self) -> Int64Array:
+        """Number of the turn of each piece: pieces from one admission of a request to the next are one."""
+        return np.cumsum(~self.follows | self.restarts) - 1
+
+    @cached_property
+    def tokens(self) -> Int64Array:
+        """Tokens that the sequence got before each piece."""
+        return self._before(self.gave, self.opens)
+
+    def _since(self, values: Int64Array, opens: Int64Array) -> Int64Array:
+        total = np.cumsum(values)
+        counts = np.diff(np.append(opens, len(self)))
+        found: Int64Array = total - np.repeat(total[opens] - values[opens], counts)
+        return found
+
+    def _before(self, values: Int64Array, opens: Int64Array) -> Int64Array:
+        return self._since(values, opens) - values
+
+    def ended_before(self, request: Int64Array, time: Int64Array) -> Int64Array:
+        """Return how many pieces of requests had ended at given instants."""
+        found = np.zeros(len(request), np.int64)
+        order = np.lexsort((self.end, self.request))
+        owner, end = self.request[order], self.end[order]
+        low, high = (np.searchsorted(owner, request, side=side).tolist() for side in ("left", "right"))
+        for at, (first, last) in enumerate(zip(low, high, strict=True)):
+            found[at] = np.searchsorted(end[first:last], time[at], side="right")
+        return found
+
+    @cached_property
+    def closes(self) -> Int64Array:
+        """Position of the last piece of each request, in the order of ``opens``."""
+        return np.append(self.opens[1:], len(self))[: len(self.opens)] - 1
+
+
+def _by_request(request: Int64Array, run: Int64Array) -> Int64Array:
+    """Return the order by request, then by run (that is, by replica and step)."""
+    if len(run) and int(request.max()) < 1 << 31:
+        return np.argsort((request << 32) | run, kind="stable")
+    return np.lexsort((run, request))

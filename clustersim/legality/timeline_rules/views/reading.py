@@ -1,0 +1,341 @@
+"""One reading of a history, shared by all rules: what follows from the record, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Given, History
+from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
+from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, arrivals_of, sends_of
+from clustersim.legality.timeline_rules.views.grouping import without
+from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
+from clustersim.legality.timeline_rules.views.occupation import Occupation, occupation_of
+from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
+from clustersim.legality.timeline_rules.views.prefixes import Prefixes
+from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
+from clustersim.legality.timeline_rules.views.swaps import Absence, absences_of
+from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
+from clustersim.legality.timeline_rules.views.use import Use, use_of
+
+
+class Reading:
+    """A history and what it comes to.
+
+    Parameters
+    ----------
+    history : History
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    @property
+    def given(self) -> Given:
+        """What was declared."""
+        return self.history.given
+
+    @cached_property
+    def runs(self) -> Runs | None:
+        """The steps; None where none were recorded. A step has not ended before its last pass, whatever it says."""
+        if self.history.steps is None:
+            return None
+        runs = Runs(self.history.steps)
+        passes = self.passes
+        if passes is not None and len(runs):
+            at = runs.at(passes.replica, passes.step)
+            known = at >= 0
+            np.maximum.at(runs.end, at[known], passes.end[known])
+        return runs
+
+    @cached_property
+    def pieces(self) -> Pieces | None:
+        """What each sequence did; None where it was not recorded."""
+        history = self.history
+        if self.runs is None or history.chunks is None or history.decodes is None:
+            return None
+        return Pieces(history, self.runs)
+
+    @cached_property
+    def prompts(self) -> Int64Array | None:
+        """Prompt tokens by number of the request; None where they were not recorded."""
+        return self._lengths("prompt_tokens")
+
+    @cached_property
+    def outputs(self) -> Int64Array | None:
+        """Output tokens by number of the request; None where they were not recorded."""
+        return self._lengths("output_tokens")
+
+    def _lengths(self, name: str) -> Int64Array | None:
+        requests, pieces = self.history.requests, self.pieces
+        if requests is None or name not in requests:
+            return None
+        found: Int64Array = requests[name].astype(np.int64)
+        if pieces is not None and len(pieces) and int(pieces.request.max()) >= len(found):
+            return None
+        return found
+
+    @cached_property
+    def passes(self) -> Occupation | None:
+        """When each pass holds its stage; None where there is no folded form and no span, or two pools are in it."""
+        if self.history.pools:
+            return None
+        if self.history.folded is not None:
+            return occupation_of(self.history.folded)
+        return None
+
+    @cached_property
+    def sends(self) -> Sends | None:
+        """What each pass sent to the next stage; None where there is no folded form."""
+        tables, passes = self.history.folded, self.passes
+        return None if tables is None or passes is None else sends_of(tables, passes)
+
+    @cached_property
+    def arrivals(self) -> Arrivals | None:
+        """Passes, the pass of the next stage of each, when its output has arrived there, and whether it was sent."""
+        if self.given.pp == 1:
+            return None
+        if self.sends is not None and self.passes is not None:
+            return arrivals_of(self.sends, self.passes)
+        spans = self.history.spans
+        return arrivals_in(spans) if spans is not None and spans.numbered else None
+
+    def sheets(self) -> Iterator[Sheet]:
+        """Yield the operators that are looked at span by span."""
+        history = self.history
+        if history.folded is not None:
+            yield from sheets_of_tables(history.folded, self.given)
+        elif history.spans is not None:
+            yield sheet_of_spans(history.spans, self.given, self._kinds)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[int, int], int]:
+        runs = self.runs
+        kinds = None if runs is None else runs.column("kind")
+        if runs is None or kinds is None:
+            return {}
+        return {
+            (replica, step): kind
+            for replica, first, count, kind in zip(
+                runs.replica.tolist(), runs.step.tolist(), runs.count.tolist(), kinds.tolist(), strict=True
+            )
+            for step in range(first, first + count)
+        }
+
+    def facts_of(self, *kinds: int) -> Int64Array:
+        """Return the rows of the facts of some kinds, in the order of the record."""
+        facts = self.history.facts
+        return np.flatnonzero(np.isin(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
+
+    @cached_property
+    def twice(self) -> BoolArray:
+        """Whether a piece shares a step with the one before it of its request."""
+        pieces, runs = self.pieces, self.runs
+        assert pieces is not None
+        assert runs is not None
+        before = np.arange(len(pieces)) - 1
+        overlaps = pieces.follows & (pieces.replica == pieces.replica[before])
+        overlaps &= pieces.first_step <= pieces.last_step[before]
+        same_slot = runs.slot[pieces.first_run] == runs.slot[pieces.last_run[before]]
+        exactly = pieces.first_step == pieces.last_step[before]
+        found: BoolArray = overlaps & (same_slot | exactly)
+        return found
+
+    @cached_property
+    def split(self) -> BoolArray:
+        """Whether a piece lies, step by step, between steps of another micro-batch that carries its request."""
+        pieces = self.pieces
+        assert pieces is not None
+        before = np.arange(len(pieces)) - 1
+        overlaps = pieces.follows & (pieces.replica == pieces.replica[before])
+        overlaps &= pieces.first_step <= pieces.last_step[before]
+        found: BoolArray = overlaps & ~self.twice
+        return found
+
+    @cached_property
+    def moved(self) -> BoolArray:
+        """Whether a piece runs on another replica than the one before it of its request."""
+        pieces = self.pieces
+        assert pieces is not None
+        before = np.arange(len(pieces)) - 1
+        found: BoolArray = pieces.follows & (pieces.replica != pieces.replica[before])
+        found &= ~self.failed_between(pieces.replica[before], pieces.end[before], pieces.begin)
+        hand_overs = self.hand_overs
+        if hand_overs.again and len(hand_overs):  # or on a replica that received it and took no step with it
+            at = hand_overs.of(pieces.request, pieces.begin)
+            via = (at >= 0) & (hand_overs.source[at] == pieces.replica[before])
+            found &= ~(via & self.failed_between(hand_overs.target[at], hand_overs.came_ns[at], pieces.begin))
+        return found
+
+    def failed_between(self, replica: Int64Array, since: Int64Array, until: Int64Array) -> BoolArray:
+        """Return whether something that a replica needs was out of order at some instant in [since, until].
+
+        At the instant at which it comes back it still is for what arrives then: arrivals come first.
+        """
+        found = np.zeros(len(replica), bool)
+        for failed, start, end in self.given.down:
+            found |= (replica == failed) & (start <= until) & (end >= since)
+        return found
+
+    @cached_property
+    def hand_overs(self) -> HandOvers:
+        """Declared hand-overs."""
+        return HandOvers(self.history)
+
+    @cached_property
+    def whereabouts(self) -> Whereabouts | None:
+        """Where requests wait; None where facts lack."""
+        if self.history.facts is None:
+            return None
+        return whereabouts_of(self.history, self.hand_overs, self.pieces, self.runs, self.outputs)
+
+    @cached_property
+    def declared(self) -> BoolArray:
+        """Whether a piece runs on another replica than the one before it, and a hand-over says so."""
+        pieces = self.pieces
+        assert pieces is not None
+        return self.moved & self.hand_overs.declares(pieces)
+
+    def declared_of(self, name: str) -> Int64Array | None:
+        """Return a declared number by replica; None where it was not declared."""
+        runs = self.runs
+        replicas = len(runs.bounds) - 1 if runs is not None else 0
+        pools = self.history.pools or (self.given,)
+        values = [getattr(given, name) for given in pools]
+        if any(value is None for value in values):
+            return None
+        at = np.searchsorted([given.first_replica for given in pools], np.arange(replicas), side="right") - 1
+        return np.array(values, np.int64)[at]
+
+    @cached_property
+    def plain(self) -> BoolArray:
+        """Whether the request of a piece has all its pieces one after the other on one replica, or was handed over.
+
+        Where it has not, what it computed when can't be told, and rules that need that say nothing of it.
+        """
+        pieces = self.pieces
+        assert pieces is not None
+        if not len(pieces):
+            return np.empty(0, bool)
+        tangled = np.logical_or.reduceat(self.twice | self.split | (self.moved & ~self.declared), pieces.opens)
+        return np.repeat(~tangled, np.diff(np.append(pieces.opens, len(pieces))))
+
+    @cached_property
+    def preempted(self) -> tuple[Int64Array, Int64Array]:
+        """Request and instant of every preemption, in order of these; without those that gave no entries back.
+
+        What fails in the first step of a sequence that it carries takes no entries along: none was complete.
+        """
+        journeys = self.hand_overs.journeys
+        request, time = self._told(PREEMPTED, but=None if journeys is None else journeys.vain)
+        if not self.given.down or self.pieces is None:
+            return request, time
+        some = self.pieces.ended_before(request, time)
+        before = np.where(np.append(False, request[1:] == request[:-1])[: len(request)], np.append(0, some)[:-1], 0)
+        return request[some > before], time[some > before]
+
+    @cached_property
+    def finished(self) -> tuple[Int64Array, Int64Array]:
+        """Request and instant of every end, in order of these."""
+        return self._told(FINISHED)
+
+    @cached_property
+    def gone(self) -> tuple[Int64Array, Int64Array]:
+        """Request and instant of every end by which a request left without its tokens, in order of these."""
+        return self._told(CANCELLED, LOST)
+
+    def _told(self, *kinds: int, but: Int64Array | None = None) -> tuple[Int64Array, Int64Array]:
+        facts, rows = self.history.facts, self.facts_of(*kinds)
+        rows = rows if but is None else without(rows, but)
+        if facts is None:
+            return rows, rows
+        request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+        order = np.lexsort((time, request))
+        return request[order], time[order]
+
+    def count_before(self, told: tuple[Int64Array, Int64Array], time: Int64Array, *, also_at: bool) -> Int64Array:
+        """Return how many of the facts of each piece's request came before an instant (or at it)."""
+        pieces = self.pieces
+        assert pieces is not None
+        request, times = told
+        if not len(request):
+            return np.zeros(len(pieces), np.int64)
+        some = np.flatnonzero(np.isin(pieces.request, request))
+        low = np.searchsorted(request, pieces.request[some])
+        high = np.searchsorted(request, pieces.request[some], side="right")
+        found = np.zeros(len(pieces), np.int64)
+        for turn in range(int((high - low).max(initial=0))):
+            exists = low + turn < high
+            at = times[np.where(exists, low + turn, 0)]
+            earlier = (at <= time[some]) if also_at else (at < time[some])
+            found[some] += exists & earlier
+        return found
+
+    @cached_property
+    def known(self) -> Int64Array | None:
+        """Tokens of the sequence that exist before each piece: prompt and generated."""
+        pieces, prompts = self.pieces, self.prompts
+        if pieces is None or prompts is None:
+            return None
+        found: Int64Array = prompts[pieces.request] + pieces.tokens
+        return found
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """What sequences have in common."""
+        return Prefixes(self.history, self.pieces, self.prompts, self.hand_overs)
+
+    @cached_property
+    def use(self) -> Use | None:
+        """K/V blocks in use as they follow from what was computed; None where the record can't tell."""
+        history, pieces, runs, size = self.history, self.pieces, self.runs, self.given.block_tokens
+        if pieces is None or runs is None or self.known is None or history.facts is None or size is None:
+            return None
+        found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
+        if not self.given.prefix_caching:
+            return None if self.prefixes.shares_undeclared else found
+        sharing, facts = self.prefixes.sharing, history.facts
+        if sharing is None or self.several_pools:
+            return None
+        saved = sharing.changes.at_runs(runs)[0]
+        replica, time = (facts[name][found.ends].astype(np.int64) for name in ("replica", "time_ns"))
+        return replace(
+            found,
+            at_run=found.at_run - saved,
+            at_last=found.at_last - saved,
+            at_end=found.at_end - sharing.changes.at_facts(replica, time, found.ends),
+        )
+
+    @property
+    def several_pools(self) -> bool:
+        """Whether a replica has several K/V pools, of which nothing says which one keeps a sequence."""
+        return self.given.sp > 1 and self.given.sp_decode == "dp"
+
+    @cached_property
+    def absences(self) -> list[Absence]:
+        """Stays of sequences in host memory; none where the record can't tell."""
+        history, pieces = self.history, self.pieces
+        if history.facts is None or pieces is None:
+            return []
+        return absences_of(history.facts, history.moves, pieces)
+
+    @cached_property
+    def sound(self) -> BoolArray:
+        """Whether each replica's pieces add up, so that the blocks in use follow from them."""
+        pieces, runs, known = self.pieces, self.runs, self.known
+        assert runs is not None
+        replicas = len(runs.bounds) - 1
+        found = np.ones(replicas, bool)
+        if pieces is None or pieces.astray or known is None:
+            return np.zeros(replicas, bool)
+        chunk = pieces.is_chunk
+        odd = ~self.plain | (chunk & (pieces.start != pieces.computed)) | (~chunk & (pieces.computed != known - 1))
+        if self.history.facts is not None:
+            odd |= pieces.turn != self.count_before(self.preempted, pieces.begin, also_at=True)
+        found[np.unique(pieces.replica[odd])] = False
+        return found

@@ -1,0 +1,144 @@
+"""Stays in host memory: when a sequence was swapped out and back, which copies did it, and what it held.
+
+::
+
+    decodes ──┐ copies to the host │   at rest    │ copies back ┌── decodes
+              leaves_at        out_at          in_at         back_at
+
+``swapped_out`` says when its device blocks came free, ``swapped_in`` when others were taken; copies are rows of
+``moves`` with a host at one end. A sequence that is preempted meanwhile (its replica failed) has lost its copy; what
+had been copied out by then belongs to no stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import PREEMPTED, SWAPPED_IN, SWAPPED_OUT
+from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
+from clustersim.timeline.tables import HOST, Table
+
+
+@dataclass(slots=True, kw_only=True)
+class Absence:
+    """One stay.
+
+    Parameters
+    ----------
+    request, replica : int
+    out_at, in_at : int
+        Instants of the facts; −1 for one that lacks.
+    told : tuple of int
+        Tokens that these facts name, −1 where one lacks.
+    held : int
+        Entries that the sequence had, as they follow from its steps.
+    lost_at : int
+        When the sequence was preempted during the stay, or first after it; −1 if never.
+    since : int
+        When it was preempted last before the stay; −1 if never.
+    out, back : list of int
+        Rows of its copies.
+    """
+
+    request: int
+    replica: int
+    out_at: int = -1
+    in_at: int = -1
+    told: tuple[int, int] = (-1, -1)
+    held: int = 0
+    lost_at: int = -1
+    since: int = -1
+    out: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
+
+
+def held_at(pieces: Pieces, request: int, time: int) -> int:
+    """Return the entries that a sequence had from the pieces that had ended at an instant."""
+    low = int(np.searchsorted(pieces.request, request))
+    high = int(np.searchsorted(pieces.request, request, side="right"))
+    ended = np.flatnonzero(pieces.end[low:high] <= time)
+    if not len(ended):
+        return 0
+    last = low + int(ended[-1])
+    return int(pieces.computed[last] + pieces.count[last])
+
+
+def absences_of(facts: Table, moves: Table | None, pieces: Pieces) -> list[Absence]:
+    """Return all stays, by request and time; a fact that does not follow its counterpart has a stay of its own."""
+    if not np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)).any():
+        return []
+    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
+    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    found: list[Absence] = []
+    open_stay: Absence | None = None
+    preempted: dict[int, int] = {}
+    for row in rows.tolist():
+        request, replica, time = (int(facts[name][row]) for name in ("request", "replica", "time_ns"))
+        value = int(facts["value"][row]) if "value" in facts else -1
+        if open_stay is not None and open_stay.request != request:
+            open_stay = None
+        since = preempted.get(request, -1)
+        if int(facts["kind"][row]) == PREEMPTED:
+            preempted[request] = time
+            if found and found[-1].request == request and found[-1].lost_at < 0:
+                found[-1].lost_at = time
+            open_stay = None
+        elif int(facts["kind"][row]) == SWAPPED_OUT:
+            held = held_at(pieces, request, time)
+            open_stay = Absence(request=request, replica=replica, out_at=time, told=(value, -1), held=held, since=since)
+            found.append(open_stay)
+        elif open_stay is None:
+            held = held_at(pieces, request, time)
+            found.append(
+                Absence(request=request, replica=replica, in_at=time, told=(-1, value), held=held, since=since)
+            )
+        else:
+            open_stay.in_at, open_stay.told = time, (open_stay.told[0], value)
+            open_stay = None
+    if moves is not None:
+        _attach(found, moves)
+    return found
+
+
+def at_rest(facts: Table, rows: Int64Array) -> BoolArray:
+    """Return which facts find their request in host memory: swapped out last, and not back nor preempted since."""
+    chosen = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
+    every = np.unique(np.concatenate((chosen, rows)))
+    every = every[np.lexsort((every, facts["time_ns"][every], facts["request"][every]))]
+    request, kind = facts["request"][every], facts["kind"][every]
+    place = np.where(np.isin(every, chosen), np.arange(len(every)), -1)
+    before = np.concatenate((np.full(1, -1), np.maximum.accumulate(place)[:-1]))[: len(every)]
+    found = (before >= 0) & (request[before] == request) & (kind[before] == SWAPPED_OUT)
+    wanted: BoolArray = found[np.argsort(every, kind="stable")][np.searchsorted(np.sort(every), rows)]
+    return wanted
+
+
+def _attach(absences: list[Absence], moves: Table) -> None:
+    """Give each stay its copies: those out that ended by its first fact, and those back that began with its second."""
+    out = np.flatnonzero(moves["to_rank"] == HOST)
+    back = np.flatnonzero(moves["from_rank"] == HOST)
+    by_out, by_back = (_by_request(moves, rows) for rows in (out, back))
+    starts, ends = moves["start_ns"], moves["end_ns"]
+    last = {absence.request: absence for absence in absences}
+    for absence, following in zip(absences, [*absences[1:], None], strict=True):
+        mine = by_out.get(absence.request, [])
+        absence.out = [row for row in mine if ends[row] <= absence.out_at and starts[row] >= absence.since]
+        by_out[absence.request] = [row for row in mine if ends[row] > absence.out_at]
+        if absence.in_at < 0:
+            continue
+        until = following.out_at if following is not None and last[absence.request] is not absence else -1
+        absence.back = [
+            row
+            for row in by_back.get(absence.request, [])
+            if starts[row] >= absence.in_at and (until < 0 or starts[row] < until)
+        ]
+
+
+def _by_request(moves: Table, rows: Int64Array) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        found.setdefault(int(moves["request"][row]), []).append(row)
+    return found

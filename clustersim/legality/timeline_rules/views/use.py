@@ -1,0 +1,292 @@
+"""K/V blocks in use over time, as they follow from what was computed: ceil(entries / block size) per sequence.
+
+A step takes the blocks that its new tokens need when it is decided; the end or the preemption of a sequence gives all
+of its blocks back at that instant, and so does a swap to its host, which takes as many again when it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    PREEMPTED,
+    RECEIVED,
+    REUSED,
+    SWAPPED_IN,
+    SWAPPED_OUT,
+    History,
+)
+from clustersim.legality.timeline_rules.views.grouping import without
+from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
+from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
+from clustersim.legality.timeline_rules.views.runs import Runs
+from clustersim.legality.timeline_rules.views.swaps import at_rest, held_at
+from clustersim.timeline.passes import blocks, within
+from clustersim.timeline.tables import Table
+
+MEMBERS: Final = (ADMITTED, RECEIVED, PREEMPTED, FINISHED, CANCELLED, HANDED_OVER, SWAPPED_OUT, SWAPPED_IN)
+"""Facts by which a sequence comes to run, or no longer does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Use:
+    """Blocks in use as they follow from the pieces.
+
+    Parameters
+    ----------
+    at_run : int64 array of shape (runs,)
+        When the first step of each run was decided.
+    at_last : int64 array of shape (runs,)
+        When the last step of each run was decided.
+    ends : int64 array of shape (ends,)
+        Rows of facts that end a request, that say one was swapped out, or the last that preempts one at an instant.
+    at_end : int64 array of shape (ends,)
+        Right after each.
+    most : int64 array of shape (ends,)
+        Right after it at most: a preemption is decided together with a step, whose blocks may be taken before or after.
+    certain : bool array of shape (ends,)
+        Whether no step that the record lacks, because it was in flight at the horizon or when something failed, can
+        have taken blocks before.
+    others, least, greatest : int64 arrays of shape (others,)
+        Rows of further facts, and what can be in use right after each: it is decided at one instant with others.
+    """
+
+    at_run: Int64Array
+    at_last: Int64Array
+    ends: Int64Array
+    at_end: Int64Array
+    most: Int64Array
+    certain: BoolArray
+    others: Int64Array
+    least: Int64Array
+    greatest: Int64Array
+
+
+def use_of(history: History, pieces: Pieces, runs: Runs, facts: Table, size: int, hand_overs: HandOvers) -> Use:
+    """Return the blocks in use.
+
+    Parameters
+    ----------
+    history : History
+    pieces, runs, facts
+        Of this history.
+    size : int
+        Tokens per block.
+    hand_overs : HandOvers
+        Of this history.
+    """
+    first_takes, takes = _takes(pieces, runs, size)
+    taken = np.cumsum(takes)
+    before = np.concatenate((np.zeros(1, np.int64), taken))
+    rows, _, given_back = returns(history, pieces, size, hand_overs)
+    replica, time = facts["replica"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
+    at_run, at_fact, together = (np.zeros(many, np.int64) for many in (len(runs), len(rows), len(rows)))
+    first_taken = np.concatenate((np.zeros(1, np.int64), np.cumsum(first_takes)))
+    certain = np.ones(len(rows), bool)
+    others = np.flatnonzero(np.isin(facts["kind"], (ADMITTED, REUSED, PREEMPTED, RECEIVED, SWAPPED_IN)))
+    of_others, when = (facts[name][others].astype(np.int64) for name in ("replica", "time_ns"))
+    least, greatest, sure = np.zeros(len(others), np.int64), np.zeros(len(others), np.int64), np.ones(len(others), bool)
+    for number in range(len(runs.bounds) - 1):
+        low, high = int(runs.bounds[number]), int(runs.bounds[number + 1])
+        mine = np.flatnonzero(replica == number)
+        returned = np.concatenate((np.zeros(1, np.int64), np.cumsum(given_back[mine])))
+        starts, times = runs.start[low:high], time[mine]
+        gone = np.searchsorted(times, starts, side="right")
+        at_run[low:high] = before[low:high] - before[low] + first_takes[low:high] - returned[gone]
+        decided = low + np.searchsorted(starts, times, side="left")
+        at_fact[mine] = before[decided] - before[low] - returned[1:]
+        together[mine] = first_taken[low + np.searchsorted(starts, times, side="right")] - first_taken[decided]
+        here = np.flatnonzero(of_others == number)
+        first, past = (low + np.searchsorted(starts, when[here], side=side) for side in ("left", "right"))
+        begin, until = (np.searchsorted(times, when[here], side=side) for side in ("left", "right"))
+        back = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(given_back[mine], 0))))
+        use = before[first] - before[low] - returned[begin]
+        change = returned[until] - returned[begin]
+        least[here] = use - (back[until] - back[begin])
+        greatest[here] = use + first_taken[past] - first_taken[first] + (back[until] - back[begin]) - change
+        sure[here] = past > first  # the step for which it is decided was recorded, or it is for none
+        before_steps = np.isin(others[here], hand_overs.reserved) | (facts["kind"][others[here]] == RECEIVED)
+        sure[here] |= before_steps
+        for since, first_cut in _cut_off(history, runs, facts, number, hand_overs):  # by then a step may have begun
+            certain[mine] &= (times <= first_cut) | (times > since)
+            clear = (when[here] < first_cut) | (before_steps & (when[here] == first_cut))
+            sure[here] &= clear | (when[here] > since) | (past > first)
+    aside = np.flatnonzero(np.isin(others, hand_overs.reserved))  # that is decided right before a step
+    by_row = np.argsort(rows)
+    least[aside] = greatest[aside] = at_fact[by_row[np.searchsorted(rows[by_row], others[aside])]]
+    preempted = facts["kind"][rows] == PREEMPTED
+    last = np.append((replica[1:] != replica[:-1]) | (time[1:] != time[:-1]) | ~preempted[1:], True)[: len(rows)]
+    # Where sequences are handed over or share blocks, blocks are also taken at no step.
+    last &= preempted & (facts["kind"] <= FINISHED).all()
+    ends = np.flatnonzero(np.isin(facts["kind"][rows], (FINISHED, CANCELLED, SWAPPED_OUT, HANDED_OVER)) | last)
+    return Use(
+        at_run=at_run,
+        at_last=at_run - first_takes + takes,
+        ends=rows[ends],
+        at_end=at_fact[ends],
+        most=(at_fact + np.where(preempted, together, 0))[ends],
+        certain=certain[ends],
+        others=others[sure],
+        least=least[sure],
+        greatest=greatest[sure],
+    )
+
+
+def _cut_off(
+    history: History, runs: Runs, facts: Table, replica: int, hand_overs: HandOvers
+) -> Iterator[tuple[int, int]]:
+    """Yield when steps of a replica are cut off, by a failure or the horizon, and since when one may have been run.
+
+    It may begin when the last one that was recorded has ended (with several stages, has begun), if anything is there
+    then that it can carry; else when the first comes.
+    """
+    pools, horizon = history.pools or (history.given,), history.given.horizon_ns
+    pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
+    cuts = sorted(since for failed, since, _ in history.given.down if failed == replica)
+    mine = np.flatnonzero((facts["replica"] == replica) & np.isin(facts["kind"], MEMBERS))
+    mine = without(mine, hand_overs.reserved)
+    mine = mine[np.lexsort((mine, facts["time_ns"][mine]))] if cuts or horizon is not None else mine[:0]
+    time, request, comes = (
+        facts["time_ns"][mine].tolist(), facts["request"][mine].tolist(),
+        np.isin(facts["kind"][mine], (ADMITTED, RECEIVED, SWAPPED_IN)).tolist(),
+    )  # fmt: skip
+    steps = runs.replica == replica
+    for since in cuts if horizon is None else [*(cut for cut in cuts if cut < horizon), horizon]:
+        begun = np.flatnonzero(steps & (runs.start < since))
+        last = int((runs.start if pool.pp > 1 else runs.recorded_end)[begun].max(initial=-1))
+        there: set[int] = set()
+        first = since
+        for at, who, joins in zip(time, request, comes, strict=True):
+            if at > last and (there or at > since):
+                break
+            if at > last and joins:
+                first = min(first, at)
+                break
+            (there.add if joins else there.discard)(who)
+        yield since, last if there else first
+
+
+def _takes(pieces: Pieces, runs: Runs, size: int) -> tuple[Int64Array, Int64Array]:
+    """Return the blocks that the first step of each run takes, and those that all its steps take."""
+    computed, after = pieces.computed, pieces.computed + pieces.count
+    chunk = np.flatnonzero(pieces.is_chunk)
+    held = np.where(pieces.reused > 0, 0, -(-computed // size))  # what it takes over, it takes as well
+    of_chunks = -(-after[chunk] // size) - held[chunk]
+    first = np.bincount(pieces.first_run[chunk], weights=of_chunks, minlength=len(runs)).astype(np.int64)
+    takes = first.copy()
+    decodes = np.flatnonzero(~pieces.is_chunk)
+    offset = -computed[decodes] % size
+    many = np.maximum(0, -(-(pieces.count[decodes] - offset) // size))
+    base = runs.place[pieces.first_run[decodes]] + offset
+    for some in blocks(many, 1 << 21):
+        each = many[some]
+        at = np.repeat(base[some], each) + within(each) * size
+        run = runs.run_at_place[at]
+        counts = np.bincount(run, minlength=len(runs))
+        takes += counts
+        first += np.bincount(run[at == runs.place[run]], minlength=len(runs))
+    return first, takes
+
+
+def returns(
+    history: History, pieces: Pieces, size: int, hand_overs: HandOvers
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the facts that give blocks back, in order of (replica, record).
+
+    Among them are those that take blocks for entries that are to be received, or to come back from a
+    host: they give a negative number.
+
+    Returns
+    -------
+    rows, turns, blocks : int64 arrays
+        Rows of facts, the turn that each ends (``Pieces.turn_of``; −1 where there is none), the blocks that it gives.
+    """
+    facts = history.facts
+    assert facts is not None
+    rows = np.flatnonzero(np.isin(facts["kind"], (PREEMPTED, FINISHED, CANCELLED, HANDED_OVER)))
+    apart, of_apart = _apart(facts, pieces, hand_overs)
+    rows = without(rows, apart)
+    request = facts["request"][rows].astype(np.int64)
+    kind, time = facts["kind"][rows], facts["time_ns"][rows].astype(np.int64)
+    # The j-th of these facts of a request gives back what it had at the end of its j-th turn.
+    moved = hand_overs.declares(pieces)
+    ends = np.flatnonzero(np.append((~pieces.follows | pieces.restarts | moved)[1:], True)[: len(pieces)])
+    # What was received and preempted before it ran there had its turn there as well.
+    idle = np.flatnonzero(moved & pieces.restarts) - 1
+    unmoved = pieces.closes[hand_overs.of(pieces.request[pieces.closes]) >= 0]
+    unmoved = unmoved[pieces.replica[unmoved] == hand_overs.source[hand_overs.of(pieces.request[unmoved])]]
+    ends = np.sort(np.concatenate((ends, idle, unmoved))) if hand_overs.journeys is None else ends
+    held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
+    owner = pieces.request[ends]
+    first = np.searchsorted(owner, request)
+    by_request = np.lexsort((kind != PREEMPTED, time, request))
+    ordered = request[by_request]
+    opens = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))[: len(ordered)])
+    turn = np.empty(len(rows), np.int64)
+    sizes = np.diff(np.append(opens, len(ordered)))
+    turn[by_request] = within(sizes)
+    some = np.ones(len(rows), bool)
+    if history.given.down:  # a turn may have ended before its first step had: it gives nothing back
+        ended = pieces.ended_before(ordered, time[by_request])
+        before = np.where(within(sizes) > 0, np.append(0, ended)[:-1], 0)
+        some[by_request] = ended > before
+        gave: Int64Array = np.cumsum(ended > before) - (ended > before)
+        turn[by_request] = gave - np.repeat(gave[opens], sizes)
+    at = first + turn
+    known = some & (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
+    amount = np.where(known & ~_at_host(facts, rows), held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
+    reserved = hand_overs.reserved
+    last = ends[np.minimum(at, len(ends) - 1)] if len(ends) else at
+    turns = np.where(known, pieces.turn_of[last] if len(ends) else 0, -1)
+    if len(reserved):
+        rows = np.concatenate((rows, reserved, apart))
+        turns = np.concatenate((turns, np.full(len(reserved) + len(apart), -1)))
+        taken = facts["value"][reserved].astype(np.int64)
+        amount = np.concatenate((amount, -taken // size, -(-facts["value"][of_apart].astype(np.int64) // size)))
+    swaps, swapped = _swapped(facts, pieces, size)
+    rows, amount = np.concatenate((rows, swaps)), np.concatenate((amount, swapped))
+    turns = np.concatenate((turns, np.full(len(swaps), -1)))
+    order = np.lexsort((rows, facts["time_ns"][rows], facts["replica"][rows]))
+    return rows[order], turns[order], amount[order]
+
+
+def _apart(facts: Table, pieces: Pieces, hand_overs: HandOvers) -> tuple[Int64Array, Int64Array]:
+    """Return the facts that give back what was set aside on a decode replica, and those that say how much it was.
+
+    The sequence has not come, or no step of it has ended there.
+    """
+    journeys = hand_overs.journeys
+    if journeys is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    request = facts["request"][journeys.ended].astype(np.int64)
+    at_end, at_start = (
+        pieces.ended_before(request, facts["time_ns"][rows].astype(np.int64))
+        for rows in (journeys.ended, journeys.of_ended)
+    )
+    idle = at_end == at_start
+    rows = np.concatenate((journeys.vain, journeys.ended[idle]))
+    return rows, np.concatenate((journeys.of_vain, journeys.of_ended[idle]))
+
+
+def _at_host(facts: Table, rows: Int64Array) -> BoolArray:
+    """Return which facts let go of a request that is in host memory then, and holds no block of its device."""
+    gone: BoolArray = np.isin(facts["kind"][rows], (CANCELLED, PREEMPTED))
+    return gone & at_rest(facts, rows) if (facts["kind"] == SWAPPED_OUT).any() else np.zeros(len(rows), bool)
+
+
+def _swapped(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
+    """Return the facts of swaps, and how many blocks each gives back."""
+    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)))
+    at = zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)
+    held = np.array([held_at(pieces, *one) for one in at], np.int64)
+    back = facts["kind"][rows] == SWAPPED_IN
+    return rows, np.where(back, -1, 1) * -(-held // size)

@@ -1,0 +1,328 @@
+"""The stages of one replica: passes in order, transfers between stages, each in closed form or as events.
+
+A pass starts on all ranks of its stage at one instant, when the stage is free and its input has arrived on every
+rank. Sends of a rank queue on its send stream; a stage is free again when its own work is done, while its sends go
+on. In ``folded`` a pass that nothing can disturb is one event; every other one, and every pass in ``full``, runs
+operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from simpy import Environment
+
+from clustersim.clock import Int64Array, in_time
+from clustersim.collective.communications import CommTable
+from clustersim.collective.plan import CommPlan
+from clustersim.graph.blueprint import STREAMS
+from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.replay.events.chain import ChainPass, ChainShape
+from clustersim.replay.events.layer_marks import chain_marks, event_marks
+from clustersim.replay.events.stage_pass import EventPass
+from clustersim.replay.events.wiring import MicroBatch, StageWiring
+from clustersim.replay.instant import COMPLETION, at, now_ns
+from clustersim.replay.links.network import Network
+from clustersim.replay.slowdown import Strain, Strains
+
+COMPUTE: Final = STREAMS.index("compute")
+
+
+class Pipeline:
+    """Moves micro-batches of one replica through its stages.
+
+    Parameters
+    ----------
+    env, network, comm : Environment, Network, CommTable
+    replica : int
+    stages : list of StageWiring
+    on_free : callable
+        Called when the first stage can take another micro-batch.
+    on_step : callable
+        Called with a micro-batch that left the last stage.
+    strains : Strains, optional
+        What makes passes slower when.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network,
+        comm: CommTable,
+        replica: int,
+        stages: list[StageWiring],
+        on_free: Callable[[], None],
+        on_step: Callable[[MicroBatch], None],
+        strains: Strains | None = None,
+    ) -> None:
+        self.env = env
+        self.network = network
+        self.comm = comm
+        self.replica = replica
+        self.stages = stages
+        self.on_free = on_free
+        self.on_step = on_step
+        self.dead = False
+        self.strains = strains
+        self.busy: list[MicroBatch | None] = [None] * len(stages)
+        self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
+        ranks = len(stages[0].devices)
+        self.lane_free = [[0] * ranks for _ in stages]
+        self.lane_queues: list[list[deque[MicroBatch]]] = [[deque() for _ in range(ranks)] for _ in stages]
+
+    def abandon(self) -> None:
+        """Forget every micro-batch and every send: what they are on has failed."""
+        self.dead = True
+        for micro in dict.fromkeys([*self.busy, *(micro for queue in self.queues for micro in queue)]):
+            for run in () if micro is None else micro.passes:
+                if isinstance(run, ChainPass):
+                    run.abandon()
+        self.network.drop(self)
+
+    @property
+    def free(self) -> bool:
+        """Whether the first stage can start a micro-batch now."""
+        return self.busy[0] is None and not self.queues[0]
+
+    def is_strained(self, stage: int) -> bool:
+        """Return whether a pass that starts now on a stage is slower than it should be."""
+        return self.strains is not None and self.strains.of(stage, now_ns(self.env)) is not None
+
+    def steps_before_change(self, starts: Int64Array) -> int:
+        """Return how many of these starts come before passes get slower, or are again as they should be."""
+        change = None if self.strains is None else self.strains.next_change(int(starts[0]))
+        return len(starts) if change is None else int(np.searchsorted(starts, change))
+
+    def launch(self, micro: MicroBatch) -> None:
+        """Start a micro-batch on the first stage, which must be free."""
+        ranks = len(self.stages[0].devices)
+        for wiring in self.stages[:-1]:
+            micro.send_starts.append(np.zeros(ranks, np.int64))
+            micro.send_ends.append(np.zeros(ranks, np.int64))
+            micro.unsent.append(len(wiring.programs[micro.program].template.send_classes))
+        self._start(0, micro)
+
+    def _start(self, stage: int, micro: MicroBatch) -> None:
+        env, wiring = self.env, self.stages[stage]
+        self.busy[stage] = micro
+        micro.starts.append(now_ns(env))
+        durations = micro.durations[stage]
+        strain = None if self.strains is None else self.strains.of(stage, now_ns(env))
+        if strain is not None:
+            micro.strains[stage] = strain
+            self._start_strained(stage, micro, strain)
+            return
+        if not wiring.as_events:
+            micro.passes.append(None)
+            template = wiring.programs[micro.program].template
+            total, exits = template.pass_times(durations)
+            at(env, total, COMPLETION, self._pass_ended, (stage, micro))
+            if micro.on_layer is not None:
+                ends = template.ends(durations[template.instance_class])[template.node_instance]
+                for layer, nodes in template.prompt_layers:
+                    at(env, int(ends[nodes].max()), COMPLETION, micro.on_layer, layer)
+            if stage + 1 < len(self.stages):
+                tp = len(wiring.devices) // len(exits)
+                self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
+            return
+        shape = wiring.shape(micro.program)
+        communicate = self._communicator(stage, micro)
+        run: EventPass | ChainPass
+        if isinstance(shape, ChainShape):
+            run = ChainPass(
+                env,
+                self.network,
+                shape,
+                durations,
+                wiring.watched,
+                communicate,
+                lambda: self._chain_ended(stage, micro),
+                chain_marks(wiring.programs[micro.program].template, micro.on_layer),
+            )
+        else:
+            run = EventPass(
+                env,
+                shape,
+                durations.tolist(),
+                communicate,
+                lambda ranks: self._left(stage, micro, ranks),
+                lambda: self._free(stage, micro),
+                event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
+            )
+        micro.passes.append(run)
+        run.begin()
+
+    def _start_strained(self, stage: int, micro: MicroBatch, strain: Strain) -> None:
+        """Run a pass operator by operator, on ranks of which each takes its own time."""
+        wiring = self.stages[stage]
+        template, program = wiring.programs[micro.program].template, wiring.expanded(micro.program)
+        run = EventPass(
+            self.env,
+            program,
+            micro.durations[stage].tolist(),
+            self._communicator(stage, micro),
+            lambda ranks: self._left(stage, micro, ranks),
+            lambda: self._free(stage, micro),
+            event_marks(template, program, micro.on_layer),
+        )
+        streams = template.instance_stream[template.node_instance].tolist()
+        for node, (stream, members) in enumerate(zip(streams, template.members, strict=True)):
+            if stream == COMPUTE and run.program.members[node] is None:
+                run.durations[node] = strain.kernel_ns(members[0], run.durations[node])
+        micro.passes.append(run)
+        run.begin()
+
+    def _chain_ended(self, stage: int, micro: MicroBatch) -> None:
+        if stage + 1 < len(self.stages):
+            self._left(stage, micro, tuple(range(micro.unsent[stage])))
+        self._free(stage, micro)
+
+    def _communicator(self, stage: int, micro: MicroBatch) -> Any:
+        wiring = self.stages[stage]
+        program = wiring.programs[micro.program]
+
+        def communicate(
+            operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any, started: int | None = None
+        ) -> None:
+            if self.dead:
+                return
+            payload = payload_bytes(program, micro.features, cls)
+            devices = tuple(wiring.devices[m] for m in members)
+            plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
+            if stage in micro.strains:
+                plan, ns = micro.strains[stage].communication(plan, payload, ns)
+            key = (self.replica, stage, micro.step, 0, operator, members[0])
+            self.network.begin(key, plan, payload, ns, done, operator, started, owner=self)
+
+        return communicate
+
+    def _pass_ended(self, ended: tuple[int, MicroBatch]) -> None:
+        self._free(*ended)
+
+    def _free(self, stage: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
+        self.busy[stage] = None
+        if stage + 1 == len(self.stages):
+            self.on_step(micro)
+        if stage == 0:
+            self.on_free()
+        elif self.queues[stage]:
+            self._start(stage, self.queues[stage].popleft())
+
+    def _send_closed(self, stage: int, micro: MicroBatch, ready: list[int]) -> None:
+        """Queue the sends of the first ranks, whose outputs leave at the instants ``ready``; others idle."""
+        wiring = self.stages[stage]
+        if wiring.send_as_events:
+            for rank, instant in enumerate(ready):
+                at(self.env, instant - now_ns(self.env), COMPLETION, self._lane_joined, (stage, rank, micro))
+            return
+        for rank, instant in enumerate(ready):
+            self._send_undisturbed(stage, micro, rank, instant)
+
+    def _send_undisturbed(self, stage: int, micro: MicroBatch, rank: int, ready: int) -> None:
+        lanes = self.lane_free[stage]
+        start = max(lanes[rank], ready)
+        _, _, took = self._send_cost(stage, rank, micro)
+        end = in_time(start + took)
+        lanes[rank] = end
+        micro.send_starts[stage][rank], micro.send_ends[stage][rank] = start, end
+        micro.unsent[stage] -= 1
+        if micro.unsent[stage] == 0:
+            last = int(micro.send_ends[stage].max())
+            at(self.env, last - now_ns(self.env), COMPLETION, self._arrived, (stage + 1, micro))
+
+    def _left(self, stage: int, micro: MicroBatch, ranks: tuple[int, ...]) -> None:
+        """Take the outputs of ``ranks`` that leave now."""
+        if stage + 1 == len(self.stages) or self.dead:
+            return
+        for rank in ranks:
+            if self.stages[stage].send_as_events:
+                self._queue_send(stage, rank, micro)
+            else:
+                self._send_undisturbed(stage, micro, rank, now_ns(self.env))
+
+    def _lane_joined(self, ready: tuple[int, int, MicroBatch]) -> None:
+        self._queue_send(*ready)
+
+    def _queue_send(self, stage: int, rank: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
+        lane = self.lane_queues[stage][rank]
+        lane.append(micro)
+        if len(lane) == 1:
+            self._begin_send(stage, rank)
+
+    def _send_cost(self, stage: int, rank: int, micro: MicroBatch) -> tuple[CommPlan | None, float, int]:
+        """Return the plan, the bytes and the duration of a send, over links as they were when its pass started."""
+        wiring = self.stages[stage]
+        program = wiring.programs[micro.program]
+        cls = program.template.send_classes[rank]
+        took = int(micro.durations[stage][cls])
+        strain = micro.strains.get(stage)
+        if strain is None and not wiring.send_as_events:
+            return None, 0.0, took
+        payload = payload_bytes(program, micro.features, cls)
+        pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
+        plan = self.comm.chosen("send", pair, payload)
+        if strain is not None:
+            plan, took = strain.communication(plan, payload, took)
+        return plan, payload, took
+
+    def _begin_send(self, stage: int, rank: int) -> None:
+        micro = self.lane_queues[stage][rank][0]
+        plan, payload, took = self._send_cost(stage, rank, micro)
+        micro.send_starts[stage][rank] = in_time(now_ns(self.env))
+        self.network.begin(
+            (self.replica, stage, micro.step, 1, rank, 0),
+            plan,
+            payload,
+            took,
+            self._sent,
+            (stage, rank),
+            foreign=True,
+            owner=self,
+        )
+
+    def _sent(self, lane_of: tuple[int, int]) -> None:
+        stage, rank = lane_of
+        if self.dead:
+            return
+        lane = self.lane_queues[stage][rank]
+        micro = lane.popleft()
+        micro.send_ends[stage][rank] = in_time(now_ns(self.env))
+        micro.unsent[stage] -= 1
+        if lane:
+            self._begin_send(stage, rank)
+        if micro.unsent[stage] == 0:
+            self._receive(stage + 1, micro)
+
+    def _arrived(self, arrived: tuple[int, MicroBatch]) -> None:
+        self._receive(*arrived)
+
+    def _receive(self, stage: int, micro: MicroBatch) -> None:
+        if self.dead:
+            return
+        if self.busy[stage] is None and not self.queues[stage]:
+            self._start(stage, micro)
+        else:
+            self.queues[stage].append(micro)
+
+    def story(self) -> list[str]:
+        """Return who waits for whom, a sentence each."""
+        found = []
+        for stage, micro in enumerate(self.busy):
+            if micro is None:
+                continue
+            run = micro.passes[stage]
+            waiting = run.waiting() if isinstance(run, EventPass) else []
+            detail = f"; {len(waiting)} operators wait, the first for {waiting[0][1]} others" if waiting else ""
+            found.append(f"replica {self.replica} stage {stage} is inside step {micro.step}{detail}")
+        for stage, queue in enumerate(self.queues):
+            if queue:
+                steps = ", ".join(str(m.step) for m in queue)
+                found.append(f"replica {self.replica} stage {stage} has steps {steps} queued")
+        return found

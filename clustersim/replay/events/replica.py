@@ -1,0 +1,217 @@
+"""One replica: its scheduler decides, its pipeline executes, and what happened is recorded when a step ends."""
+
+from __future__ import annotations
+
+from clustersim.replay.events.decode_jumps import SteadyRuns
+from clustersim.replay.events.stepper import requests_of
+from clustersim.replay.instant import now_ns
+from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+from clustersim.serving.swapping import SwappingScheduler
+from clustersim.serving.view import ReplicaView
+
+
+class Replica(SteadyRuns):
+    """Scheduler, pipeline and record of one replica.
+
+    What others ask of it is here; how its steps run, in :class:`~clustersim.replay.events.stepper.Stepper` (with
+    the parameters) and :class:`~clustersim.replay.events.decode_jumps.SteadyRuns`.
+    """
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait: to be admitted, to be received, or to come back from the host."""
+        scheduler = self.scheduler
+        arriving = len(scheduler.arriving) if isinstance(scheduler, DecodeScheduler) else 0
+        return len(scheduler.waiting) + len(scheduler.aside) + arriving
+
+    @property
+    def running(self) -> int:
+        """Sequences that run, or whose K/V is on its way here."""
+        scheduler = self.scheduler
+        receiving = scheduler.receiving if isinstance(scheduler, DecodeScheduler) else 0
+        return len(scheduler.running) + receiving
+
+    def view(self, request: Sequence) -> ReplicaView:
+        """Return what a user's router is shown."""
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        self._catch_up(now_ns(self.env))
+        return ReplicaView(
+            replica=self.index,
+            waiting=self.waiting,
+            running=self.running,
+            outstanding_tokens=self.outstanding,
+            waiting_tokens=sum(s.to_compute for s in (*scheduler.waiting, *scheduler.running) if not s.decodes),
+            free_blocks=sum(pool.free),
+            pool_blocks=pool.total,
+            cached_tokens=self.cached_tokens(request),
+        )
+
+    def cached_tokens(self, request: Sequence) -> int:
+        """Return how many leading tokens of a prompt one of the pools has cached."""
+        pool = self.scheduler.caching
+        if pool is None:
+            return 0
+        self._catch_up(now_ns(self.env))  # decodes may have taken blocks that were cached ones
+        return pool.block_tokens * max(pool.cached_blocks(owner, request) for owner in range(len(pool.free)))
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        self.scheduler.add(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if self.run is not None and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
+            self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def take_over(self, sequence: Sequence) -> None:
+        """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
+        scheduler = self.scheduler
+        assert isinstance(scheduler, DecodeScheduler)
+        scheduler.arriving.append(sequence)
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        if self.run is not None and scheduler.arriving[0] is sequence:
+            self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a sequence decode whose K/V has arrived."""
+        now = now_ns(self.env)
+        assert isinstance(self.scheduler, DecodeScheduler)
+        self._catch_up(now)
+        self.scheduler.received(now, sequence)
+        if self.run is not None:
+            self._cut(now)
+        self.wake(self.index)
+
+    def expect_no_more(self, sequence: Sequence) -> None:
+        """Forget a sequence that was to be received, and has no blocks yet."""
+        assert isinstance(self.scheduler, DecodeScheduler)
+        self.scheduler.arriving.remove(sequence)
+        self._left((sequence,))
+        self._decide_anew()
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Take back the blocks that were set aside for a sequence which will not come."""
+        assert isinstance(self.scheduler, DecodeScheduler)
+        now = now_ns(self.env)
+        self._catch_up(now)
+        self.scheduler.give_up(now, sequence)
+        self._left((sequence,))
+        self.flush()
+        self._decide_anew()
+
+    def lose(self, sequence: Sequence) -> None:
+        """Take back the blocks of a sequence that is computed and can't leave."""
+        assert isinstance(self.scheduler, PrefillScheduler)
+        self.scheduler.lose(now_ns(self.env), sequence)
+        self.flush()
+        self._decide_anew()
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence go that is computed and waits to leave, since its client gives it up."""
+        assert isinstance(self.scheduler, PrefillScheduler)
+        self.scheduler.discard(now_ns(self.env), sequence)
+        self.flush()
+        self._decide_anew()
+
+    def add_again(self, sequence: Sequence) -> None:
+        """Queue a request that has failed elsewhere.
+
+        No fact says when, so a run of steps ends, and the next row of steps tells how many wait.
+        """
+        self.add(sequence)
+        self._decide_anew()
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.scheduler.withdraw(sequence)
+        self._left((sequence,))
+        self._decide_anew()
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
+        now = now_ns(self.env)
+        self._catch_up(now)
+        gone = self.scheduler.cancel(now, sequence)
+        if gone:
+            self._left((sequence,))
+            self.recorder.finished(self.index, (sequence.request,))
+            self.flush()
+        self._decide_anew()
+        return gone
+
+    def fail(self, successor: Scheduler) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Go down: steps in flight are as if they had never begun, and all K/V is lost.
+
+        Parameters
+        ----------
+        successor : Scheduler
+            With nothing in it: the one that decides when the replica is back.
+
+        Returns
+        -------
+        (sequences, sequences)
+            See :meth:`Scheduler.evict`.
+        """
+        now = now_ns(self.env)
+        self._cut_off(now)
+        if self.swaps is not None:
+            self.swaps.abandon()
+        evicted, cancelled = self.scheduler.evict(now)
+        self.recorder.finished(self.index, requests_of((*evicted, *cancelled)))
+        self.flush()
+        self.alive, self.in_flight, self.outstanding = False, 0, 0
+        self.rows.clear()
+        self.scheduler = successor
+        return evicted, cancelled
+
+    def _cut_off(self, now: int) -> None:
+        """Account for the steps that have ended, and forget the others."""
+        if self.run is None:
+            self.steps -= self.in_flight
+        else:
+            self.run.abandon()
+            self.stop(now)
+            self.run = None
+        self._pipeline.abandon()
+
+    def _decide_anew(self) -> None:
+        """Decide anew when the step that is under way has ended."""
+        if self.run is not None:
+            self._cut(now_ns(self.env))
+        self.wake(self.index)
+
+    def schedule(self) -> None:
+        """Start steps while the first stage is free and there is something to run."""
+        pipeline = self._pipeline
+        while self.run is None and pipeline.free and self.in_flight < len(pipeline.stages):
+            decision = self.scheduler.schedule(now_ns(self.env))
+            self.begin_swaps()
+            if decision is None:
+                return
+            batch = self.batch_of(decision)
+            if self.jumps and decision.steady and not pipeline.is_strained(0):
+                self._jump(decision, batch)
+            else:
+                self._step(decision, batch)
+
+    def end_swaps(self, ended: list[Sequence]) -> None:
+        """Account for copies that have ended, after all steps that end at this instant."""
+        scheduler = self.scheduler
+        assert isinstance(scheduler, SwappingScheduler)
+        gone = tuple(sequence for sequence in ended if scheduler.copied(now_ns(self.env), sequence))
+        if gone:
+            self._left(gone)
+            self.flush()
+            self.on_done(self.index, gone)
+        self.wake(self.index)
+
+    def begin_swaps(self) -> None:
+        """Start the copies that were decided."""
+        if self.swaps is not None and isinstance(self.scheduler, SwappingScheduler):
+            swaps, self.scheduler.swaps = self.scheduler.swaps, []
+            for swap in swaps:
+                if swap.out:
+                    self.recorder.finished(self.index, (swap.sequence.request,))
+                self.swaps.begin(swap)

@@ -1,0 +1,91 @@
+"""What is told when nothing can happen any more although requests have not ended: who waits for what.
+
+Where a user's own scheduler decides nothing although it could, that is the user's to mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from clustersim.errors import ClustersimError, InputError, Problem, StallError
+from clustersim.replay.events.replica import Replica
+from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.serving.custom import CustomScheduler
+from clustersim.units import plural
+
+_SHOWN: Final = 4
+"""Sequences of each kind that are told one by one."""
+
+
+def stall_error(
+    now: int, unfinished: int, replicas: Sequence[Replica], hand_overs: HandOvers | None
+) -> ClustersimError:
+    """Return the error that tells a stall: an InputError where the scheduler that stands still is the user's own.
+
+    The parameters are those of :func:`stall_story`.
+    """
+    for replica in replicas:
+        scheduler = replica.scheduler
+        if isinstance(scheduler, CustomScheduler) and (scheduler.waiting or scheduler.running):
+            message = _standstill(now, unfinished, replica.index, scheduler)
+            return InputError(Problem(file=scheduler.user.path, message=message))
+    return StallError(stall_story(now, unfinished, replicas, hand_overs))
+
+
+def _standstill(now: int, unfinished: int, replica: int, scheduler: CustomScheduler) -> str:
+    """Return what the view of a user's scheduler offers when it has chosen nothing, and nothing else can happen."""
+    view = scheduler.view(now)
+    lines = [
+        f"{scheduler.user.name}.decide chose nothing at {now / 1e6:.6f} ms, when nothing else could happen, but "
+        f"{plural(unfinished, 'request is', 'requests are')} unfinished; its view offered on replica {replica}:",
+        f"{sum(view.free_blocks)} of {scheduler.pool.total} K/V blocks free, at most {view.max_batch_tokens} tokens "
+        f"a step and {view.max_batch_requests} running",
+    ]
+    for state, sequences in (("running", view.running), ("waiting", view.waiting)):
+        lines.extend(
+            f"request {sequence.request}, {state}: {sequence.to_compute} tokens to compute"
+            + (", a decode" if sequence.decodes else "")
+            for sequence in sequences[:_SHOWN]
+        )
+        if len(sequences) > _SHOWN:
+            lines.append(f"and {len(sequences) - _SHOWN} more {state}")
+    return "\n  ".join(lines)
+
+
+def stall_story(now: int, unfinished: int, replicas: Sequence[Replica], hand_overs: HandOvers | None) -> str:
+    """Return who waits for what, a line each.
+
+    Parameters
+    ----------
+    now : int
+    unfinished : int
+        Requests that have not ended.
+    replicas : sequence of Replica
+    hand_overs : HandOvers or None
+        What is between two pools.
+    """
+    lines = [f"nothing can happen after {now} ns, but {plural(unfinished, 'request is', 'requests are')} unfinished"]
+    for replica in replicas:
+        lines.extend(_waits(replica))
+    if hand_overs is not None:
+        lines.extend(hand_overs.story())
+    return "\n  ".join(lines)
+
+
+def _waits(replica: Replica) -> Iterator[str]:
+    scheduler = replica.scheduler
+    if scheduler.waiting or scheduler.running or scheduler.aside:
+        waiting = len(scheduler.waiting) + len(scheduler.aside)
+        yield (
+            f"replica {replica.index}: {waiting} waiting, {len(scheduler.running)} running, "
+            f"{sum(scheduler.pool.free)} of {scheduler.pool.total} K/V blocks free"
+        )
+        if scheduler.waiting:
+            head = scheduler.waiting[0]
+            yield (
+                f"request {head.request} waits for {scheduler.pool.needed(head.to_compute)} K/V blocks "
+                f"and a place in the batch"
+            )
+    if replica.pipeline is not None:
+        yield from replica.pipeline.story()

@@ -1,0 +1,1 @@
+"""Lanes: replicas that nothing outside can disturb, replayed by recurrences that give what events would."""

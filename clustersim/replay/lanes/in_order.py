@@ -1,0 +1,164 @@
+"""The replay of replicas that nothing can disturb: lanes, the router and arrivals, in order of time.
+
+What happens at one instant happens in the phases of :mod:`clustersim.replay.instant`: steps end, requests arrive,
+schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue of
+operators. Where the router asks nobody (one replica, or round robin) each lane runs on its own, from arrival to
+arrival, and some of them may run elsewhere (:mod:`clustersim.replay.processes.workers`); else a heap holds when each
+lane's step or run ends (:mod:`clustersim.replay.lanes.shared_clock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.replay.lanes.shared_clock import Together
+from clustersim.serving.decision import ARRIVED, REJECTED
+from clustersim.serving.sequence import Sequence
+from clustersim.workload.requests import Requests
+
+UNREACHED: Final = -1
+REPORTS: Final = 1000
+"""About how often progress is reported in a run."""
+BLOCK: Final = 1 << 15
+"""Requests that are taken from their columns at once."""
+
+Coming = tuple[int, int, int, bool]
+"""(arrival in ns, prompt tokens, output tokens, whether the request can never run)"""
+
+
+def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
+    """Whether where a request goes, and when, depends on no replica: then each can be replayed alone."""
+    return requests.concurrency is None and (router == "round_robin" or replicas == 1)
+
+
+class Lanes:
+    """Replicas of a run, each a lane: all of them, or some where the router asks nobody.
+
+    Parameters
+    ----------
+    lanes : list of Lane
+    replicas : range
+        Their numbers.
+    of : int
+        Replicas of the run.
+    requests : Requests
+        All requests of the run.
+    router : str
+    horizon_ns : int or None
+    progress : callable or None
+        Called with (now in ns, requests accounted for, requests) now and then.
+
+    Attributes
+    ----------
+    replica_of, arrived : int64 array of shape (requests,)
+        Where each request went and when it arrived; ``UNREACHED`` where it did not.
+    reasons : dict
+        Request → why it was rejected.
+    ended : int
+        Requests that finished or were rejected.
+    """
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        replicas: range,
+        of: int,
+        requests: Requests,
+        router: str,
+        horizon_ns: int | None,
+        progress: Callable[[int, int, int], None] | None,
+    ) -> None:
+        self.lanes = lanes
+        self.replicas = replicas
+        self.of = of
+        self.requests = requests
+        self.balanced = router == "least_outstanding" and of > 1
+        self.alone = ask_nobody(requests, router, of)
+        self.horizon = NEVER - 1 if horizon_ns is None else horizon_ns
+        self.progress = progress
+        self.total = len(requests)
+        self.replica_of = np.full(self.total, UNREACHED, np.int64)
+        self.arrived = np.full(self.total, UNREACHED, np.int64)
+        self.reasons: dict[int, str] = {}
+        self.ended = 0
+        self.reported = 0
+        self.refusal = lanes[0].scheduler.scheduler.refusal
+        pool = lanes[0].scheduler.scheduler.pool
+        needed = -(-(requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)) // pool.block_tokens)
+        self.refused = (requests.prompt_tokens == 0) | (needed > pool.blocks)
+
+    def run(self) -> None:
+        """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
+
+        What a lane recorded is handed on in order of replicas.
+        """
+        if self.alone:
+            for index, lane in zip(self.replicas, self.lanes, strict=True):
+                mine = self._alone(lane, index)
+                self.arrived[mine] = self.requests.arrived_at_ns[mine]
+                self.replica_of[mine] = index
+                lane.stop(self.horizon)
+                self.record(lane, np.arange(mine.start, mine.stop, mine.step))
+            return
+        Together(self).run()
+
+    def record(self, lane: Lane, came: Int64Array) -> None:
+        """Hand on what a lane did: the arrivals of these requests, then the rest."""
+        kinds = np.where(self.refused[came], REJECTED, ARRIVED)
+        lane.log.arrivals(self.arrived[came], kinds, came, self.requests.prompt_tokens[came])
+        lane.log.flush()
+
+    def reject(self, request: int, now: int) -> None:
+        """Turn away a request that can never run."""
+        columns = self.requests
+        sequence = Sequence(request, int(columns.prompt_tokens[request]), int(columns.output_tokens[request]))
+        self.reasons[request] = self.refusal(sequence) or ""
+        self.end(1, now)
+
+    def end(self, count: int, now: int) -> None:
+        """Count requests that are accounted for."""
+        self.ended += count
+        if self.progress is not None and self.ended >= min(self.reported + self.total // REPORTS, self.total):
+            self.reported = self.ended
+            self.progress(now, self.ended, self.total)
+
+    def coming(self, mine: slice) -> Iterator[Coming]:
+        """Yield (arrival, prompt tokens, output tokens, refused) of some requests, and at last one that never comes."""
+        requests = self.requests
+        columns = (requests.arrived_at_ns, requests.prompt_tokens, requests.output_tokens, self.refused)
+        chosen = [column[mine] for column in columns]
+        for first in range(0, len(chosen[0]), BLOCK):
+            yield from zip(*(column[first : first + BLOCK].tolist() for column in chosen), strict=True)
+        yield NEVER, 0, 0, False
+
+    def _alone(self, lane: Lane, index: int) -> slice:
+        """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
+        stream = self.coming(slice(index, None, self.of))
+        horizon, stride, request = self.horizon, self.of, index
+        last = horizon + 1
+        begin, land, arrive = lane.begin, lane.land, lane.arrive
+        time, prompt, output, refused = next(stream)
+        while True:
+            now = lane.end
+            now = min(now, time)
+            if now > horizon:
+                break
+            if now == lane.end:
+                done = land()
+                if done:
+                    self.end(done, now)
+            while time == now:
+                if refused:
+                    self.reject(request, now)
+                else:
+                    arrive(now, Sequence(request, prompt, output))
+                request += stride
+                time, prompt, output, refused = next(stream)
+            if lane.end == NEVER:
+                begin(now, min(time, last))
+        return slice(index, request, stride)

@@ -1,0 +1,96 @@
+"""A *lane*: a replica whose passes nothing outside can stretch, so that what it does follows from arrivals alone.
+
+What all lanes have in common is here: a scheduler, a log, and an instant before which nothing happens but arrivals.
+What happens in between depends on the stages: one (:mod:`clustersim.replay.lanes.one_stage`), several
+(:mod:`clustersim.replay.lanes.pipelined`), or several whose sends meet the replica's own collectives
+(:mod:`clustersim.replay.lanes.link_sharing`). Which replicas are lanes is for ``replay.contention`` to find out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as Sequence_
+from typing import Final
+
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.prices import LanePrices
+from clustersim.serving.batch import Batch
+from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+NEVER: Final = 1 << 64
+"""Later than any instant: times are 64 bits wide where they are recorded."""
+PREFILL, DECODE, MIXED = (STEP_KINDS.index(kind) for kind in ("prefill", "decode", "mixed"))
+
+
+class Lane(ABC):
+    """One replica: its scheduler, and until when nothing happens but arrivals.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    prices : sequence of StepPrices
+        One per stage.
+    log : LaneLog
+
+    Attributes
+    ----------
+    end : int
+        When something ends or changes after which a decision may be taken, in ns; ``NEVER`` when nothing does.
+    outstanding : int
+        Prompt and output tokens of unfinished requests.
+    """
+
+    def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
+        self.prices = LanePrices(prices)
+        self.scheduler = GroupedScheduler(scheduler, log, self.prices.windows)
+        self.log = log
+        self.outstanding = 0
+        self.end = NEVER
+
+    @abstractmethod
+    def arrive(self, now: int, sequence: Sequence) -> None:
+        """Queue a request; :attr:`end` is ``NEVER`` afterwards where a decision is due now."""
+
+    @abstractmethod
+    def begin(self, now: int, until: int) -> None:
+        """Launch what the scheduler decides, if it can be launched now.
+
+        Parameters
+        ----------
+        now : int
+        until : int
+            No request arrives here before this instant.
+        """
+
+    @abstractmethod
+    def land(self) -> int:
+        """Account for what ends at :attr:`end`, which is ``NEVER`` then; return how many requests finished."""
+
+    def stop(self, now: int) -> None:
+        """Record the episodes that are open at the horizon; what is in flight has not happened."""
+        del now
+        self.scheduler.stop()
+
+    def _queue(self, sequence: Sequence) -> None:
+        self.outstanding += sequence.prompt_tokens + sequence.output_tokens
+        self.scheduler.waiting.append(sequence)
+
+    def _row(self, now: int, batch: Batch, new: int, context: int) -> tuple[int, ...]:
+        """Return ``lane_log.STEP_ROW`` of a step that begins, with its new prompt tokens and its context."""
+        scheduler, chunks, decodes = self.scheduler, len(batch.chunks), batch.decodes
+        kind = (MIXED if decodes else PREFILL) if chunks else DECODE
+        return (
+            now, kind, batch.slot, chunks + decodes, new, decodes, context, len(scheduler.waiting),
+            len(scheduler.running), scheduler.total - scheduler.free[0],
+        )  # fmt: skip
+
+    def _complete(self, now: int, batch: Batch, steps: int = 1) -> int:
+        """Account for the end of a batch; return how many requests finished."""
+        finished = self.scheduler.complete(now, batch, steps)
+        for sequence in finished:
+            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        return len(finished)

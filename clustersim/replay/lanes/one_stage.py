@@ -1,0 +1,148 @@
+"""The folded replay of one undisturbed replica without pipeline stages: a run of decode steps is one jump.
+
+**Why it equals ``full``.** Nothing outside can stretch the passes of a lane (:mod:`clustersim.replay.lanes.lane`), so a
+step lasts as long as its operators one after the other: a sum over cost classes, of the same prices that the full
+replay gives its operators (``graph.step_prices``). At the end of every step ``full`` completes the step, lets arrivals
+of that instant queue and asks the scheduler. The lane does the same at every change of the batch, with the same
+decisions (``serving.grouped``). In between the scheduler would decide the same again, because
+
+- all that runs decodes, and everybody has a share of the token budget;
+- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
+  batch, and both only get scarcer until a member finishes;
+- an arrival could change that only where the queue is empty, and ends the run with the step that it falls into.
+
+So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
+the step that an arrival falls into.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence as Sequence_
+from itertools import accumulate
+
+from clustersim.graph.prices.steps import DecodePrice, StepPrices
+from clustersim.replay.events import decode_run as run_under_way
+from clustersim.replay.lanes.lane import NEVER, Lane
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.prices import decode_classes
+from clustersim.serving.batch import Batch
+from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+
+class RunLane(Lane):
+    """One replica of one stage, and the step or run of steps that it is in.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    prices : sequence of StepPrices
+        Of the only stage.
+    log : LaneLog
+    """
+
+    def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
+        super().__init__(scheduler, prices, log)
+        self.batch: Batch | None = None
+        self.row: tuple[int, ...] = ()
+        self.number = 0
+        self.steps = 0
+        self.until = NEVER
+        """The arrival that the run ends with."""
+        self.ns: list[int] | tuple[int, ...] = ()
+        self.price: DecodePrice | None = None
+
+    def arrive(self, now: int, sequence: Sequence) -> None:
+        """Queue a request; a run of steps ends with the step that it falls into."""
+        if self.steps > 1 and not self.scheduler.waiting and now < self.until and now < self.end:
+            ends = self._ends()
+            self.steps = bisect_left(ends, now) + 1
+            self.end = ends[self.steps - 1]
+        self._queue(sequence)
+
+    def begin(self, now: int, until: int) -> None:
+        """Start the next step or run of steps, if there is anything to run."""
+        scheduler = self.scheduler
+        batch = scheduler.next(now)
+        if batch is None:
+            return
+        group = batch.group
+        if batch.chunks:
+            new, context, ((total, number, self.ns, _),) = self.prices.step(batch)
+            self.steps, self.end, self.price = 1, now + total, None
+        else:
+            assert group is not None
+            new, context = 0, group.computed + batch.decodes
+            self.price = price = self.prices.stages[0].decode(batch.decodes)
+            number = price.number
+            limit = min(group.finishes[0][0] - group.clock, run_under_way.MAX_RUN) if batch.steady else 1
+            limit = group.affordable(limit, scheduler.free[0])
+            self.until = NEVER if scheduler.waiting else until
+            self._run(price, group, now, self.until, limit)
+        self.batch, self.number = batch, number
+        self.row = self._row(now, batch, new, context)
+
+    def _run(self, price: DecodePrice, group: DecodeGroup, now: int, until: int, limit: int) -> None:
+        """Price at most ``limit`` steps, until one ends at ``until`` or later."""
+        end, base, count = now, price.base_ns, group.count
+        ns: list[int] = []
+        if len(price.ns) == 1 and not group.windows:
+            attention, layers, first = price.ns[0], price.counts[0], group.computed + count
+            for keys in range(first, first + limit * count, count):
+                took = attention(keys)
+                ns.append(took)
+                end += base + layers * took
+                if end >= until:
+                    break
+            self.steps = len(ns)
+        else:
+            classes = decode_classes(price, group)
+            for step in range(min(limit, group.unchanged_windows)):
+                end += base
+                for attention, layers, keys, growth in classes:
+                    took = attention(keys + step * growth)
+                    ns.append(took)
+                    end += layers * took
+                if end >= until:
+                    break
+            self.steps = len(ns) // len(classes)
+        self.ns, self.end = ns, end
+
+    def _ends(self) -> list[int]:
+        """Return when each step of the run ends."""
+        price, start = self.price, self.row[0]
+        if price is None:
+            return [self.end]
+        width = len(price.ns)
+        lengths = [price.base_ns] * self.steps
+        for place, layers in enumerate(price.counts):
+            for step, took in enumerate(self.ns[place : self.steps * width : width]):
+                lengths[step] += layers * took
+        return [start + passed for passed in accumulate(lengths)]
+
+    def land(self) -> int:
+        """Account for what ends now; return how many requests finished."""
+        now, batch, steps = self.end, self.batch, self.steps
+        assert batch is not None
+        self._log(steps, now)
+        self.end, self.steps = NEVER, 0
+        return self._complete(now, batch, steps)
+
+    def _log(self, steps: int, end: int) -> None:
+        width = 0 if self.price is None else len(self.price.ns)
+        ns = self.ns[: steps * width] if 0 < steps * width < len(self.ns) else self.ns
+        self.log.run(self.row, self.number, steps, end, ns)
+
+    def stop(self, now: int) -> None:
+        """Record what has ended at the horizon, and episodes that are open; a step in flight has not happened."""
+        batch = self.batch
+        if self.end != NEVER and batch is not None:
+            ends = self._ends()
+            steps = bisect_right(ends, now)
+            if steps:
+                self._log(steps, ends[steps - 1])
+                self.scheduler.repeat(batch, steps)
+                batch.previous = batch.step + steps - 1
+        self.scheduler.stop()

@@ -1,0 +1,82 @@
+"""What lanes brought besides what they recorded, and the result that all of them come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import StallError
+from clustersim.replay.input import ReplayResult
+from clustersim.replay.prepared import Prepared
+from clustersim.serving.decision import PREEMPTED
+from clustersim.timeline.timeline import timeline_of
+from clustersim.units import plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """What some replicas of a run brought.
+
+    Parameters
+    ----------
+    replica, arrived_ns : int64 array of shape (requests,)
+        Where requests of the run went and when they arrived; −1 for those that did not arrive at these replicas.
+    reasons : dict
+        Request → why it was rejected.
+    ended : int
+        Requests that finished or were rejected.
+    unfinished : tuple of str
+        What is left on these replicas, for people to read.
+    """
+
+    replica: Int64Array
+    arrived_ns: Int64Array
+    reasons: dict[int, str]
+    ended: int
+    unfinished: tuple[str, ...]
+
+
+def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, undivided: str = "") -> ReplayResult:
+    """Put together what all replicas brought; what they recorded is in the recorder, in order of replicas.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    parts : sequence of Part
+        In order of replicas.
+    processes : int
+        How many processes took part.
+    undivided : str
+        Why there were not more.
+
+    Raises
+    ------
+    StallError
+        When requests are unfinished although there is no horizon.
+    """
+    given = prepared.given
+    left = len(given.requests) - sum(part.ended for part in parts)
+    if left and given.horizon_ns is None:
+        head = f"nothing can happen any more, but {plural(left, 'request is', 'requests are')} unfinished"
+        raise StallError("\n  ".join([head, *(line for part in parts for line in part.unfinished)]))
+    replica = np.maximum.reduce([part.replica for part in parts])
+    arrived = np.maximum.reduce([part.arrived_ns for part in parts])
+    reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
+    plan = given.plan
+    timeline = timeline_of(prepared.recorder, sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
+    facts = timeline.facts
+    preempted = facts["request"][facts["kind"] == PREEMPTED]
+    return ReplayResult(
+        timeline=timeline,
+        replica=replica,
+        reasons=reasons,
+        arrived_ns=arrived,
+        preemptions=np.bincount(preempted, minlength=len(given.requests)).astype(np.int64),
+        contention=prepared.contention,
+        obstacle="",
+        processes=processes,
+        undivided=undivided,
+    )

@@ -1,0 +1,97 @@
+"""The folded replay of one undisturbed replica with pipeline stages: micro-batches by a max-plus recurrence.
+
+**Why it equals ``full``.** Nothing outside can stretch a pass or a send here (``replay.contention``), and stages
+take micro-batches in the order in which they were launched. So all that happens to a micro-batch follows when it is
+launched: with d(k, s) what the pass of micro-batch k lasts on stage s and c(k, s) its send,
+
+    start(k, s) = max(end(k − 1, s), arrival(k, s)),      end(k, s) = start(k, s) + d(k, s)
+    sent(k, s)  = max(sent(k − 1, s), end(k, s)) + c(k, s),  arrival(k, s + 1) = the latest sent(k, s) of its ranks
+
+and start(k, 0) is the instant of the decision. What remains are the instants at which something is decided: when
+the first stage is free and fewer micro-batches than stages are in flight, when a micro-batch leaves the last stage,
+and when a request arrives. Decisions are those of ``serving.grouped``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Sequence_
+
+from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.staged import StagedLane
+from clustersim.serving.batch import Batch
+from clustersim.serving.scheduler import Scheduler
+
+__all__ = ["PipeLane"]
+
+
+class PipeLane(StagedLane):
+    """One replica with stages, what is in flight, and when each stage and boundary is free.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    prices : sequence of StepPrices
+        One per stage.
+    log : LaneLog
+    """
+
+    def __init__(self, scheduler: Scheduler, prices: Sequence_[StepPrices], log: LaneLog) -> None:
+        super().__init__(scheduler, prices, log)
+        self.free_at = [0] * self.stages
+        self.sent_at = [[0] * log.ranks for _ in range(self.stages - 1)]
+        """Per boundary when each rank's last send ends."""
+        kinds = [prices[stage].programs.values() for stage in range(self.stages - 1)]
+        self.even_sends = [all(len(set(p.template.send_classes)) == 1 for p in programs) for programs in kinds]
+        """Per boundary whether all ranks always take equally long to send."""
+        self.flight: deque[tuple[int, Batch, tuple[int, ...], list[int], list[int], list[int]]] = deque()
+        """(end, batch, step row, passes, varying durations, sends), the last three as :meth:`LaneLog.step` has them"""
+
+    def _is_free(self, now: int) -> bool:
+        """Whether no pass is on the first stage."""
+        return self.free_at[0] <= now
+
+    def _next_end(self, now: int) -> int:
+        """Return when a micro-batch leaves the last stage, or before that the first stage is free for a launch."""
+        return self._earliest(now, self.free_at[0], self.flight[0][0] if self.flight else NEVER)
+
+    def _launch(self, now: int, batch: Batch) -> None:
+        """Work out all that will happen to a micro-batch."""
+        free_at, sent_at, last = self.free_at, self.sent_at, self.stages - 1
+        passes: list[int] = []
+        varying: list[int] = []
+        sent: list[int] = []
+        at = now
+        new, context, priced = self.prices.step(batch)
+        for stage, (total, number, ns, sends) in enumerate(priced):
+            varying.extend(ns)
+            at = max(at, free_at[stage])
+            passes.append(at)
+            passes.append(number)
+            at = free_at[stage] = at + total
+            if stage < last:
+                before = sent_at[stage]
+                if self.even_sends[stage]:
+                    at = max(at, before[0])
+                    sent += [at] * len(before)
+                    at += sends[0]
+                    ended = sent_at[stage] = [at] * len(before)
+                else:
+                    begun = [max(at, free) for free in before]
+                    ended = sent_at[stage] = [start + took for start, took in zip(begun, sends, strict=True)]
+                    sent += begun
+                    at = max(ended)
+                sent += ended
+        self.flight.append((at, batch, self._row(now, batch, new, context), passes, varying, sent))
+
+    def land(self) -> int:
+        """Account for what ends now; return how many requests finished."""
+        now, self.end = self.end, NEVER
+        self.asked = False
+        if not self.flight or self.flight[0][0] != now:
+            return 0  # the first stage is free
+        _, batch, row, passes, varying, sends = self.flight.popleft()
+        self.log.step(row, passes, now, varying, sends)
+        return self._complete(now, batch)

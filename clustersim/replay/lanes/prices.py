@@ -1,0 +1,115 @@
+"""What the steps of a lane cost, stage by stage: the sums over a batch that prices are functions of, and the prices.
+
+The prices themselves are :class:`~clustersim.graph.prices.steps.StepPrices`'. Not here: when a stage is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clustersim.graph.prices.steps import DecodePrice, StepPrice, StepPrices
+from clustersim.graph.program import CostClass
+from clustersim.plan.segments import causal_pairs
+from clustersim.serving.batch import Batch, Chunks
+from clustersim.serving.decode_group import DecodeGroup
+
+
+class LanePrices:
+    """The prices of one replica.
+
+    Parameters
+    ----------
+    stages : sequence of StepPrices
+        One per stage.
+
+    Attributes
+    ----------
+    windows : tuple of int
+        Sliding windows of the model.
+    one_attention : bool
+        Whether decodes attend at the same price on every stage.
+    """
+
+    def __init__(self, stages: Sequence[StepPrices]) -> None:
+        self.stages = stages
+        self.windows = stages[0].pricer.windows
+        attention = [_attention(one) for one in stages]
+        alike = all(len(classes) == 1 and classes == attention[0] for classes in attention)
+        self.one_attention = alike and not self.windows
+
+    def step(self, batch: Batch) -> tuple[int, int, list[StepPrice]]:
+        """Return the new prompt tokens of a step, its context and attended tokens, and its price by stage."""
+        group, chunks, decodes = batch.group, batch.chunks, batch.decodes
+        attended = 0 if group is None else group.computed + decodes
+        if not chunks:
+            assert group is not None
+            return 0, attended, self._decodes(group)
+        new, context, pairs, keys = prompt_sums(chunks)
+        sums = len(chunks), new, context, pairs, keys, decodes, attended
+        if self.windows:
+            windowed = {window: _within(window, chunks, group) for window in self.windows}
+            return new, context + attended, [prices.prompts(*sums, windowed) for prices in self.stages]
+        return new, context + attended, [prices.prompts(*sums) for prices in self.stages]
+
+    def _decodes(self, group: DecodeGroup) -> list[StepPrice]:
+        if not self.one_attention:
+            return [_price_decodes(prices, group) for prices in self.stages]
+        count = group.count
+        prices = [one.decode(count) for one in self.stages]
+        took = prices[0].ns[0](group.computed + count)
+        ns = (took,)
+        return [(price.base_ns + price.counts[0] * took, price.number, ns, price.sends) for price in prices]
+
+
+def prompt_sums(chunks: Chunks) -> tuple[int, int, int, int]:
+    """Return new tokens, those computed before, pairs that attend, and keys, each summed over prompt chunks."""
+    new = context = pairs = keys = 0
+    for sequence, count in chunks:
+        start = sequence.computed
+        new += count
+        context += start
+        pairs += count * start + count * (count + 1) // 2
+        keys += start + count
+    return new, context, pairs, keys
+
+
+def decode_classes(price: DecodePrice, group: DecodeGroup) -> list[tuple[Callable[[int], int], int, int, int]]:
+    """Return (ns of keys, instances, keys in the next step, keys more with every step) of each class that attends."""
+    found = []
+    sums = {one.window: one for one in group.windows}
+    for attention, instances, window in zip(price.ns, price.counts, price.windows, strict=True):
+        keys, growth = group.computed + group.count, group.count
+        if window is not None:
+            keys, growth = sums[window].keys(group.count, group.clock), sums[window].growth
+        found.append((attention, instances, keys, growth))
+    return found
+
+
+def _price_decodes(prices: StepPrices, group: DecodeGroup) -> StepPrice:
+    """Return the price of one step that only decodes, on one stage."""
+    price = prices.decode(group.count)
+    if group.windows:
+        ns = tuple([attention(keys) for attention, _, keys, _ in decode_classes(price, group)])
+    else:
+        keys = group.computed + group.count
+        ns = tuple([attention(keys) for attention in price.ns])
+    total = price.base_ns
+    for took, instances in zip(ns, price.counts, strict=True):
+        total += instances * took
+    return total, price.number, ns, price.sends
+
+
+def _within(window: int, chunks: Chunks, group: DecodeGroup | None) -> tuple[int, int, int]:
+    """Return the pairs and prefill keys of chunks, and the keys of decodes, within a sliding window."""
+    pairs = keys = 0
+    for sequence, count in chunks:
+        start = sequence.computed
+        pairs += causal_pairs((start, start + count), (0, start + count), window)
+        keys += min(start + count, count + window - 1)
+    sums = [] if group is None else [one for one in group.windows if one.window == window]
+    return pairs, keys, sum(one.keys(group.count, group.clock) for one in sums if group is not None)
+
+
+def _attention(prices: StepPrices) -> list[CostClass]:
+    """Return the classes of a stage by which decodes attend."""
+    return [cls for cls in prices.programs["decode"].classes if cls.node.op == "attention_decode"]

@@ -1,0 +1,158 @@
+"""Which communications can meet on a link: decided from the plan, the placement and the routes, before the run.
+
+An *owner* is a set of communications that never overlap among themselves: one rank's sends over a boundary (they
+queue), its copies to the host or from there, or the collectives of one stage (its streams are in order). A link with
+two owners can be shared, and what uses it has to go through the network as events. A stage also disturbs itself where
+two of its groups without a common rank use the same link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from clustersim.cluster.host import HostRouter
+from clustersim.collective.communications import CommTable
+from clustersim.graph.program import StageProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """Stages and boundaries, as (replica, stage), whose communications can meet others.
+
+    Parameters
+    ----------
+    crowded : frozenset
+        Stages whose collectives can meet those of another stage, or of themselves.
+    watched : dict
+        Of the other stages that can be disturbed: the links on which sends may appear.
+    boundaries : frozenset
+        Boundaries whose sends can meet anything.
+    shared : tuple of str
+        What may meet where, for people to read.
+    """
+
+    crowded: frozenset[tuple[int, int]]
+    watched: dict[tuple[int, int], tuple[int, ...]]
+    boundaries: frozenset[tuple[int, int]]
+    shared: tuple[str, ...]
+
+    @property
+    def stages(self) -> frozenset[tuple[int, int]]:
+        """Every stage that can be disturbed."""
+        return self.crowded | frozenset(self.watched)
+
+
+Owner = tuple[str, int, int, int]
+MOVES: Final[Owner] = ("moves", -1, -1, -1)
+"""Moves of K/V entries between replicas, all together: they always go through the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLinks:
+    """What of a stage says which links it may use.
+
+    Parameters
+    ----------
+    programs : tuple of StageProgram
+        One per kind of step.
+    devices, after : tuple of int
+        Of its ranks, and of those of the next stage; none behind the last one.
+    """
+
+    programs: tuple[StageProgram, ...]
+    devices: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def find_contention(
+    stages_at: Mapping[tuple[int, int], StageLinks],
+    comm: CommTable,
+    moves: Iterable[tuple[int, int]] = (),
+    hosts: HostRouter | None = None,
+) -> Contention:
+    """Find what can meet on a link.
+
+    Parameters
+    ----------
+    stages_at : mapping
+        (replica, stage) → what it may use.
+    comm : CommTable
+    moves : iterable of (int, int)
+        Pairs of devices between which K/V entries may move from replica to replica.
+    hosts : HostRouter or None
+        Where K/V is copied to host memory: the ways there.
+    """
+    owners: dict[int, list[Owner]] = {}
+    crowded: dict[tuple[int, int], None] = {}
+    shared: dict[str, None] = {}
+    for (replica, stage), found in stages_at.items():
+        groups = _group_links(found.programs, found.devices, comm)
+        links: set[int] = set().union(*groups.values()) if groups else set()
+        for link in sorted(links):
+            owners.setdefault(link, []).append(("stage", replica, stage, 0))
+        for (left, left_links), (right, right_links) in combinations(groups.items(), 2):
+            if not set(left) & set(right) and left_links & right_links:
+                crowded[replica, stage] = None
+                shared[f"groups {list(left)} and {list(right)} of stage {stage} of replica {replica} share a link"] = (
+                    None
+                )
+        for rank, device in enumerate(found.devices if hosts is not None else ()):
+            for out in (True, False):
+                for link in hosts.host_path(device, out=out):  # type: ignore[union-attr]  # there are none without
+                    owners.setdefault(link, []).append(("swap", replica, stage, rank))
+        if found.after:
+            for rank, pair in enumerate(zip(found.devices, found.after, strict=True)):
+                for link in sorted(comm.links("send", pair)):
+                    owners.setdefault(link, []).append(("boundary", replica, stage, rank))
+    for link in sorted(set().union(*(comm.links("send", pair) for pair in dict.fromkeys(moves)))):
+        owners.setdefault(link, []).append(MOVES)
+    watched: dict[tuple[int, int], list[int]] = {}
+    boundaries: dict[tuple[int, int], None] = {}
+    for link in sorted(owners):
+        here = owners[link]
+        if len(here) < 2:
+            continue
+        stages = [owner for owner in here if owner[0] == "stage"]
+        for kind, replica, stage, _ in here:
+            if kind == "boundary":
+                boundaries[replica, stage] = None
+            elif kind in ("moves", "swap"):
+                continue  # these are always flows in the network
+            elif len(stages) > 1:
+                crowded[replica, stage] = None
+            else:
+                watched.setdefault((replica, stage), []).append(link)
+        ends = comm.topology.link_ends[link]
+        shared[f"{_name(here[0])} and {_name(here[1])} can meet on {ends[0]} → {ends[1]}"] = None
+    return Contention(
+        crowded=frozenset(crowded),
+        watched={stage: tuple(links) for stage, links in watched.items() if stage not in crowded},
+        boundaries=frozenset(boundaries),
+        shared=tuple(shared),
+    )
+
+
+def _group_links(
+    programs: Sequence[StageProgram], devices: tuple[int, ...], comm: CommTable
+) -> dict[tuple[int, ...], frozenset[int]]:
+    """Return the links of every group of local ranks that any program joins."""
+    found: dict[tuple[int, ...], frozenset[int]] = {}
+    for program in programs:
+        for op, members in program.template.collectives:
+            links = comm.links(op, tuple(devices[m] for m in members))
+            found[members] = found.get(members, frozenset()) | links
+    return found
+
+
+def _name(owner: Owner) -> str:
+    kind, replica, stage, rank = owner
+    if kind == "moves":
+        return "K/V that is handed over"
+    if kind == "stage":
+        return f"collectives of stage {stage} of replica {replica}"
+    if kind == "swap":
+        return f"swaps of rank {rank} of stage {stage} of replica {replica}"
+    return f"the sends of rank {rank} from stage {stage} of replica {replica}"

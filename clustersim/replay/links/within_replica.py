@@ -1,0 +1,147 @@
+"""Which replicas' sends may meet nothing but their own stages' collectives, alike on all ranks: found before the run.
+
+A link may then have two users at a time: the collective of one stage and the send of one rank. Ranks of a stage do
+the same at the same time, and where their links are loaded alike they get the same share, bit for bit: the shares of
+a link depend on its own users, and sums of two do not depend on their order. So one rank's send stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Final
+
+from clustersim.collective.communications import CommTable
+from clustersim.graph.prices.parts import COUNTS
+from clustersim.graph.program import StageProgram
+from clustersim.replay.events.stage_pass import contraction_is_exact
+from clustersim.replay.prepared import Prepared
+
+PAYLOAD_COUNTS: Final = 4
+"""Payloads depend on the first so many of the counts that a step is told by: tokens, sequences, and which of both."""
+
+Loads = dict[int, tuple[float, ...]]
+"""Link → bytes per payload byte of each plan that may use it, 0 where one does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLinks:
+    """Per replica and boundary: the stages whose collectives its sends may meet.
+
+    Parameters
+    ----------
+    meets : tuple of tuple of tuple of int
+    obstacle : str
+        Why sends and collectives that meet have to be events; empty when they need not.
+    """
+
+    meets: tuple[tuple[tuple[int, ...], ...], ...]
+    obstacle: str
+
+
+def find_shared_links(prepared: Prepared) -> SharedLinks:
+    """Analyse plan, placement and routes."""
+    contention = prepared.contention
+    programs = list(chain.from_iterable(kinds.values() for kinds in prepared.programs.values()))
+    if contention.crowded:
+        return _refused("collectives can meet on a link")
+    if not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
+        return _refused("communications can meet on a link, and not all ranks of a stage do the same")
+    if not all(map(_told_by_counts, programs)):
+        return _refused("communications can meet on a link, and what they carry depends on contexts")
+    try:
+        meets = tuple(_Replica(prepared, replica).meets() for replica in range(prepared.given.plan.dp))
+    except _Unlike as reason:
+        return _refused(str(reason))
+    return SharedLinks(meets=meets, obstacle="") if _apart(prepared) else _refused("replicas can meet on a link")
+
+
+def _refused(why: str) -> SharedLinks:
+    return SharedLinks(meets=(), obstacle=why)
+
+
+class _Unlike(Exception):  # noqa: N818
+    """Ranks differ in what they meet."""
+
+
+def _whole_groups(program: StageProgram) -> bool:
+    template = program.template
+    everybody = tuple(range(template.ranks))
+    same = all(members == everybody for _, members in template.collectives)
+    return same and len(set(template.send_classes)) <= 1 and len(template.send_classes) in (0, template.ranks)
+
+
+def _told_by_counts(program: StageProgram) -> bool:
+    amounts = (cls.node.amount for cls in program.classes if cls.comm is not None)
+    return all(COUNTS.get(name, PAYLOAD_COUNTS) < PAYLOAD_COUNTS for name, _ in chain.from_iterable(amounts))
+
+
+def _apart(prepared: Prepared) -> bool:
+    """Whether no link is used by two replicas."""
+    owner: dict[int, int] = {}
+    for replica in range(prepared.given.plan.dp):
+        for link in _Replica(prepared, replica).links():
+            if owner.setdefault(link, replica) != replica:
+                return False
+    return True
+
+
+def _loads(comm: CommTable, groups: Iterable[tuple[str, tuple[int, ...]]]) -> Loads:
+    plans = [plan for op, devices in groups for plan in comm.plans(op, devices)]
+    found: dict[int, list[float]] = {}
+    for number, plan in enumerate(plans):
+        for link, load in zip(plan.links.tolist(), plan.load_per_byte.tolist(), strict=True):
+            found.setdefault(link, [0.0] * len(plans))[number] = load
+    return {link: tuple(loads) for link, loads in found.items()}
+
+
+class _Replica:
+    """What the stages and boundaries of one replica load."""
+
+    def __init__(self, prepared: Prepared, replica: int) -> None:
+        given, mesh = prepared.given, prepared.mesh
+        self.capacity = given.topology.link_capacity
+        devices = [mesh.stage_devices(replica, stage) for stage in range(given.plan.pp)]
+        self.stages: list[Loads] = []
+        for stage, mine in enumerate(devices):
+            kinds = prepared.programs[replica, stage].values()
+            ops = dict.fromkeys(chain.from_iterable(program.template.collectives for program in kinds))
+            self.stages.append(_loads(given.comm, [(op, tuple(mine[m] for m in members)) for op, members in ops]))
+        self.sends = [
+            [_loads(given.comm, [("send", pair)]) for pair in zip(left, right, strict=True)]
+            for left, right in pairwise(devices)
+        ]
+
+    def links(self) -> Iterable[int]:
+        return chain(*self.stages, *chain.from_iterable(self.sends))
+
+    def meets(self) -> tuple[tuple[int, ...], ...]:
+        """Return the stages that sends of each boundary may meet.
+
+        Raises
+        ------
+        _Unlike
+            When two sends share a link, or ranks load theirs differently.
+        """
+        sent: set[int] = set()
+        found = []
+        for ranks in self.sends:
+            for loads in ranks:
+                if not sent.isdisjoint(loads):
+                    raise _Unlike("sends can meet on a link")
+                sent.update(loads)
+            alike = [sorted(map(self._described, loads, loads.values())) for loads in ranks]
+            if any(one != alike[0] for one in alike):
+                raise _Unlike("communications can meet on a link, and ranks of a stage load theirs differently")
+            found.append(
+                tuple(
+                    s for s, loads in enumerate(self.stages) if any(not loads.keys().isdisjoint(one) for one in ranks)
+                )
+            )
+        return tuple(found)
+
+    def _described(self, link: int, loads: tuple[float, ...]) -> tuple[float | int | tuple[float, ...], ...]:
+        """Return all that bears on how a send's link is shared."""
+        stage, theirs = next(((s, found[link]) for s, found in enumerate(self.stages) if link in found), (-1, ()))
+        return loads, float(self.capacity[link]), stage, theirs

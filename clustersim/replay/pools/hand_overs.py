@@ -1,0 +1,268 @@
+"""Requests that change replicas: from the prefill pool, where their first token was sampled, to the decode pool.
+
+``transfer: whole``::
+
+    prefill replica   ──prompt──┤first token          blocks kept              ├ handed over: blocks back
+    router                      └─► decode replica                             │
+    decode replica                  arriving ───► blocks set aside ─transfers──┤ received ─► decodes
+
+``transfer: layerwise``, as Splitwise (Patel et al., ISCA 2024, section 4.3) does::
+
+    prefill replica   ─chunk──last chunk──────────┤first token    ├ handed over: blocks back
+    router                    └─► decode replica                  │
+    decode replica                arriving ─► blocks set aside    │
+                                              ─chunk─layer─layer──┤ received ─► decodes
+
+A decode replica is chosen, and sets blocks aside, when the step with the last chunk of a prompt starts. Not before:
+that step has all blocks that it needs, so whatever decode blocks are set aside for will arrive, and no two prompts can
+wait for blocks that the other one holds in the other pool. What earlier chunks computed leaves at once, each layer of
+the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
+
+What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``). What
+ends early, or fails, is in ``replay.passages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simpy import Environment
+
+from clustersim.plan.reshard import Shard
+from clustersim.replay.events.replica import Replica
+from clustersim.replay.events.wiring import OnLayer
+from clustersim.replay.instant import now_ns
+from clustersim.replay.links.network import Network
+from clustersim.replay.pools.kv_moves import KvMoves, Move
+from clustersim.replay.pools.kv_transfers import NOBODY, OnDone, Passage, Passages
+from clustersim.replay.prepared import Prepared
+from clustersim.serving.decision import Decision
+from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
+from clustersim.serving.router import make_router
+from clustersim.serving.sequence import Sequence
+from clustersim.timeline.tables import ALL_LAYERS
+
+
+class HandOvers(Passages):
+    """Everything between the two pools of a run.
+
+    Parameters
+    ----------
+    env, network : Environment, Network
+    prepared : Prepared
+        Of a run with two pools.
+    replicas : list of Replica
+        Of both.
+    on_done : callable
+        Called with (replica, sequences that their clients gave up, and that are gone).
+    lose : callable
+        Called with (replica, sequence, reason) for one that nobody will ever decode.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network,
+        prepared: Prepared,
+        replicas: list[Replica],
+        *,
+        on_done: OnDone,
+        lose: Callable[[int, Sequence, str], None],
+    ) -> None:
+        given = prepared.given
+        assert given.hand_over is not None
+        moves = KvMoves(env, network, given.comm, prepared.recorder, self._moved, network.weak)
+        super().__init__(env, prepared, replicas, moves, on_done, lose)
+        self.shards = given.hand_over.shards
+        self.layerwise = given.hand_over.layerwise
+        self.decoders = [replicas[index] for index in self.decode.replicas]
+        self.router = make_router(given.hand_over.pool.serving, given.seed, stream="router of the decode pool")
+        self.passed: dict[tuple[int, int], None] = {}
+        self.landed: dict[int, None] = {}
+        self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
+        for replica in self.decoders:
+            _decoder(replica).on_reserve = self._sender(replica.index)
+        if self.layerwise:
+            for index in prepared.pools[0].replicas:
+                replicas[index].on_launch = self._launched
+
+    def _sender(self, index: int) -> Callable[[Sequence], None]:
+        return lambda sequence: self._send(sequence, index)
+
+    def attach(self, replica: Replica) -> None:
+        """Learn of the blocks that a new scheduler of a decode replica sets aside."""
+        if isinstance(replica.scheduler, DecodeScheduler):
+            replica.scheduler.on_reserve = self._sender(replica.index)
+
+    def refusal(self, now: int, sequence: Sequence) -> str | None:
+        """Return why a request could never decode, or None."""
+        if sequence.output_tokens > 1 and self._hopeless(now):
+            return "every decode replica has failed, and none comes back"
+        reason = self.decoders[0].scheduler.refusal(sequence)
+        return None if reason is None else f"to decode, it {reason}"
+
+    def at_prefill(self, sequence: Sequence) -> Sequence:
+        """Return what of a request its prefill replica is to do: its prompt and its first token."""
+        if sequence.output_tokens > 1:
+            sequence.output_tokens, sequence.hands_over = 1, True
+        return sequence
+
+    def _launched(self, replica: int, decision: Decision) -> OnLayer | None:
+        """Let prompts leave, layer by layer, that a step is about to compute to their end."""
+        last = [s for s, count in decision.prefills if s.hands_over and count == s.to_compute]
+        if not last:
+            return None
+        for sequence in last:
+            self._open(replica, sequence, sequence.computed)
+        passages = [self.passages[sequence.request] for sequence in last]
+
+        def passed(layer: int) -> None:
+            mine = [p.left.request for p in passages if self.passages.get(p.left.request) is p]
+            self.passed |= dict.fromkeys((request, layer) for request in mine)
+            self._arm()
+
+        return passed
+
+    def _open(self, replica: int, left: Sequence, start: int) -> None:
+        """Let a sequence begin to leave, as it will be when its prompt is computed and its first token is sampled."""
+        sequence = Sequence(
+            request=left.request,
+            prompt_tokens=left.prompt_tokens,
+            output_tokens=int(self.outputs[left.request]),
+            computed=left.prompt_tokens + left.output_tokens - 1,
+            generated=left.output_tokens,
+            admitted=True,
+            preemptions=left.preemptions,
+            arrived_ns=left.arrived_ns,
+            priority=left.priority,
+        )
+        self.passages[left.request] = Passage(left=left, sequence=sequence, source=replica, start=start)
+        self.stranded.pop(left.request, None)
+        self.leaving[left.request] = None
+        self._arm()
+
+    def leave(self, replica: int, left: Sequence) -> None:
+        """Take a sequence whose prompt is computed and whose first token is sampled."""
+        if left.request not in self.passages:  # all of it leaves now, also where a decode step computed its last token
+            self._open(replica, left, left.computed)
+        passage = self.passages[left.request]
+        passage.sampled = True
+        self._check(passage)
+        if passage.target == NOBODY:
+            self._arm()
+
+    def _settle(self, _: None) -> None:
+        """Let arrive what has arrived, route what leaves, and start transfers, each in the order of requests."""
+        self.armed = False
+        now = now_ns(self.env)
+        landed, self.landed = sorted(self.landed), {}
+        for request in landed:
+            self._land(now, self.passages.pop(request))
+        leaving, self.leaving = sorted(self.leaving), {}
+        living = [replica for replica in self.decoders if replica.alive] if self.prepared.outages else self.decoders
+        for request in leaving:
+            if not living:
+                self.stranded[request] = None
+            elif request in self.passages:
+                passage = self.passages[request]
+                passage.target = self.router.route(now, passage.sequence, living)
+                self.replicas[passage.target].take_over(passage.sequence)
+        if self.stranded:
+            self._lose_stranded(now)
+        passed, self.passed = sorted(self.passed), {}
+        for request, layer in passed:
+            passage = self.passages[request]
+            passage.passed.append(layer)
+            if passage.reserved:
+                self._ask_layer(passage, layer)
+        self.moves.start()
+
+    def _send(self, sequence: Sequence, target: int) -> None:
+        """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
+        passage = self.passages[sequence.request]
+        passage.target, passage.reserved = target, True
+        whole = passage.start > 0
+        by_layer = passage.start < passage.sequence.computed
+        layers = sum(len(shard.layers) for shard in self.shards) if by_layer else 0
+        passage.missing = whole * len(self.shards) + layers
+        if whole:
+            for shard in self.shards:
+                self._ask(passage, shard, ALL_LAYERS, 0, passage.start, shard.token_bytes)
+        for layer in passage.passed:
+            self._ask_layer(passage, layer)
+        self._arm()
+
+    def _ask_layer(self, passage: Passage, layer: int) -> None:
+        """Ask for the transfers of what the last chunk adds to a layer."""
+        tokens = passage.sequence.computed - passage.start
+        for shard in self.shards:
+            if layer in shard.layers:
+                each = shard.layer_bytes[shard.layers.index(layer)]
+                self._ask(passage, shard, layer, passage.start, tokens, each)
+
+    def _ask(self, passage: Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
+        head, heads = shard.head_range(layer)
+        self.moves.ask(
+            Move(
+                request=passage.sequence.request,
+                layer=layer,
+                head=head,
+                heads=heads,
+                first=first,
+                tokens=tokens,
+                source=self._end(passage.source, *shard.source, passage.left.owner),
+                target=self._end(passage.target, *shard.target, passage.sequence.owner),
+                payload_bytes=token_bytes * tokens,
+            )
+        )
+
+    def _end(self, replica: int, stage: int, t: int, owner: int) -> tuple[int, int, int]:
+        """Return replica, global rank and device of a TP rank of the SP coordinate that keeps a sequence."""
+        key = replica, stage, t, owner
+        if key not in self.ends:
+            rank, device = self.prepared.pool_of(replica).ranks_of(replica, stage, t)[owner]
+            self.ends[key] = replica, rank, device
+        return self.ends[key]
+
+    def _moved(self, move: Move) -> None:
+        passage = self.passages[move.request]
+        passage.missing -= 1
+        self._check(passage)
+        self._arm()
+
+    def _check(self, passage: Passage) -> None:
+        """Let a sequence arrive of which nothing is missing."""
+        if passage.reserved and passage.sampled and passage.missing == 0:
+            self.landed[passage.sequence.request] = None
+            self._arm()
+
+    def _land(self, now: int, passage: Passage) -> None:
+        source = self.replicas[passage.source]
+        scheduler = source.scheduler
+        assert isinstance(scheduler, PrefillScheduler)
+        scheduler.handed_over(now, passage.left)
+        source.flush()
+        source.wake(source.index)
+        target, sequence = self.replicas[passage.target], passage.sequence
+        target.receive(sequence)
+        if sequence.leaving:
+            target.cancel(sequence)
+            self.on_done(target.index, (sequence,))
+        else:
+            self.there[sequence.request] = passage
+
+    def story(self) -> list[str]:
+        """Return who waits for what, a sentence each."""
+        found = self.moves.story()
+        for replica in self.decoders:
+            arriving = _decoder(replica).arriving
+            if arriving:
+                found.append(
+                    f"replica {replica.index} has no K/V blocks for {len(arriving)} prompts computed elsewhere"
+                )
+        return found
+
+
+def _decoder(replica: Replica) -> DecodeScheduler:
+    assert isinstance(replica.scheduler, DecodeScheduler)
+    return replica.scheduler

@@ -1,0 +1,153 @@
+"""K/V entries on their way from rank to rank: transfers through the network, one at a time on each stream.
+
+A rank has a stream on which entries leave it and one on which they reach it. Transfers from a rank go in the order in
+which they were asked for; the first of each rank starts when the stream of the other end is free as well, the one that
+was asked for first before the others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simpy import Environment
+
+from clustersim.clock import to_ns
+from clustersim.collective.communications import CommTable
+from clustersim.replay.instant import now_ns
+from clustersim.replay.links.network import Network
+from clustersim.replay.slowdown import WeakLinks
+from clustersim.timeline.record import Recorder
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Move:
+    """One transfer.
+
+    Parameters
+    ----------
+    request, layer, head, heads, first, tokens : int
+        As in ``timeline.tables.MOVE_COLUMNS``.
+    source, target : (int, int, int)
+        Replica, global rank and device.
+    payload_bytes : float
+    serial, start_ns : int
+        Its place in the order of asking, and when it started.
+    dead : bool
+        Whether what it leaves or reaches has failed.
+    """
+
+    request: int
+    layer: int
+    head: int
+    heads: int
+    first: int
+    tokens: int
+    source: tuple[int, int, int]
+    target: tuple[int, int, int]
+    payload_bytes: float
+    serial: int = 0
+    start_ns: int = 0
+    dead: bool = False
+
+
+class KvMoves:
+    """The streams of all ranks.
+
+    Parameters
+    ----------
+    env, network, comm, recorder
+    on_moved : callable
+        Called with each transfer that has ended.
+    weak : WeakLinks, optional
+        Links that carry less at times: a transfer that starts then takes as much longer.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network,
+        comm: CommTable,
+        recorder: Recorder,
+        on_moved: Callable[[Move], None],
+        weak: WeakLinks | None = None,
+    ) -> None:
+        self.env = env
+        self.network = network
+        self.comm = comm
+        self.recorder = recorder
+        self.on_moved = on_moved
+        self.weak = weak
+        self.asked = 0
+        self.queues: dict[int, deque[Move]] = {}
+        """By the rank that they leave; the first may be under way."""
+        self.sending: set[int] = set()
+        self.reached: set[int] = set()
+
+    def ask(self, move: Move) -> None:
+        """Queue a transfer; :meth:`start` starts it."""
+        self.asked += 1
+        move.serial = self.asked
+        self.queues.setdefault(move.source[1], deque()).append(move)
+
+    def start(self) -> None:
+        """Start what can start now."""
+        heads = [queue[0] for rank, queue in self.queues.items() if queue and rank not in self.sending]
+        for move in sorted(heads, key=lambda move: move.serial):
+            if move.target[1] not in self.reached:
+                self._begin(move)
+
+    def _begin(self, move: Move) -> None:
+        (_, rank, device), (_, to_rank, to_device) = move.source, move.target
+        self.sending.add(rank)
+        self.reached.add(to_rank)
+        move.start_ns = now_ns(self.env)
+        pair = device, to_device
+        duration = to_ns(self.comm.seconds(self.comm.number("send", pair), move.payload_bytes))
+        plan = self.comm.chosen("send", pair, move.payload_bytes)
+        if self.weak is not None:
+            plan, duration = self.weak.strain(move.start_ns).communication(plan, move.payload_bytes, duration)
+        self.network.begin(
+            (move.source[0], -1, move.request, move.layer, rank, to_rank),
+            plan,
+            move.payload_bytes,
+            duration,
+            self._ended,
+            move,
+            foreign=True,
+            owner=move,
+        )
+
+    def drop(self, request: int) -> None:
+        """Forget the transfers of a request: what they leave or reach has failed. :meth:`start` starts others."""
+        for rank, queue in self.queues.items():
+            mine = [move for move in queue if move.request == request]
+            if mine and mine[0] is queue[0] and rank in self.sending:
+                mine[0].dead = True
+                self.network.drop(mine[0])
+                self.sending.remove(rank)
+                self.reached.remove(mine[0].target[1])
+            for move in mine:
+                queue.remove(move)
+
+    def _ended(self, move: Move) -> None:
+        if move.dead:
+            return
+        (replica, rank, _), (to_replica, to_rank, _) = move.source, move.target
+        self.queues[rank].popleft()
+        self.sending.remove(rank)
+        self.reached.remove(to_rank)
+        self.recorder.move(
+            move.request, replica, rank, to_replica, to_rank, move.layer, move.head, move.heads,
+            move.first, move.tokens, round(move.payload_bytes), move.start_ns, now_ns(self.env),
+        )  # fmt: skip
+        self.on_moved(move)
+
+    def story(self) -> list[str]:
+        """Return what waits, a sentence each."""
+        return [
+            f"rank {rank} has {len(queue)} transfers of K/V queued, the first of request {queue[0].request}"
+            for rank, queue in sorted(self.queues.items())
+            if queue
+        ]

@@ -1,0 +1,1 @@
+"""A run in several processes: replicas that nothing connects, each process with its part."""

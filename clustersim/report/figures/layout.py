@@ -1,0 +1,159 @@
+"""What a dashboard shows: the figures, their order and options, checked before anything is drawn.
+
+The layout is the parsed mapping of a file such as ``dashboards/overview.yaml``; this module reads no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.report.metrics.latencies import LATENCIES
+
+Check = Callable[[Any], tuple[Any, str | None]]
+"""From what was written to (the value, None), or to (None, what is wrong with it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One figure of a dashboard; ``options`` holds every option that the figure knows, resolved."""
+
+    figure: str
+    title: str
+    caption: str
+    width: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A dashboard: a title and its panels in order."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+    def first(self, figure: str) -> Panel | None:
+        """Return the first panel of that figure, or None."""
+        return next((panel for panel in self.panels if panel.figure == figure), None)
+
+
+def read_layout(layout: Mapping[str, Any]) -> Layout:
+    """Check a dashboard's mapping and fill in defaults.
+
+    Parameters
+    ----------
+    layout : mapping
+        ``{"title": str, "figures": [{"figure": name, option: value, …}, …]}``; :data:`FIGURES` lists what
+        there is.
+
+    Raises
+    ------
+    InputError
+        With every unknown figure or option (and its nearest valid choice) and every value that does not fit.
+    """
+    known = ("title", "figures")
+    problems = [_unknown("", "key", str(key), known) for key in layout if key not in known]
+    figures = layout.get("figures")
+    if not isinstance(figures, list) or not figures:
+        message = f"expected a list of figures, such as [{{figure: headline}}], but found {figures!r}"
+        raise InputError([*problems, Problem(path="figures", message=message)])
+    title, wrong = _text(layout.get("title", "Overview"))
+    if wrong:
+        problems.append(Problem(path="title", message=wrong))
+    panels = [_read_panel(item, f"figures[{index}]", problems) for index, item in enumerate(figures)]
+    if problems:
+        raise InputError(problems)
+    return Layout(title=title, panels=tuple(panel for panel in panels if panel is not None))
+
+
+def _read_panel(item: Any, path: str, problems: list[Problem]) -> Panel | None:
+    if not isinstance(item, Mapping) or "figure" not in item:
+        problems.append(Problem(path=path, message=f"expected {{figure: NAME, …}}, but found {item!r}"))
+        return None
+    name = str(item["figure"])
+    if name not in FIGURES:
+        problems.append(_unknown(path, "figure", name, tuple(FIGURES)))
+        return None
+    known = {**_COMMON, **FIGURES[name]}
+    values = {option: default for option, (default, _) in known.items()}
+    for option, written in item.items():
+        if option == "figure":
+            continue
+        if option not in known:
+            problems.append(_unknown(path, "option", str(option), tuple(known), f" of {name}"))
+            continue
+        values[option], wrong = known[option][1](written)
+        if wrong:
+            problems.append(Problem(path=f"{path}.{option}", message=wrong))
+    common = {option: values.pop(option) for option in _COMMON}
+    return Panel(figure=name, **common, options=values)
+
+
+def _unknown(path: str, what: str, found: str, known: tuple[str, ...], where: str = "") -> Problem:
+    return Problem(path=path, message=f"unknown {what} {found!r}{where}{did_you_mean(found, known)}")
+
+
+def _text(value: Any) -> tuple[Any, str | None]:
+    return (value, None) if isinstance(value, str) else (None, f"expected a text, but found {value!r}")
+
+
+def _up_to(most: int) -> Check:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+            return value, None
+        return None, f"expected a whole number from 1 to {most:,}, but found {value!r}"
+
+    return check
+
+
+_PIXELS: Final = _up_to(10_000)
+_POINTS: Final = _up_to(100_000)  # a page of more is no longer drawn in seconds
+
+
+def _one_of(*choices: str) -> Check:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if value in choices:
+            return value, None
+        return None, f"expected one of {', '.join(choices)}, but found {value!r}"
+
+    return check
+
+
+def _some_of(*choices: str) -> Check:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, list) and value and all(word in choices for word in value):
+            return tuple(value), None
+        return None, f"expected a list of some of {', '.join(choices)}, but found {value!r}"
+
+    return check
+
+
+_COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
+    "title": ("", _text),
+    "caption": ("", _text),
+    "width": ("full", _one_of("full", "half")),
+}
+"""Options of every figure: option → (default, check); an empty title or caption stands for the own one."""
+
+FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
+    "headline": {},
+    "device_lanes": {
+        "height": (720, _PIXELS),  # pixels
+        "steps": (4, _up_to(10_000)),  # steps around the busy instant
+        "max_ranks": (64, _up_to(4096)),  # of more ranks than this only these are shown
+        "max_bars": (4000, _POINTS),  # more spans than this in view are binned
+        "max_spans": (250_000, _up_to(5_000_000)),  # more than this are not written into the file
+    },
+    "utilisation": {"height": (300, _PIXELS)},
+    "batch": {"height": (460, _PIXELS), "bins": (1000, _POINTS)},
+    "kv_cache": {"height": (300, _PIXELS), "bins": (1000, _POINTS)},
+    "latencies": {
+        "height": (560, _PIXELS),
+        "metrics": (tuple(LATENCIES), _some_of(*LATENCIES)),
+        "scale": ("auto", _one_of("auto", "linear", "log")),
+    },
+    "requests": {"height": (600, _PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
+}
+"""Figure → option → (default, check)."""

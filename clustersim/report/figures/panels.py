@@ -1,0 +1,185 @@
+"""From a run and a panel's options to what the page shows: one function per figure that a layout may name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from clustersim.clock import NS_PER_MS, NS_PER_S
+from clustersim.report.figures.arrivals import requests_figure
+from clustersim.report.figures.device_spans import lane_table, pack, views
+from clustersim.report.figures.devices import first_view, lanes_caption, lanes_figure
+from clustersim.report.figures.distributions import latencies_figure
+from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
+from clustersim.report.figures.layout import Panel
+from clustersim.report.figures.series import batch_figure, kv_figure
+from clustersim.report.figures.style import CONFIG
+from clustersim.report.figures.use import use_figure
+from clustersim.report.metrics.latencies import Columns, Weighted
+from clustersim.report.traces.spans import SpansLike
+from clustersim.report.words.headline import headline_html
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a panel may draw from."""
+
+    summary: Mapping[str, Any]
+    requests: Columns
+    steps: Columns
+    kv_rows: Columns
+    spans: SpansLike | None
+    latencies: Mapping[str, Weighted]
+    limits_ns: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A panel ready for the page.
+
+    ``then`` is JavaScript that follows ``Plotly.newPlot(…)``; a ``bare`` panel has no frame, title or
+    caption.
+    """
+
+    title: str = ""
+    caption: str = ""
+    html: str = ""
+    figure: go.Figure | None = None
+    then: str = ""
+    bare: bool = False
+
+
+def _headline(run: Run, panel: Panel, identity: str) -> Drawn:
+    return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.kv_rows, run.latencies), bare=True)
+
+
+def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "What every device did"
+    if run.spans is None or not len(run.spans.start_ns):
+        return Drawn(title=title, html=_empty("No operator ran in the window that this figure shows."))
+    options = panel.options
+    table = lane_table(run.spans, run.summary["devices"], options["max_spans"])
+    first = first_view(run.spans, table, options["max_bars"])
+    buttons = "".join(
+        f'<button type="button" data-lanes="{identity}" data-from="{view.start_ns / NS_PER_MS!r}" '
+        f'data-to="{view.end_ns / NS_PER_MS!r}">{escape(view.label)}</button>'
+        for view in views(run.spans, table)
+    )
+    packed = {**pack(run.spans, table), "max_bars": options["max_bars"], "config": CONFIG}
+    text = json.dumps(packed, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return Drawn(
+        title=title,
+        caption=lanes_caption(table, len(run.summary["devices"])),
+        html=f'<div class="zoom">{buttons}<span class="view" id="{identity}-note"></span></div>',
+        figure=lanes_figure(table, first, options["height"]),
+        then=f'.then(() => clustersimLanes("{identity}", {text}))',
+    )
+
+
+def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "Batch and queue"
+    if not len(run.steps["start_ns"]):
+        return Drawn(title=title, html=_empty("No step ran."))
+    pools = run.summary.get("pools") or ()
+    whose = "all replicas of a pool" if pools else "all replicas"
+    options = panel.options
+    return Drawn(
+        title=title,
+        caption=f"Requests that run (in the batch) and wait (for room in it), over {whose}, and the "
+        "tokens that a step carries. Lines are means; bands reach from the smallest to the largest value or, where "
+        "many steps share a pixel, from the 5th to the 95th percentile.",
+        figure=_marked(run, batch_figure(run.steps, pools, options["bins"], options["height"])),
+    )
+
+
+def _kv_cache(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "K/V cache in use"
+    if not len(run.steps["start_ns"]):
+        return Drawn(title=title, html=_empty("No step ran."))
+    pools = run.summary.get("pools") or ()
+    whose = "all replicas of a pool" if pools else "all replicas"
+    figure = kv_figure(run.kv_rows, pools, panel.options["bins"], panel.options["height"])
+    return Drawn(
+        title=title,
+        caption=f"Share of the K/V cache blocks of {whose} that requests hold. Near 100 % requests wait for blocks, "
+        "or are preempted.",
+        figure=_marked(run, figure),
+    )
+
+
+def _latencies(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "Latency distributions"
+    found = {name: run.latencies[name] for name in panel.options["metrics"] if name in run.latencies}
+    if not found:
+        return Drawn(title=title, html=_empty("No finished request has one of these latencies."))
+    return Drawn(
+        title=title,
+        caption="Blue: how the values are spread (left axis). Black: the share of values at or below (right "
+        "axis). Dotted: percentiles. Dashed red: the target, which is met when p99 lies to its left.",
+        figure=latencies_figure(found, run.limits_ns, panel.options["scale"], panel.options["height"]),
+    )
+
+
+def _requests(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "Requests over time"
+    if not len(run.requests["arrived_ns"]):
+        return Drawn(title=title, html=_empty("No request arrived."))
+    return Drawn(
+        title=title,
+        caption="How long a request waited for its first token, and its mean time per further token, by when it "
+        "arrived; a rising cloud means that the queue grows. Below: requests per second that arrive, that finish, and "
+        "that finish within every target (goodput).",
+        figure=_marked(
+            run,
+            requests_figure(
+                run.requests,
+                run.limits_ns,
+                panel.options["bins"],
+                panel.options["max_points"],
+                panel.options["height"],
+            ),
+        ),
+    )
+
+
+def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "What devices and links were used for"
+    used = run.summary.get("utilisation")
+    if not used:
+        return Drawn(title=title, html=_empty("No step ran, or what ranks did was not added up for this plan."))
+    return Drawn(
+        title=title,
+        caption="Left: shares of the time from the first arrival to the last step. Right: how much of the capacity of "
+        "the busiest links was used, of what faults left of it.",
+        figure=use_figure(used, run.summary.get("links"), panel.options["height"]),
+    )
+
+
+def _marked(run: Run, figure: go.Figure) -> go.Figure:
+    """Shade a figure over time where something was failing."""
+    marks = fault_marks(run.summary)
+    ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
+    end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
+    add_fault_marks(figure, marks, end_ns / NS_PER_S)
+    return figure
+
+
+def _empty(reason: str) -> str:
+    return f'<p class="empty">{escape(reason)}</p>'
+
+
+PANELS: Final[Mapping[str, Callable[[Run, Panel, str], Drawn]]] = {
+    "headline": _headline,
+    "device_lanes": _device_lanes,
+    "utilisation": _utilisation,
+    "batch": _batch,
+    "kv_cache": _kv_cache,
+    "latencies": _latencies,
+    "requests": _requests,
+}
+"""Figure → the function that draws it; the keys are those of :data:`clustersim.report.figures.layout.FIGURES`."""

@@ -1,0 +1,90 @@
+"""The figure of what devices and links were used for: shares of the time by stage, and the busiest links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from clustersim.report.figures.style import BLUE, GREEN, GRID, ORANGE, YELLOW, template
+
+_PARTS: Final = (
+    ("compute", "computing", BLUE),
+    ("exposed_communication", "communicating, nothing else", GREEN),
+    ("host", "engine (scheduling, sampling)", YELLOW),
+)
+"""Share of a stage's row → what it is called, its colour. They exclude each other; what is left is idle."""
+_LINKS_FROM: Final = 0.66
+"""Where the chart of links begins, as a share of the width."""
+
+
+def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, height: int) -> go.Figure:
+    """Draw what the devices of each stage did with the time, and how much of the busiest links was used.
+
+    Parameters
+    ----------
+    utilisation, links : mapping
+        Of ``summary.json``; without ``links`` the devices have all of the width.
+    height : int
+        Pixels.
+    """
+    rows = utilisation["stages"]
+    names = [stage_name(row, len(rows) > 1) for row in rows]
+    figure = go.Figure(
+        layout={
+            "template": template(),
+            "height": height,
+            "barmode": "stack",
+            "hovermode": "closest",
+            "xaxis": {"range": [0, 1], "tickformat": ".0%", "title": {"text": "share of the time, mean of devices"}},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+        }
+    )
+    for part, word, colour in _PARTS:
+        _add_bars(figure, names, [row[part] for row in rows], word, colour)
+    idle = [max(0.0, 1 - math.fsum(row[part] for part, _, _ in _PARTS)) for row in rows]
+    _add_bars(figure, names, idle, "idle", GRID)
+    busiest = (links or {}).get("busiest")
+    if busiest:
+        _add_links(figure, busiest)
+        figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.16]})
+    return figure
+
+
+def stage_name(row: Mapping[str, Any], several: bool) -> str:
+    """Return the words for a stage, by pool where there are pools."""
+    return " ".join([str(row.get("pool", "")), f"stage {row['stage']}" if several else "all devices"]).strip()
+
+
+def _add_bars(figure: go.Figure, names: list[str], shares: list[float], word: str, colour: str) -> None:
+    figure.add_trace(
+        go.Bar(
+            orientation="h", y=names, x=shares, name=word, marker={"color": colour},
+            hovertemplate=f"%{{y}}: {escape(word)} %{{x:.2%}} of the time<extra></extra>",
+        )
+    )  # fmt: skip
+
+
+def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]]) -> None:
+    figure.add_trace(
+        go.Bar(
+            orientation="h",
+            y=[escape(link["link"]) for link in busiest],
+            x=[link["utilisation"] for link in busiest],
+            customdata=[[escape(link["tier"]), link["bytes"]] for link in busiest],
+            xaxis="x2", yaxis="y2", showlegend=False, marker={"color": ORANGE},
+            hovertemplate="%{y} (%{customdata[0]}): %{x:.2%} of its capacity, "
+            "%{customdata[1]:.3~s}B with the protocol's share<extra></extra>",
+        )
+    )  # fmt: skip
+    top = max(link["utilisation"] for link in busiest)
+    figure.update_layout(
+        xaxis2={
+            "domain": [_LINKS_FROM, 1], "anchor": "y2", "range": [0, min(1.0, 1.25 * top)], "tickformat": ".3~%",
+            "title": {"text": "capacity used, busiest links"},
+        },
+        yaxis2={"anchor": "x2", "autorange": "reversed", "type": "category"},
+    )  # fmt: skip

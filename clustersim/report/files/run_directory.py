@@ -1,0 +1,283 @@
+"""A run on disk: resolved scenario, summary, tables, folded timeline, verdict, dashboard.
+
+A run directory is complete or absent: it is written beside its place and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem
+from clustersim.files import folder_written_whole, try_folder
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.inputs import missing
+from clustersim.report.dashboard import dashboard_html, write_dashboard
+from clustersim.report.figures.device_spans import busiest, busy_ranks, busy_window
+from clustersim.report.figures.layout import read_layout
+from clustersim.report.figures.series import run_edges
+from clustersim.report.files.summary import plain_columns
+from clustersim.report.metrics.latencies import Columns
+from clustersim.run.simulate import RunResult
+from clustersim.run.step_rows import StepRows
+from clustersim.scenario.resolve import to_yaml
+from clustersim.timeline.files import load_timeline, save_timeline
+from clustersim.timeline.head import read_object
+from clustersim.timeline.parquet import read_columns, write_table
+from clustersim.timeline.spans import halves_named
+from clustersim.timeline.tables import STEP_COLUMNS
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import token_times
+from clustersim.timeline.window import Window
+
+FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
+_REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))
+"""What may be lost when a run directory is written anew: the program wrote it."""
+
+MOST_LANE_SPANS: Final = 5_000_000
+"""Operators in the lanes of a page: 30 MB, and every zoom of a browser stayed under 0.25 s (measured)."""
+REQUEST_TYPES: Final = {
+    "request": "int64", "replica": "int32",
+    **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
+    **dict.fromkeys(("queueing_ns", "prefill_ns"), "int64"),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
+    "preemptions": "int32", "cached_tokens": "int64", "outcome": "string", "reason": "string",
+}  # fmt: skip
+"""The columns of ``requests.parquet``, and their types."""
+MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "queueing_ns", "prefill_ns", "reason")
+STEP_TYPES: Final = {name: "string" if name == "kind" else of for name, of in STEP_COLUMNS.items() if name != "slot"}
+"""The columns of ``steps.parquet``, and their types; slots belong to the episodes in the timeline."""
+SUMMARY_TYPES: Final = {
+    "name": str, "digest": str, "seed": int, "requests": dict, "throughput": dict, "steps": int, "spans": int,
+    "timeline_digest": str, "preemptions": int, "kv_blocks": int, "targets": dict, "scenario": dict, "devices": list,
+}  # fmt: skip
+VERDICT_TYPES: Final = {"verdict": str, "levels": dict, "violations": list, "rules": list}
+_MOST_REQUESTS: Final = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunDirectory:
+    """What a run directory holds, read again."""
+
+    path: Path
+    summary: Mapping[str, Any]
+    requests: Columns
+    steps: Columns
+    timeline: Timeline
+
+    @cached_property
+    def step_rows(self) -> StepRows:
+        """The steps of the timeline, as rows that are the same figures in both replays.
+
+        Raises
+        ------
+        InputError
+            When the summary does not say how many tokens a K/V block holds.
+        """
+        serving = self.summary["scenario"].get("serving")
+        tokens = serving.get("kv_block_tokens") if isinstance(serving, dict) else None
+        if not isinstance(tokens, int) or tokens < 1:
+            message = f"found {tokens!r}; expected a whole number from 1"
+            file = str(self.path / "summary.json")
+            raise InputError(Problem(file=file, path="scenario.serving.kv_block_tokens", message=message))
+        return StepRows(self.timeline, tokens)
+
+    @cached_property
+    def token_gaps(self) -> tuple[Int64Array, Int64Array]:
+        """Times between consecutive tokens of a request, as (values, weights) in ns.
+
+        Raises
+        ------
+        InputError
+            When a request got a token that is not in the table of requests.
+        """
+        known = int(self.requests["request"].max(initial=-1)) + 1
+        for table in ("chunks", "decodes"):
+            request = getattr(self.timeline, table)["request"]
+            odd = np.flatnonzero(request >= known)
+            if len(odd):
+                message = f"{request[odd[0]]:,} in row {odd[0] + 1} can't be; requests.parquet has no such request"
+                file = self.path / "timeline" / f"{table}.parquet"
+                raise InputError(Problem(file=str(file), path="request", message=message))
+        return token_times(self.timeline, known).gaps
+
+
+def check_writable(target: Path) -> None:
+    """Refuse, before anything is simulated, a place where a run directory cannot be written.
+
+    Raises
+    ------
+    InputError
+        When the place is a file, holds something that no run wrote, or cannot be written or replaced.
+    """
+    message = _objection(target)
+    if message is not None:
+        raise InputError(Problem(path="--out", message=f"{target}: {message}"))
+
+
+def _objection(target: Path) -> str | None:
+    place = _place(target)
+    try:
+        message = _in_the_way(place)
+        if message is None:
+            try_folder(place)
+        return message
+    except OSError as error:
+        return f"cannot be written ({error.strerror or error}); name a folder that can"
+
+
+def _place(target: Path) -> Path:
+    """Return where a run directory goes: links are followed, so that what they point to is replaced and not they."""
+    return Path(os.path.realpath(target))
+
+
+def _in_the_way(place: Path) -> str | None:
+    if not place.exists():
+        return None
+    if not place.is_dir():
+        return "is a file; expected a folder for the run directory, or a new name"
+    found = {path.name for path in place.iterdir()}
+    if found and "summary.json" not in found:
+        return "is not empty and holds no run, so nothing in it is overwritten; name a new folder"
+    if found - _REPLACED:
+        return f"holds {min(found - _REPLACED)!r}, which no run wrote and which would be lost; name a new folder"
+    if os.path.ismount(place) or Path.cwd().is_relative_to(place):
+        return "cannot be replaced as a whole (it is in use); name a new folder in it"
+    return None
+
+
+def write_run(
+    target: Path,
+    result: RunResult,
+    summary: Mapping[str, Any],
+    verdict: Mapping[str, Any],
+    layout: Mapping[str, Any],
+) -> None:
+    """Write a run directory; an earlier run in the same place is replaced as a whole.
+
+    Parameters
+    ----------
+    target : Path
+    result : RunResult
+    summary, verdict : mapping
+        The objects of ``summary.json`` and ``verdict.json``.
+    layout : mapping
+        The parsed dashboard file.
+    """
+    with folder_written_whole(target) as folder:
+        (folder / "scenario.yaml").write_text(to_yaml(result.scenario.document), encoding="utf-8")
+        _write_json(folder / "summary.json", summary)
+        _write_json(folder / "verdict.json", verdict)
+        write_table(folder / "requests.parquet", result.requests)
+        write_table(folder / "steps.parquet", step_columns(result.timeline))
+        (folder / "timeline").mkdir()
+        save_timeline(result.timeline, folder / "timeline")
+        requests = plain_columns(result.requests)
+        html = dashboard_of(summary, requests, result.step_rows, result.timeline, result.token_gaps, layout)
+        write_dashboard(folder / "dashboard.html", html)
+
+
+def step_columns(timeline: Timeline) -> dict[str, Any]:
+    """Return the columns of ``steps.parquet``."""
+    kinds = np.array(STEP_KINDS, object)
+    columns: dict[str, Any] = {}
+    for name, values in timeline.steps.items():
+        if name in STEP_TYPES:
+            columns[name] = kinds[values] if name == "kind" else values
+    return columns
+
+
+def dashboard_of(
+    summary: Mapping[str, Any],
+    requests: Columns,
+    step_rows: StepRows,
+    timeline: Timeline,
+    token_gaps: tuple[Int64Array, Int64Array],
+    layout: Mapping[str, Any],
+) -> str:
+    """Return the dashboard page of a run."""
+    checked = read_layout(layout)
+    lanes = checked.first("device_lanes")
+    bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
+    steps, spans = shown_rows(step_rows, 0 if lanes is None else lanes.options["steps"], bins), None
+    if lanes is not None and len(steps["start_ns"]):
+        window = busy_window(steps, lanes.options["steps"])
+        ranks = _ranks_that_fit(timeline, window, steps, len(summary["devices"]), lanes.options["max_ranks"])
+        spans = halves_named(timeline.unfold(*window, ranks))
+    kv_rows = step_rows.kv_rows
+    return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps, kv_rows=kv_rows)
+
+
+def _ranks_that_fit(timeline: Timeline, window: tuple[int, int], steps: Columns, world: int, most: int) -> range:
+    """Return the busiest ranks, as many as are asked for, or as a page holds the operators of.
+
+    Raises
+    ------
+    InputError
+        When those of one rank are too many.
+    """
+    while True:
+        ranks = busy_ranks(steps, world, most)
+        found = Window(timeline=timeline, start_ns=window[0], end_ns=window[1], ranks=ranks).num_spans
+        if found <= MOST_LANE_SPANS:
+            return ranks
+        if len(ranks) == 1:
+            message = f"about {found:,} operators on one rank, where a page holds {MOST_LANE_SPANS:,}; show fewer steps"
+            raise InputError(Problem(path="device_lanes.steps", message=message))
+        most = max(1, len(ranks) * MOST_LANE_SPANS // found)
+
+
+def shown_rows(step_rows: StepRows, window: int, bins: Iterable[int] = ()) -> Columns:
+    """Return the rows of steps to be shown: those in a window of so many steps around the busiest one are single steps.
+
+    No row reaches over an edge of so many bins of time each.
+    """
+    rows = step_rows.rows
+    if not len(rows["start_ns"]):
+        return rows
+    edges = np.unique(np.concatenate([np.empty(0, np.int64), *(run_edges(rows, number) for number in bins)]))
+    at = busiest(rows)
+    first = int(rows["step"][at]) - 1
+    return step_rows.cut(edges, (int(rows["replica"][at]), first, first + window))
+
+
+def read_run(path: Path) -> RunDirectory:
+    """Read a run directory.
+
+    Raises
+    ------
+    InputError
+        When a file is missing, cannot be read, or can't be what a run wrote.
+    """
+    if not path.is_dir():
+        message = "is a file; expected a run directory" if path.exists() else missing(path, "run directory")
+        writes = "" if "did you mean" in message else "; `clustersim run` writes one"
+        raise InputError(Problem(file=str(path), message=f"{message}{writes}"))
+    lacks = [name for name in FILES if not (path / name).is_file()]
+    if lacks:
+        message = f"is no run directory: {', '.join(lacks)} missing; expected what `clustersim run` wrote"
+        raise InputError(Problem(file=str(path), message=message))
+    requests = read_columns(path / "requests.parquet", REQUEST_TYPES, MAY_LACK)
+    odd = np.flatnonzero((requests["request"] < 0) | (requests["request"] >= _MOST_REQUESTS))
+    if len(odd):
+        message = f"{requests['request'][odd[0]]:,} in row {odd[0] + 1} can't be; expected 0 to {_MOST_REQUESTS - 1:,}"
+        raise InputError(Problem(file=str(path / "requests.parquet"), path="request", message=message))
+    return RunDirectory(
+        path=path,
+        summary=read_object(path / "summary.json", SUMMARY_TYPES),
+        requests=requests,
+        steps=read_columns(path / "steps.parquet", STEP_TYPES),
+        timeline=load_timeline(path),
+    )
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,109 @@
+"""``summary.json``: what a run found, as one object of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.legality.rule import Verdict
+from clustersim.plan.mesh import Mesh
+from clustersim.report.metrics.experts import expert_balance
+from clustersim.report.metrics.latencies import Columns, kv_peak, reasons, summarise, targets_ns
+from clustersim.report.metrics.measures import measures
+from clustersim.report.metrics.preempted import preempted
+from clustersim.report.metrics.priorities import by_priority
+from clustersim.report.metrics.service import service_summary
+from clustersim.run.simulate import RunResult
+from clustersim.scenario.scenario import Scenario
+
+
+def plain_columns(columns: Mapping[str, Any]) -> Columns:
+    """Return request columns with NaN where a masked value is absent."""
+    return {
+        name: np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
+        if isinstance(values, np.ma.MaskedArray)
+        else values
+        for name, values in columns.items()
+    }
+
+
+def legality_of(verdict: Verdict | None) -> dict[str, Any]:
+    """Return what a summary says of legality: ``legal``, and what each level answered that was asked."""
+    if verdict is None:
+        return {"legal": None, "legality": {}}
+    return {"legal": verdict.verdict == "legal", "legality": dict(verdict.levels)}
+
+
+def devices_of(scenario: Scenario) -> list[str]:
+    """Return the name of the device of every rank, pool by pool."""
+    return [
+        scenario.topology.devices[Mesh(plan=pool.plan).device(rank)]
+        for pool in scenario.each_pool()
+        for rank in range(pool.plan.world)
+    ]
+
+
+def _pools(result: RunResult) -> dict[str, Any]:
+    """Return ``pools``, where there are two: what each has, and the largest share of its K/V blocks in use."""
+    scenario, steps, layout = result.scenario, result.step_rows.kv_rows, result.timeline.layout
+    found = []
+    for number, pool in enumerate(scenario.pools):
+        mine = np.flatnonzero(layout.of_replica(steps["replica"]) == number)
+        peak = kv_peak({name: steps[name][mine] for name in ("kv_blocks_used", "kv_blocks_total")})
+        found.append(
+            {
+                "name": pool.name,
+                "replicas": pool.plan.dp,
+                "ranks": pool.plan.world,
+                "kv_blocks": result.given.pools[number].replica_blocks,
+                "kv_peak": peak,
+                "experts": expert_balance(scenario.model, pool.plan),
+            }
+        )
+    return {"pools": found} if found else {}
+
+
+def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, Any]:
+    """Return the object of the contract; without wall times, so that it is the same on every machine.
+
+    Parameters
+    ----------
+    result : RunResult
+    verdict : Verdict, optional
+        Of the legality rules, at the levels that were asked; without it, that is not known.
+    """
+    scenario, timeline = result.scenario, result.timeline
+    requests = plain_columns(result.requests)
+    found = summarise(requests, result.token_gaps)
+    limits_ns = targets_ns(scenario.targets)
+    return {
+        "name": scenario.name,
+        "digest": scenario.digest,
+        "seed": scenario.seed,
+        "requests": found["requests"],
+        "reasons": reasons(requests),
+        "ttft_ms": found["ttft_ms"],
+        "tpot_ms": found["tpot_ms"],
+        "itl_ms": found["itl_ms"],
+        "e2e_ms": found["e2e_ms"],
+        "priorities": by_priority(requests, result.given.requests.priorities),
+        "throughput": found["throughput"],
+        "makespan_s": found["makespan_s"],
+        "steps": timeline.num_steps,
+        "spans": timeline.num_spans,
+        "timeline_digest": timeline.digest,
+        **legality_of(verdict),
+        **service_summary(requests, result.step_rows.rows, result.step_rows.kv_rows, limits_ns),
+        **measures(result),
+        "preemptions": int(result.requests["preemptions"].sum()),
+        "preempted": preempted(timeline),
+        "kv_blocks": result.kv_blocks,
+        "prefix_cache": result.prefix_cache,
+        "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),
+        "targets": dict(scenario.targets),
+        "scenario": dict(scenario.document),
+        "devices": devices_of(scenario),
+        **_pools(result),
+    }

@@ -1,0 +1,68 @@
+"""``summary.json`` of a run directory, worked out anew from its timeline and scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.replay.input import ReplayResult
+from clustersim.replay.links.contention import Contention
+from clustersim.report.files.recorded import RecordedRun
+from clustersim.report.files.summary import summary_of
+from clustersim.run.prefixes import prefix_figures
+from clustersim.run.simulate import RunResult, replay_input
+
+
+def summary_again(recorded: RecordedRun) -> dict[str, Any]:
+    """Return what ``summary.json`` should say.
+
+    Why requests were rejected, given up or lost is taken from ``requests.parquet``, and what the rules answered from
+    ``verdict.json``: neither is in the timeline. Counts of steps and spans, and the digest, are those of the tables.
+    """
+    run, timeline, serving = recorded.run, recorded.run.timeline, recorded.scenario.serving
+    requests = dict(recorded.requests)
+    words = run.requests["reason"]
+    requests["reason"] = words if len(words) == len(requests["request"]) else np.full(len(requests["request"]), None)
+    cache = prefix_figures(recorded.arrivals, requests, serving.kv_block_tokens) if serving.prefix_caching else None
+    result = RunResult(
+        scenario=recorded.scenario,
+        requests=requests,
+        token_gaps=recorded.token_gaps,
+        replayed=_replayed(recorded, requests),
+        given=replay_input(recorded.scenario, recorded.arrivals),
+        kv_blocks=recorded.kv_blocks,
+        simulate_s=0.0,
+        prefix_cache=cache,
+    )
+    return summary_of(result) | {
+        "steps": timeline.count_steps(),
+        "spans": timeline.count_spans(),
+        "timeline_digest": recorded.digest,
+        "legal": recorded.verdict.word == "legal",
+        "legality": dict(recorded.verdict.levels),
+    }
+
+
+def _replayed(recorded: RecordedRun, requests: Mapping[str, Any]) -> ReplayResult:
+    """Return the timeline as what a replay brings, for figures to be made from; of contention they need nothing."""
+    replica, arrived_ns, preemptions = (
+        _by_request(recorded, requests, name) for name in ("replica", "arrived_ns", "preemptions")
+    )
+    return ReplayResult(
+        timeline=recorded.run.timeline,
+        replica=replica,
+        reasons={},
+        arrived_ns=arrived_ns,
+        preemptions=preemptions,
+        contention=Contention(crowded=frozenset(), watched={}, boundaries=frozenset(), shared=()),
+        obstacle="",
+    )
+
+
+def _by_request(recorded: RecordedRun, requests: Mapping[str, Any], name: str) -> Int64Array:
+    found = np.full(len(recorded.arrivals), -1, np.int64)
+    found[requests["request"]] = requests[name]
+    return found

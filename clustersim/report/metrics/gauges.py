@@ -1,0 +1,50 @@
+"""What the steps of all replicas say together, as functions of time: running, waiting, K/V blocks.
+
+A scheduler reports its state when a step starts. Between two steps of a replica the last report holds, over
+the engine's own overhead too; it drops to zero where the replica had no request at all.
+
+The rows are those of :mod:`clustersim.run.step_rows`, whose steps report the same; a function has no instant at which
+it does not change. So both replays give the same ones, to the bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.report.figures.bins import StepFunction
+from clustersim.report.metrics.latencies import Columns
+
+
+def gauge(steps: Columns, column: str) -> StepFunction:
+    """Return the sum over replicas of what steps report in ``column``, as a function of time.
+
+    It ends with the last step, and holds to there what was left unfinished.
+
+    Parameters
+    ----------
+    steps : Columns
+        Needs ``replica``, ``start_ns``, ``end_ns``, ``column`` and ``empties_ns``: from when on its replica had no
+        request, −1 where it had some until its next step; rows in any order.
+    """
+    times: list[Int64Array] = [np.zeros(0, np.int64)]
+    changes: list[FloatArray] = [np.zeros(0)]
+    last = int(steps["end_ns"].max(initial=0))
+    for replica in np.unique(steps["replica"]):
+        mine = np.flatnonzero(steps["replica"] == replica)
+        mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
+        start = steps["start_ns"][mine].astype(np.int64)
+        amount = steps[column][mine].astype(np.float64)
+        drops = steps["empties_ns"][mine]
+        empty = (drops >= 0) & (drops <= last)
+        held = np.where(np.append(True, empty[:-1]), 0.0, np.append(0.0, amount[:-1]))
+        times += [start, drops[empty], steps["end_ns"][mine].max(keepdims=True)]
+        changes += [amount - held, -amount[empty], np.zeros(1)]
+    at = np.concatenate(times)
+    order = np.argsort(at, kind="stable")
+    at, total = at[order], np.cumsum(np.concatenate(changes)[order])
+    settled = np.append(at[1:] > at[:-1], True)[: len(at)]  # of the changes at one instant, the sum counts
+    start, value = at[settled], total[settled]
+    changes_there = np.append(True, value[1:] != value[:-1])[: len(value)]
+    end_ns = int(at[-1]) if len(at) else 0
+    return StepFunction(start_ns=start[changes_there], value=value[changes_there], end_ns=end_ns)

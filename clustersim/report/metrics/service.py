@@ -1,0 +1,143 @@
+"""What users and operators of a service ask for besides latencies: parts of TTFT, rates per user, goodput, the cache.
+
+Each metric is defined once, in the function that computes it; tables are those of
+:mod:`clustersim.report.metrics.latencies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
+from clustersim.report.figures.bins import StepFunction
+from clustersim.report.metrics.gauges import gauge
+from clustersim.report.metrics.latencies import (
+    Columns,
+    is_finished,
+    latency_summary,
+    makespan_ns,
+    tpot_ns,
+    weighted_percentile,
+    within_targets,
+)
+
+TTFT_PARTS: Final = {"ttft_queueing": "arrival to first admission", "ttft_prefill": "first admission to first token"}
+"""Name → what it stands for; the two add up to TTFT, request by request."""
+USER_STATISTICS: Final = ("mean", "p50", "p10", "p5", "p1", "min")
+"""Statistics of a rate: low percentiles are the users who wait most."""
+
+
+def queueing_ns(requests: Columns) -> FloatArray:
+    """Queueing part of TTFT of each request, ns: first admission − arrival. NaN where it was not admitted."""
+    return requests["admitted_ns"].astype(np.float64) - requests["arrived_ns"]
+
+
+def prefill_ns(requests: Columns) -> FloatArray:
+    """Prefill part of TTFT of each request, ns: first token − first admission. NaN without a token.
+
+    What a request loses to a preemption before its first token is here and not in the queueing part: it had been
+    admitted.
+    """
+    found: FloatArray = requests["first_token_ns"].astype(np.float64) - requests["admitted_ns"]
+    return found
+
+
+def ttft_parts(requests: Columns) -> dict[str, dict[str, float] | None]:
+    """Return mean, percentiles and maximum of the parts of TTFT in ms, over finished requests, as TTFT has them."""
+    done = is_finished(requests)
+    found: dict[str, dict[str, float] | None] = {}
+    for name, part in (("ttft_queueing_ms", queueing_ns), ("ttft_prefill_ms", prefill_ns)):
+        values = part(requests)[done]
+        summary = latency_summary(values, np.ones(len(values), np.int64)) if len(values) else {}
+        found[name] = {key: value / NS_PER_MS for key, value in summary.items()} or None
+    return found
+
+
+def user_rates(requests: Columns) -> dict[str, float] | None:
+    """Return output tokens per second that one user sees, over finished requests; None where none is defined.
+
+    The rate of a request is 1 / TPOT: its output tokens after the first, over the time from first to last token
+    ("interactivity"). One-token requests have none. ``p10`` is what nine in ten users exceed.
+    """
+    gaps = tpot_ns(requests)[is_finished(requests)]
+    rates = NS_PER_S / gaps[gaps > 0]
+    if not len(rates):
+        return None
+    ones = np.ones(len(rates), np.int64)
+    low = weighted_percentile(rates, ones, [50, 10, 5, 1])
+    values = (float(rates.mean()), *map(float, low), float(rates.min()))
+    return dict(zip(USER_STATISTICS, values, strict=True))
+
+
+def goodput(requests: Columns, limits_ns: Mapping[str, float]) -> dict[str, float | None] | None:
+    """Return the requests per second that met every target, and their share of all that arrived; None without targets.
+
+    A request counts when it finished and none of its own TTFT, TPOT and E2E is above its target [1]_; one that was
+    rejected or did not finish has not met them. DistServe [2]_ calls goodput the highest rate at which a given share
+    (say 90 %) still meets its targets: that is the largest arrival rate whose ``share`` here is at least that.
+
+    .. [1] vLLM, ``vllm/benchmarks/serve.py`` (commit 009e6d4), ``--goodput``.
+    .. [2] Zhong et al., "DistServe", OSDI 2024, arXiv:2401.09670, sections 1 and 2.
+    """
+    if not limits_ns:
+        return None
+    good = int(within_targets(requests, limits_ns).sum())
+    span, arrived = makespan_ns(requests), len(requests["arrived_ns"])
+    return {
+        "requests_per_s": good * NS_PER_S / span if span else None,
+        "share": good / arrived if arrived else None,
+    }
+
+
+def kv_occupancy(steps: Columns) -> dict[str, float] | None:
+    """Return the share, 0 to 1, of the K/V blocks of all replicas in use: its mean over time and its maximum.
+
+    Over the time from the first step to the last end; None where no pool was seen. A replica between two steps holds
+    what it held (:mod:`clustersim.report.metrics.gauges`).
+    """
+    replica = steps["replica"]
+    total = sum(int(steps["kv_blocks_total"][replica == one].max()) for one in np.unique(replica))
+    if not total:
+        return None
+    used = gauge(steps, "kv_blocks_used")
+    return {"mean": time_mean(used) / total, "max": float(used.value.max()) / total}
+
+
+def batch_sizes(steps: Columns) -> dict[str, float] | None:
+    """Return how full steps were: means over steps of their sequences and new tokens, and over time of what runs.
+
+    ``requests`` and ``tokens`` weigh every step alike; ``running`` and ``waiting`` are means over time, of all
+    replicas together. None where no step ran.
+    """
+    count = steps["count"].astype(np.int64)
+    if not count.sum():
+        return None
+    tokens = steps["prefill_tokens"].astype(np.int64) + steps["decode_tokens"]
+    return {
+        "requests": float(steps["batch_requests"].astype(np.int64) @ count / count.sum()),
+        "tokens": float(tokens @ count / count.sum()),
+        **{name: time_mean(gauge(steps, name)) for name in ("running", "waiting")},
+    }
+
+
+def time_mean(function: StepFunction) -> float:
+    """Return the mean over time of a step function; 0 where it lasts no time."""
+    lasting = np.diff(np.append(function.start_ns, function.end_ns)).astype(np.float64)
+    total = float(lasting.sum())
+    return float(lasting @ function.value / total) if total else 0.0
+
+
+def service_summary(
+    requests: Columns, steps: Columns, kv_rows: Columns, limits_ns: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return all of these metrics by their key in ``summary.json``; rows are those of ``clustersim.run.step_rows``."""
+    return {
+        **ttft_parts(requests),
+        "user_tokens_per_s": user_rates(requests),
+        "goodput": goodput(requests, limits_ns),
+        "kv_occupancy": kv_occupancy(kv_rows) if len(kv_rows["start_ns"]) else None,
+        "batch": batch_sizes(steps),
+    }

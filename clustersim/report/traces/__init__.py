@@ -1,0 +1,1 @@
+"""Traces for trace viewers: Perfetto's own format and that of Chrome."""

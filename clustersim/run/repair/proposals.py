@@ -1,0 +1,199 @@
+"""Legal scenarios near one that is not: the plans that a search finds, each proven by a check of the whole scenario."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from clustersim.cluster.topology import Topology
+from clustersim.errors import InputError
+from clustersim.legality.deployment import Deployment, counted
+from clustersim.legality.repair.conflicts import State
+from clustersim.legality.repair.distance import DEGREES
+from clustersim.legality.repair.nearest import Asked, Legal, Scope, Search
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.run.legality import check_scenario, deployment_of
+from clustersim.run.pools import is_placed
+from clustersim.run.simulate import refusals
+from clustersim.scenario.document import parse_json
+from clustersim.scenario.flow import flow
+from clustersim.scenario.load import build_scenario
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.schema import SHORTHANDS
+from clustersim.units import plural
+
+MOST_OFFERED: Final = 5
+MOST_ALIKE: Final = 2
+"""Proposals that change the same fields; of more, the nearest are told."""
+MOST_REFUSED: Final = 50
+"""Candidates that another check than a search's refuses, after which it ends."""
+MOST_FURTHER: Final = 2.5
+"""How much further than the nearest one a proposal may be."""
+HURRY: Final = 3.0
+MOST_LONGER: Final = 500
+"""Candidates that are looked at for further ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A legal scenario nearby.
+
+    Parameters
+    ----------
+    changes : tuple of Asked
+    distance : float
+    why : str
+        What it keeps of the plan, and what it costs.
+    simulates : bool
+        Whether ``run`` would simulate it.
+    """
+
+    changes: tuple[Asked, ...]
+    distance: float
+    why: str
+    simulates: bool
+
+
+class Proposals:
+    """The search for legal scenarios near one."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        each = scenario.each_pool()
+        names = [pool.name for pool in scenario.pools] or [""]
+        self.kinds = [_kind(scenario, number) for number in range(len(each))]
+        self.scopes = [
+            Scope(deployment=self._deployment(one, number), pool=name)
+            for number, (one, name) in enumerate(zip(each, names, strict=True))
+        ]
+        self.search = Search(self.scopes, self._crowded)
+        self.written = parse_json(json.dumps(scenario.document), "a legal scenario nearby")
+        self.refused = 0
+        self.is_nearest = True
+
+    def each(self) -> Iterator[Proposal]:
+        """Yield proposals, the nearest first: none has a change that it could do without."""
+        offered = False
+        for one in self._found():
+            offered = True
+            yield one
+        if not offered and self.search.gave_up:
+            self.search = Search(self.scopes, self._crowded, hurry=HURRY)
+            self.is_nearest = False
+            yield from self._found()
+
+    def _found(self) -> Iterator[Proposal]:
+        found: list[State] = []
+        nearest, longest = None, 0
+        for one in self.search.legal():
+            fields = sorted(one.state)
+            if nearest is not None and (one.distance > nearest + MOST_FURTHER or self.search.examined > longest):
+                return
+            alike = sum(sorted(known) == fields for known in found)
+            needless = any(known.items() <= one.state.items() for known in found)
+            found.append(one.state)
+            if needless or alike >= MOST_ALIKE:
+                continue
+            made = self._made(one.state)
+            if made is None:
+                found.pop()
+                self.refused += 1
+                if self.refused >= MOST_REFUSED:
+                    return
+                continue
+            if nearest is None:
+                nearest, longest = one.distance, self.search.examined + MOST_LONGER
+            yield self._proposal(one, made)
+
+    def _proposal(self, found: Legal, made: Scenario) -> Proposal:
+        return Proposal(
+            changes=self.search.explained(found.state),
+            distance=round(found.distance, 3),
+            why=self._why(found.state),
+            simulates=not refusals(made),
+        )
+
+    def _made(self, state: State) -> Scenario | None:
+        """Return the scenario with a state's changes, as ``--set`` makes them; None if a check finds anything wrong."""
+        try:
+            made = build_scenario(apply_overrides(self.written, overrides(state), SHORTHANDS))
+        except InputError:
+            return None
+        verdict = check_scenario(made)
+        return made if set(verdict.levels.values()) == {"legal"} else None
+
+    def _why(self, state: State) -> str:
+        """Say what a state's changes are, and which devices they leave idle."""
+        kept = [scope.local(state) for scope in self.scopes]
+        declared = sum(
+            path.startswith("plan.sp.") and path not in DEGREES and getattr(scope.deployment.plan.sp, path[8:]) is None
+            for scope, local in zip(self.scopes, kept, strict=True)
+            for path in local
+        )
+        degrees = [path.removesuffix(".degree") for path in state if path.rpartition(".")[2] in _DEGREE_KEYS]
+        others = len(state) - declared - len(degrees)
+        words = [f"declares {counted(declared, 'choice')} that the plan left out"] if declared else []
+        words.append(f"changes {_listed(degrees)}" if degrees else "keeps every degree")
+        words += [f"changes {counted(others, 'other value')}"] if others else []
+        world = sum(scope.after(state).plan.world for scope in self.scopes)
+        devices = len(self.scenario.topology.devices)
+        words += [] if self.is_nearest else ["is legal, but nothing shows that it is the nearest"]
+        return f"{', '.join(words)}; uses {world} of {counted(devices, 'device')}"
+
+    def _deployment(self, one: Scenario, number: int) -> Deployment:
+        """Return a plan as if it were alone: on the first devices, or on those of its kind, unless it lists them."""
+        deployment = deployment_of(one)
+        kind = self.kinds[number]
+        if isinstance(kind, str):
+            deployment = replace(deployment, num_devices=len(self.scenario.topology.of_kind(kind)))
+        if isinstance(kind, str) or (self.scenario.pools and not is_placed(self.scenario, number)):
+            deployment = replace(deployment, plan=replace(deployment.plan, placement=None))
+        return deployment
+
+    def _crowded(self, plans: Sequence[ParallelPlan]) -> str | None:
+        """Say that plans do not fit beside each other, or not on devices of one kind each; None: they do."""
+        topology = self.scenario.topology
+        taken: set[int] = set()
+        order = sorted(range(len(plans)), key=lambda number: plans[number].placement is None)
+        for number in order:
+            plan, kind = plans[number], self.kinds[number]
+            if plan.placement is not None:
+                seats = set(plan.placement)
+            else:
+                free = topology.of_kind(kind) if isinstance(kind, str) else range(len(topology.devices))
+                seats = set([device for device in free if device not in taken][: plan.world])
+            if len(seats) < plan.world or seats & taken or _mixed(topology, seats):
+                names = [
+                    f"{one.pool} {plural(plan.world, 'rank')}".strip()
+                    for one, plan in zip(self.scopes, plans, strict=True)
+                ]
+                return f"{' and '.join(names)} find no devices of their own, and of one kind, on {topology.name}"
+            taken |= seats
+        return None
+
+
+_DEGREE_KEYS: Final = {"dp", "pp", "degree"}
+
+
+def overrides(state: Mapping[str, Any]) -> list[str]:
+    """Return changes as ``--set`` takes them."""
+    return [f"{path}={flow(value)}" for path, value in state.items()]
+
+
+def _kind(scenario: Scenario, number: int) -> str | None:
+    """Return the kind of device that a plan's placement names, if it does."""
+    plan = scenario.document["plan"]
+    named = (plan[scenario.pools[number].name] if scenario.pools else plan).get("placement", "packed")
+    return named if isinstance(named, str) and named != "packed" else None
+
+
+def _mixed(topology: Topology, seats: set[int]) -> bool:
+    names = topology.device_names()
+    return len(names) > 1 and not any(seats <= set(topology.of_kind(name)) for name in names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

