@@ -213,4 +213,5 @@ def verdict_json(scenario: Scenario, verdict: Verdict) -> dict[str, Any]:
 
 def _violation_json(scenario: Scenario, violation: Violation) -> dict[str, Any]:
     placed = problem(scenario, violation) if violation.level == "P" else None
-    return violation.as_json() | {name: getattr(placed, name, None) for name in ("file", "line", "column")}
+    place = {name: getattr(placed, name, None) for name in ("file", "line", "column")}
+    return violation.as_json() | place | {"node": None}

@@ -260,6 +260,7 @@ PROMISED = {
     "violations[].rule": "text", "violations[].level": "text", "violations[].where": "text",
     "violations[].message": "text", "violations[].fix": "text", "violations[].file": "text or null",
     "violations[].line": "number or null", "violations[].column": "number or null",
+    "violations[].node": "any",
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
     "fix.alternatives": "list", "fix.alternatives[].changes": "list", "fix.alternatives[].distance": "number",

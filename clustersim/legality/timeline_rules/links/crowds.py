@@ -135,10 +135,10 @@ class Crowds:
         order = np.argsort(end)
         before = np.cumsum(need) - need - enter
         least = np.minimum.accumulate(before)
-        begun = np.searchsorted(enter, end[order], side="left") - 1
-        lack = np.cumsum(need[order]) - end[order] - least[begun]
+        begun = np.searchsorted(enter, end[order], side="left")
+        lack = np.where(begun > 0, np.cumsum(need[order]) - end[order] - least[begun - 1], -np.inf)
         best = int(lack.argmax())
-        since = int(before[: begun[best] + 1].argmin())
+        since = int(before[: max(begun[best], 1)].argmin())
         return float(enter[since]), float(end[order[best]]), float(lack[best])
 
 
