@@ -121,6 +121,7 @@ def test_check_json_is_the_contract() -> None:
             "file": "s.yaml",
             "line": 6,
             "column": 7,
+            "node": None,
         }
     ]
     assert verdict["rules"][0] == {"id": "KV-4", "level": "P", "looked_at": 0}
