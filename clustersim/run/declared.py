@@ -26,6 +26,7 @@ from clustersim.legality.declared.slowness import slow_ranks, weak_groups
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.held import kv_declared
 from clustersim.legality.history import DeclaredGraph, Given, History
+from clustersim.legality.plan_rules.memory import most_blocks
 from clustersim.legality.prices.declared import Declared, Measured
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
@@ -65,7 +66,7 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
         ep_scope=plan.ep.scope,
         decode_overlap=plan.decode_overlap,
         block_tokens=serving.kv_block_tokens,
-        pool_blocks=pool_blocks(scenario, scenario_memory(scenario)) * owners,
+        pool_blocks=_pool_blocks(scenario) * owners,
         max_batch_tokens=serving.max_batch_tokens,
         max_batch_requests=serving.max_batch_requests,
         top_k=min(visited) if len(visited) == 1 else None,
@@ -86,6 +87,18 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
         policy=_policy(scenario, number),
         **host,
     )
+
+
+def _pool_blocks(scenario: Scenario) -> int:
+    """Return the blocks of a K/V pool: as declared, or what rules of level P find room for.
+
+    The simulator's own sum is taken where it differs by one block, which rounding may cost.
+    """
+    own = pool_blocks(scenario, scenario_memory(scenario))
+    if scenario.serving.kv_blocks is not None:
+        return own
+    due = most_blocks(deployment_of(scenario))
+    return own if abs(own - due) <= 1 else due
 
 
 def _policy(scenario: Scenario, number: int) -> Policy:

@@ -41,6 +41,17 @@ def budget_bytes(deployment: Deployment) -> float:
     return deployment.memory_bytes * deployment.limits.memory_utilization
 
 
+def most_blocks(deployment: Deployment) -> int:
+    """Return how many K/V blocks fit beside weights and buffers on the fullest rank; 0 where these do not fit."""
+    size = deployment.limits.kv_block_tokens
+    fit = [
+        (budget_bytes(deployment) - needed_bytes(deployment, stage, 0)) // (stage.kv_per_token * size)
+        for stage in memory_stages(deployment, None)
+        if stage.kv_per_token
+    ]
+    return max(0, int(min(fit, default=0)))
+
+
 def fits_memory(deployment: Deployment, layout: Layout | None = None) -> bool:
     """Whether weights, buffers and the K/V pool (at least one block) fit on every rank."""
     blocks = deployment.limits.kv_blocks or 1

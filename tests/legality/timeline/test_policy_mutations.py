@@ -14,6 +14,8 @@ import pytest
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.lanes.shared_clock import Together
 from clustersim.replay.patience import Patience
+from clustersim.replay.pools.hand_overs import HandOvers
+from clustersim.run import legality
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving import router
@@ -339,6 +341,25 @@ def contents_first(patch: Patch) -> None:
     patch.setattr(PrefixCache, "take", wrong)
 
 
+def other_transfer(patch: Patch) -> None:
+    """What is to be handed over whole goes layer by layer, and the other way round."""
+    make = HandOvers.__init__
+
+    def wrong(self: HandOvers, *given: Any, **more: Any) -> None:
+        make(self, *given, **more)
+        self.layerwise = not self.layerwise
+        for index in self.prepared.pools[0].replicas:
+            self.replicas[index].on_launch = self._launched if self.layerwise else None
+
+    patch.setattr(HandOvers, "__init__", wrong)
+
+
+def half_a_pool(patch: Patch) -> None:
+    """Half of the memory that is to hold K/V is left to nobody, in the sum that the audit sees as well."""
+    blocks = legality.kv_pool_blocks
+    patch.setattr(legality, "kv_pool_blocks", lambda *given, **more: blocks(*given, **more) // 2)
+
+
 def serving(**changes: Any) -> dict[str, Any]:
     return {"serving": changes}
 
@@ -484,3 +505,17 @@ def test_serving_that_ignores_what_is_declared_is_noticed(name: str) -> None:
     mutation, changes, run = MUTATIONS[name]
     assert "RUN-5" in broken_by(mutation, changes, run)
     assert audit_run(simulate(scenario_of(document(**changes), **run))).violations == ()
+
+
+@pytest.mark.parametrize("transfer", ["whole", "layerwise"])
+def test_a_hand_over_of_the_other_kind_is_noticed(transfer: str) -> None:
+    assert broken_by(other_transfer, pools("round_robin", "round_robin", transfer=transfer), FULL) == ["RUN-3"]
+
+
+def test_a_pool_that_leaves_memory_to_nobody_is_noticed() -> None:
+    scenario = scenario_of(document(serving={"kv_blocks": None, "memory_utilization": 0.8}), **FOLDED)
+    assert audit_run(simulate(scenario)).violations == ()
+    with pytest.MonkeyPatch.context() as patch:
+        half_a_pool(patch)
+        found = audit_run(simulate(scenario)).violations
+    assert {violation.rule for violation in found} == {"KV-6"}
