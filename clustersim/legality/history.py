@@ -1,7 +1,7 @@
 """A history as plain data: what a replay, another simulator or an engine recorded, and what was declared beforehand.
 
 A history may lack any of its parts; what lacks is None, and rules that need it answer "not checkable". How a timeline
-of this program becomes one is in ``run.audit``, and how files from elsewhere do in ``run.foreign_history``.
+of this program becomes one is in ``run.audit``, and how files from elsewhere do in ``run.foreign.history``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from clustersim.timeline.record import Recorder
 _BEGINNING: Final = attrgetter("at_ns")
 
 
-class Front:
+class Admission:
     """Replicas as the router sees them, and the sequences that wait for one.
 
     Parameters

@@ -157,5 +157,5 @@ class Fleet:
         return Pipeline(
             self.env, self.network, self.prepared.given.comm, replica.index, self.wirings[replica.index],
             on_free=lambda: self.wake(replica.index), on_step=on_step or replica.step_ended,
-            strains=self.prepared.strains(replica.index),
+            slowdowns=self.prepared.slowdowns(replica.index),
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustersim.clock import Int64Array
-from clustersim.replay.admission import Front
+from clustersim.replay.admission import Admission
 from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.pools.hand_overs import HandOvers
@@ -19,7 +19,7 @@ class Patience:
     ----------
     departures : Departures
         Says when a deadline has come.
-    front : Front
+    admission : Admission
     timeout_ns : int or None
         For how long a request waits to be taken up.
     cancel_after_ns : int64 array or None
@@ -37,7 +37,7 @@ class Patience:
     def __init__(
         self,
         departures: Departures,
-        front: Front,
+        admission: Admission,
         timeout_ns: int | None,
         cancel_after_ns: Int64Array | None,
         replica_of: Callable[[int], Replica],
@@ -46,7 +46,7 @@ class Patience:
         hand_overs: HandOvers | None = None,
     ) -> None:
         self.departures = departures
-        self.front = front
+        self.admission = admission
         self.timeout_ns = timeout_ns
         self.cancel_after_ns = cancel_after_ns
         self.replica_of = replica_of
@@ -88,8 +88,8 @@ class Patience:
             self._give_up(now, sequence)
 
     def _give_up(self, now: int, sequence: Sequence) -> None:
-        if sequence.request in self.front.waiting:
-            del self.front.waiting[sequence.request]
+        if sequence.request in self.admission.waiting:
+            del self.admission.waiting[sequence.request]
         else:
             self.replica_of(sequence.request).withdraw(sequence)
         waited = (now - sequence.arrived_ns) / 1e9
@@ -102,8 +102,8 @@ class Patience:
             if gone is not None:
                 self.on_done(gone[0], (gone[1],))
             return
-        if sequence.request in self.front.waiting:
-            self.front.cancel(now, replica.index, sequence)
+        if sequence.request in self.admission.waiting:
+            self.admission.cancel(now, replica.index, sequence)
         elif not replica.cancel(sequence):
             return
         self.on_done(replica.index, (sequence,))

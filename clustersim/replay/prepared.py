@@ -13,7 +13,7 @@ from clustersim.replay.compile import compile_programs
 from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.links.contention import StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
-from clustersim.replay.slowdown import Strains
+from clustersim.replay.slowdown import Slowdowns
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.make import Role, make_pool, make_scheduler
 from clustersim.serving.prefix_keys import PrefixKeys
@@ -181,13 +181,13 @@ class Prepared:
         """Faults that slow something down, which works all the same."""
         return tuple(fault for fault in self.given.faults if not fault.fails)
 
-    def strains(self, replica: int) -> Strains | None:
+    def slowdowns(self, replica: int) -> Slowdowns | None:
         """Return what slows a replica down; None when nothing ever does."""
         if not self.slowing:
             return None
         pool = self.pool_of(replica)
         stages = range(pool.given.plan.pp)
-        return Strains(
+        return Slowdowns(
             self.slowing,
             [pool.stage_devices(replica, stage) for stage in stages],
             [self.links_of_stage(replica, stage) for stage in stages],

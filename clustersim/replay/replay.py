@@ -18,8 +18,8 @@ def replay(given: ReplayInput, progress: Progress | None = None, processes: int 
     progress : callable, optional
         Called when requests end.
     processes : int or None
-        In how many processes replicas are replayed that nothing connects (``replay.workers``); None for as many as
-        are worth it. The result does not depend on it.
+        In how many processes replicas are replayed that nothing connects (``replay.processes.workers``); None for as
+        many as are worth it. The result does not depend on it.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from clustersim.collective.plan import CommPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Strain:
+class Slowdown:
     """What a pass suffers.
 
     Parameters
@@ -57,7 +57,7 @@ class Strain:
         return weak, duration_ns + to_ns(max(0.0, longer))  # the duration has the engine's launch in it
 
 
-class Strains:
+class Slowdowns:
     """What the passes of one replica suffer, by stage and instant.
 
     Parameters
@@ -88,7 +88,7 @@ class Strains:
         instants = {instant for fault in found for instant in (fault.at_ns, fault.until_ns) if instant is not None}
         self.changes = np.array(sorted(instants), np.int64)
 
-    def of(self, stage: int, now: int) -> Strain | None:
+    def of(self, stage: int, now: int) -> Slowdown | None:
         """Return what a pass suffers that starts on a stage now; None when nothing."""
         slow: dict[int, float] = {}
         shares: dict[int, float] = {}
@@ -100,7 +100,7 @@ class Strains:
                     slow[rank] = slow.get(rank, 1.0) * (fault.slowdown or 1.0)
             for link in fault.links:
                 shares[link] = shares.get(link, 1.0) * fault.share
-        return Strain(slow=slow, shares=shares, capacity=self.capacity) if slow or shares else None
+        return Slowdown(slow=slow, shares=shares, capacity=self.capacity) if slow or shares else None
 
     def next_change(self, now: int) -> int | None:
         """Return the next instant after ``now`` at which something gets slower, or is again as it should be."""
@@ -123,13 +123,13 @@ class WeakLinks:
         self.capacity = capacity
         self.links = frozenset(link for fault in faults for link in fault.links)
 
-    def strain(self, now: int) -> Strain:
+    def slowdown(self, now: int) -> Slowdown:
         """Return what communications suffer that start at an instant."""
         shares: dict[int, float] = {}
         for fault in self.faults:
             for link in fault.links if fault.covers(now) else ():
                 shares[link] = shares.get(link, 1.0) * fault.share
-        return Strain(slow={}, shares=shares, capacity=self.capacity)
+        return Slowdown(slow={}, shares=shares, capacity=self.capacity)
 
     def at(self, now: int) -> FloatArray:
         """Return the capacity of every link at an instant, bytes per second."""

@@ -53,7 +53,7 @@ class Members:
         self.evicted = False
 
     @property
-    def aside(self) -> tuple[Sequence, ...]:
+    def swapped_out(self) -> tuple[Sequence, ...]:
         """Sequences that neither run nor wait to be admitted; none where preemption is by recomputation."""
         return ()
 

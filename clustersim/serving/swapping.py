@@ -190,10 +190,10 @@ class SwappingScheduler(Scheduler):
         """Lose all K/V, that in host memory and on its way too; see :meth:`Members.evict`."""
         for swap in self.outbound.values():
             swap.sequence.blocks = swap.blocks  # until the copy has ended
-        self.running += self.aside
+        self.running += self.swapped_out
         return super().evict(now)
 
     @property
-    def aside(self) -> tuple[Sequence, ...]:
+    def swapped_out(self) -> tuple[Sequence, ...]:
         """Sequences that neither run nor wait to be admitted: those in host memory, and on their way."""
         return (*self.swapped, *self.inbound.values())

@@ -17,7 +17,7 @@ from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
 from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.pipelined import PipeLane
-from clustersim.replay.lanes.shared_clock import Together
+from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.decode_slots import DecodeSlots
@@ -91,10 +91,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a scheduler is not asked again after an arrival": Mutation(SharedLane, "arrive", "self.asked = False", "pass"),
     "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
     # lanes.py
-    "the router goes by old loads": Mutation(Together, "_route", "!= loads[0][0]", "is None"),
+    "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
     "what ends at the horizon has not happened": Mutation(Lanes, "_alone", "now > horizon", "now >= horizon"),
-    "the horizon cuts a closed loop short": Mutation(Together, "run", "now > run.horizon", "now >= run.horizon"),
-    "a rejected request holds its place in a closed loop": Mutation(Together, "_arrive", "self.freed += 1", "pass"),
+    "the horizon cuts a closed loop short": Mutation(SharedClock, "run", "now > run.horizon", "now >= run.horizon"),
+    "a rejected request holds its place in a closed loop": Mutation(SharedClock, "_arrive", "self.freed += 1", "pass"),
     # decode_group.py
     "who joins enters blocks one step late": Mutation(
         DecodeGroup, "join", "clock - computed)", "clock - computed + 1)"

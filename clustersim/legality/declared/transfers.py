@@ -78,11 +78,11 @@ class Ways:
         alone = self.ns(pair, carried)
         least, weaker = alone.copy(), np.zeros(len(pair), bool)
         for since, until, byte_s in self.weak:
-            strained = (told >= since) & (told < until)
+            slowed = (told >= since) & (told < until)
             longer = np.maximum(alone, self.ns(pair, carried, byte_s))
-            alone = np.where(strained, longer, alone)
-            least = np.where(strained & (end <= until), longer, least)
-            weaker |= strained & (end > until)
+            alone = np.where(slowed, longer, alone)
+            least = np.where(slowed & (end <= until), longer, least)
+            weaker |= slowed & (end > until)
         shared = np.zeros(len(pair), bool)
         asked = np.flatnonzero(weaker | (end - start > alone))  # of others it makes no difference
         shared[asked] = self._shares(pair[asked], np.zeros(len(asked), bool) if apart is None else apart[asked])

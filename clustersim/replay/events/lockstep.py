@@ -111,7 +111,7 @@ class Lockstep:
         self.parts = self._halves()
         halves = tuple(together([batch_of(one, 1, self.pricer.windows) for one in part]) for part in self.parts[1:])
         batch = replace(together(parts), halves=halves)
-        if self.jumps and self._steady and not self.pipeline.is_strained(0):
+        if self.jumps and self._steady and not self.pipeline.is_slowed(0):
             self._jump(batch)
         else:
             self._step(batch)
@@ -131,7 +131,7 @@ class Lockstep:
         """Whether every replica would decide the same again, one that has nothing to run until something arrives."""
         for member, decision in zip(self.members, self.decisions, strict=True):
             scheduler = member.scheduler
-            there = scheduler.waiting or scheduler.running or scheduler.aside
+            there = scheduler.waiting or scheduler.running or scheduler.swapped_out
             if (there or decision is not NOTHING) and not decision.steady:
                 return False
         return True

@@ -26,7 +26,7 @@ from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.network import Network
-from clustersim.replay.slowdown import Strain, Strains
+from clustersim.replay.slowdown import Slowdown, Slowdowns
 
 COMPUTE: Final = STREAMS.index("compute")
 
@@ -43,7 +43,7 @@ class Pipeline:
         Called when the first stage can take another micro-batch.
     on_step : callable
         Called with a micro-batch that left the last stage.
-    strains : Strains, optional
+    slowdowns : Slowdowns, optional
         What makes passes slower when.
     """
 
@@ -56,7 +56,7 @@ class Pipeline:
         stages: list[StageWiring],
         on_free: Callable[[], None],
         on_step: Callable[[MicroBatch], None],
-        strains: Strains | None = None,
+        slowdowns: Slowdowns | None = None,
     ) -> None:
         self.env = env
         self.network = network
@@ -66,7 +66,7 @@ class Pipeline:
         self.on_free = on_free
         self.on_step = on_step
         self.dead = False
-        self.strains = strains
+        self.slowdowns = slowdowns
         self.busy: list[MicroBatch | None] = [None] * len(stages)
         self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
         ranks = len(stages[0].devices)
@@ -87,13 +87,13 @@ class Pipeline:
         """Whether the first stage can start a micro-batch now."""
         return self.busy[0] is None and not self.queues[0]
 
-    def is_strained(self, stage: int) -> bool:
+    def is_slowed(self, stage: int) -> bool:
         """Return whether a pass that starts now on a stage is slower than it should be."""
-        return self.strains is not None and self.strains.of(stage, now_ns(self.env)) is not None
+        return self.slowdowns is not None and self.slowdowns.of(stage, now_ns(self.env)) is not None
 
     def steps_before_change(self, starts: Int64Array) -> int:
         """Return how many of these starts come before passes get slower, or are again as they should be."""
-        change = None if self.strains is None else self.strains.next_change(int(starts[0]))
+        change = None if self.slowdowns is None else self.slowdowns.next_change(int(starts[0]))
         return len(starts) if change is None else int(np.searchsorted(starts, change))
 
     def launch(self, micro: MicroBatch) -> None:
@@ -110,10 +110,10 @@ class Pipeline:
         self.busy[stage] = micro
         micro.starts.append(now_ns(env))
         durations = micro.durations[stage]
-        strain = None if self.strains is None else self.strains.of(stage, now_ns(env))
-        if strain is not None:
-            micro.strains[stage] = strain
-            self._start_strained(stage, micro, strain)
+        slowdown = None if self.slowdowns is None else self.slowdowns.of(stage, now_ns(env))
+        if slowdown is not None:
+            micro.slowdowns[stage] = slowdown
+            self._start_slowed(stage, micro, slowdown)
             return
         if not wiring.as_events:
             micro.passes.append(None)
@@ -155,7 +155,7 @@ class Pipeline:
         micro.passes.append(run)
         run.begin()
 
-    def _start_strained(self, stage: int, micro: MicroBatch, strain: Strain) -> None:
+    def _start_slowed(self, stage: int, micro: MicroBatch, slowdown: Slowdown) -> None:
         """Run a pass operator by operator, on ranks of which each takes its own time."""
         wiring = self.stages[stage]
         template, program = wiring.programs[micro.program].template, wiring.expanded(micro.program)
@@ -171,7 +171,7 @@ class Pipeline:
         streams = template.instance_stream[template.node_instance].tolist()
         for node, (stream, members) in enumerate(zip(streams, template.members, strict=True)):
             if stream == COMPUTE and run.program.members[node] is None:
-                run.durations[node] = strain.kernel_ns(members[0], run.durations[node])
+                run.durations[node] = slowdown.kernel_ns(members[0], run.durations[node])
         micro.passes.append(run)
         run.begin()
 
@@ -192,8 +192,8 @@ class Pipeline:
             payload = payload_bytes(program, micro.features, cls)
             devices = tuple(wiring.devices[m] for m in members)
             plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
-            if stage in micro.strains:
-                plan, ns = micro.strains[stage].communication(plan, payload, ns)
+            if stage in micro.slowdowns:
+                plan, ns = micro.slowdowns[stage].communication(plan, payload, ns)
             key = (self.replica, stage, micro.step, 0, operator, members[0])
             self.network.begin(key, plan, payload, ns, done, operator, started, owner=self)
 
@@ -262,14 +262,14 @@ class Pipeline:
         program = wiring.programs[micro.program]
         cls = program.template.send_classes[rank]
         took = int(micro.durations[stage][cls])
-        strain = micro.strains.get(stage)
-        if strain is None and not wiring.send_as_events:
+        slowdown = micro.slowdowns.get(stage)
+        if slowdown is None and not wiring.send_as_events:
             return None, 0.0, took
         payload = payload_bytes(program, micro.features, cls)
         pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
         plan = self.comm.chosen("send", pair, payload)
-        if strain is not None:
-            plan, took = strain.communication(plan, payload, took)
+        if slowdown is not None:
+            plan, took = slowdown.communication(plan, payload, took)
         return plan, payload, took
 
     def _begin_send(self, stage: int, rank: int) -> None:

@@ -24,7 +24,7 @@ class Replica(SteadyRuns):
         """Sequences that wait: to be admitted, to be received, or to come back from the host."""
         scheduler = self.scheduler
         arriving = len(scheduler.arriving) if isinstance(scheduler, DecodeScheduler) else 0
-        return len(scheduler.waiting) + len(scheduler.aside) + arriving
+        return len(scheduler.waiting) + len(scheduler.swapped_out) + arriving
 
     @property
     def running(self) -> int:
@@ -191,7 +191,7 @@ class Replica(SteadyRuns):
             if decision is None:
                 return
             batch = self.batch_of(decision)
-            if self.jumps and decision.steady and not pipeline.is_strained(0):
+            if self.jumps and decision.steady and not pipeline.is_slowed(0):
                 self._jump(decision, batch)
             else:
                 self._step(decision, batch)

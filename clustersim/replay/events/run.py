@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from clustersim.replay.admission import Front
+from clustersim.replay.admission import Admission
 from clustersim.replay.departures import FAULT, Departures, Due
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.stall import stall_error
@@ -66,14 +66,14 @@ class EventReplay:
             self.hand_overs = HandOvers(
                 self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
             )
-        self.front = Front(
+        self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,
             restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
             reasons=self.reasons,
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
         self.patience = Patience(
-            self.departures, self.front, given.serving.queue_timeout_ns, given.requests.cancel_after_ns,
+            self.departures, self.admission, given.serving.queue_timeout_ns, given.requests.cancel_after_ns,
             replica_of=lambda request: self.replicas[self.replica_of[request]],
             reject=self._reject, on_done=self._done, hand_overs=self.hand_overs,
         )  # fmt: skip
@@ -97,7 +97,7 @@ class EventReplay:
             self.env.process(self._arrivals())
         if horizon is not None:
             at(self.env, horizon, END, lambda _: self._stop())
-        for number, outage in enumerate(self.front.outages):
+        for number, outage in enumerate(self.admission.outages):
             for instant in (outage.at_ns, outage.until_ns):
                 if instant is not None:
                     self.departures.expect(instant, FAULT, number)
@@ -162,12 +162,12 @@ class EventReplay:
         if replica.alive:
             replica.add(sequence)
         else:
-            self.front.waiting[request] = sequence
+            self.admission.waiting[request] = sequence
         self.patience.begin(sequence)
 
     def _route(self, sequence: Sequence) -> int:
         """Let a router choose among the replicas that live; without any a request is put down to the first one."""
-        living = self.front.living
+        living = self.admission.living
         index = self.router.route(now_ns(self.env), sequence, living) if living else 0
         self.replica_of[sequence.request] = index
         return index
@@ -187,12 +187,12 @@ class EventReplay:
         return (*moved, *(hand_overs.anew(sequence) for sequence in sequences)), (*gone, *cancelled)
 
     def _lose(self, replica: int, sequence: Sequence, reason: str) -> None:
-        self.front.lose(now_ns(self.env), replica, sequence, reason)
+        self.admission.lose(now_ns(self.env), replica, sequence, reason)
 
     def _crowded(self, replica: Replica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
         limit, now = self.given.serving.queue_limit, now_ns(self.env)
-        if not replica.alive and not self.front.comes_back(now):
+        if not replica.alive and not self.admission.comes_back(now):
             return "every replica has failed, and none comes back"
         if limit is None or replica.waiting < limit:
             return None
@@ -209,7 +209,7 @@ class EventReplay:
     def _depart(self, due: Iterable[Due]) -> None:
         now = now_ns(self.env)
         if any(what == FAULT for what, _ in due):
-            self.front.change(now)
+            self.admission.change(now)
             if self.hand_overs is not None:
                 self.hand_overs.rouse()
         for what, number in due:
@@ -261,10 +261,10 @@ class EventReplay:
     def _result(self) -> ReplayResult:
         for replica in self.replicas:
             replica.flush()
-            for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.aside):
+            for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.swapped_out):
                 self.preemptions[sequence.request] = sequence.preemptions
         on_the_way = () if self.hand_overs is None else self.hand_overs.on_the_way
-        for sequence in (*self.front.waiting.values(), *on_the_way):
+        for sequence in (*self.admission.waiting.values(), *on_the_way):
             self.preemptions[sequence.request] = sequence.preemptions
         return ReplayResult(
             timeline=timeline_of(self.recorder, layout=self.prepared.layout),

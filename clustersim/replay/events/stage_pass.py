@@ -22,7 +22,7 @@ from clustersim.replay.instant import COMPLETION, now_ns
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Works:
-    """What operators consist of where some are joined (``replay.joined``).
+    """What operators consist of where some are joined (``replay.events.joined``).
 
     Parameters
     ----------

@@ -75,8 +75,8 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[Replica], hand_ove
 
 def _waits(replica: Replica) -> Iterator[str]:
     scheduler = replica.scheduler
-    if scheduler.waiting or scheduler.running or scheduler.aside:
-        waiting = len(scheduler.waiting) + len(scheduler.aside)
+    if scheduler.waiting or scheduler.running or scheduler.swapped_out:
+        waiting = len(scheduler.waiting) + len(scheduler.swapped_out)
         yield (
             f"replica {replica.index}: {waiting} waiting, {len(scheduler.running)} running, "
             f"{sum(scheduler.pool.free)} of {scheduler.pool.total} K/V blocks free"

@@ -126,7 +126,7 @@ class Stepper:
         self.rows.append(
             (
                 len(decision.decodes) + len(decision.prefills), batch.prefill_tokens, batch.num_decodes, context,
-                len(self.scheduler.waiting) + len(self.scheduler.aside), len(self.scheduler.running),
+                len(self.scheduler.waiting) + len(self.scheduler.swapped_out), len(self.scheduler.running),
                 pool.used, pool.total,
             )
         )  # fmt: skip

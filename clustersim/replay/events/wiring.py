@@ -22,7 +22,7 @@ from clustersim.replay.events.stage_pass import (
     contraction_is_exact,
     expanded_program,
 )
-from clustersim.replay.slowdown import Strain
+from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
 
 OnLayer = Callable[[int], None]
@@ -48,7 +48,7 @@ class MicroBatch:
     send_starts: list[Int64Array] = field(default_factory=list)
     send_ends: list[Int64Array] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
-    strains: dict[int, Strain] = field(default_factory=dict)
+    slowdowns: dict[int, Slowdown] = field(default_factory=dict)
     on_layer: OnLayer | None = None
     """None where nobody waits for single layers."""
 

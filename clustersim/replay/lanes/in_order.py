@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.lanes.lane import NEVER, Lane
-from clustersim.replay.lanes.shared_clock import Together
+from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.sequence import Sequence
 from clustersim.workload.requests import Requests
@@ -105,7 +105,7 @@ class Lanes:
                 lane.stop(self.horizon)
                 self.record(lane, np.arange(mine.start, mine.stop, mine.step))
             return
-        Together(self).run()
+        SharedClock(self).run()
 
     def record(self, lane: Lane, came: Int64Array) -> None:
         """Hand on what a lane did: the arrivals of these requests, then the rest."""

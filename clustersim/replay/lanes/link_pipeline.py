@@ -2,13 +2,13 @@
 
 **Why it equals ``full``.** Nothing outside can stretch anything here, and passes and sends that meet nothing take
 what they cost. So there are few instants at which anything changes: a pass ends, a send ends, or a send meets a
-collective, which is when both are on links that they share (``replay.shared_links``). Each pass and each boundary
-says when it changes next. As in ``replay.chain``, it does not matter when exactly a send or a collective that is
-alone is put into the network, so
+collective, which is when both are on links that they share (``replay.links.within_replica``). Each pass and each
+boundary says when it changes next. As in ``replay.events.chain``, it does not matter when exactly a send or a
+collective that is alone is put into the network, so
 
 - a send that will meet nothing is one change: its end. Where the collectives of the passes under way are is known
-  (``replay.shared_stage``), and a pass that starts later is looked at when it starts;
-- where a send will meet a collective, all sends in flight become flows (``replay.shared_flows``) at that instant,
+  (``replay.lanes.link_stage``), and a pass that starts later is looked at when it starts;
+- where a send will meet a collective, all sends in flight become flows (``replay.links.flows``) at that instant,
   and passes that they may meet go on from collective to collective until they have left.
 """
 

@@ -2,7 +2,7 @@
 
 **Why it equals ``full``.** Nothing outside can stretch the passes of a lane (:mod:`clustersim.replay.lanes.lane`), so a
 step lasts as long as its operators one after the other: a sum over cost classes, of the same prices that the full
-replay gives its operators (``graph.step_prices``). At the end of every step ``full`` completes the step, lets arrivals
+replay gives its operators (``graph.prices.steps``). At the end of every step ``full`` completes the step, lets arrivals
 of that instant queue and asks the scheduler. The lane does the same at every change of the batch, with the same
 decisions (``serving.grouped``). In between the scheduler would decide the same again, because
 

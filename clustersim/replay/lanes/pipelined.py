@@ -1,6 +1,6 @@
 """The folded replay of one undisturbed replica with pipeline stages: micro-batches by a max-plus recurrence.
 
-**Why it equals ``full``.** Nothing outside can stretch a pass or a send here (``replay.contention``), and stages
+**Why it equals ``full``.** Nothing outside can stretch a pass or a send here (``replay.links.contention``), and stages
 take micro-batches in the order in which they were launched. So all that happens to a micro-batch follows when it is
 launched: with d(k, s) what the pass of micro-batch k lasts on stage s and c(k, s) its send,
 

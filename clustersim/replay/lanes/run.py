@@ -25,9 +25,9 @@ from clustersim.serving.scheduler import Scheduler
 def obstacle(prepared: Prepared) -> str:
     """Return why a run cannot be replayed by lanes, or an empty text.
 
-    A lane needs passes and sends that nothing stretches, or that only stretch one another (``replay.shared_links``),
-    passes that are chains (one operator after the other, on ranks that do the same), and a token budget that every
-    decoding sequence has its share of.
+    A lane needs passes and sends that nothing stretches, or that only stretch one another
+    (``replay.links.within_replica``), passes that are chains (one operator after the other, on ranks that do the same),
+    and a token budget that every decoding sequence has its share of.
     """
     given, contention = prepared.given, prepared.contention
     if given.mode == "full":

@@ -22,7 +22,7 @@ RECORD_RUNS: Final = 1 << 20
 """Runs of steps after which lanes hand on what they have, where they run together."""
 
 
-class Together:
+class SharedClock:
     """Lanes whose arrivals depend on one another: a closed loop, or a router that looks at loads."""
 
     def __init__(self, run: Lanes) -> None:

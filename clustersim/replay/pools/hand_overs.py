@@ -19,7 +19,7 @@ wait for blocks that the other one holds in the other pool. What earlier chunks 
 the last one when the step has passed it (``layer_marks``); what has no blocks yet leaves when it has.
 
 What happens at one instant is settled in the order of requests, after all that ends then (``instant.HAND_OVER``). What
-ends early, or fails, is in ``replay.passages``.
+ends early, or fails, is in ``replay.pools.kv_transfers``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
 from clustersim.replay.links.network import Network
 from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.replay.pools.kv_transfers import NOBODY, OnDone, Passage, Passages
+from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
 from clustersim.serving.decision import Decision
 from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
@@ -43,7 +43,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
 
 
-class HandOvers(Passages):
+class HandOvers(KvTransfers):
     """Everything between the two pools of a run.
 
     Parameters
@@ -114,10 +114,10 @@ class HandOvers(Passages):
             return None
         for sequence in last:
             self._open(replica, sequence, sequence.computed)
-        passages = [self.passages[sequence.request] for sequence in last]
+        transfers = [self.transfers[sequence.request] for sequence in last]
 
         def passed(layer: int) -> None:
-            mine = [p.left.request for p in passages if self.passages.get(p.left.request) is p]
+            mine = [p.left.request for p in transfers if self.transfers.get(p.left.request) is p]
             self.passed |= dict.fromkeys((request, layer) for request in mine)
             self._arm()
 
@@ -136,19 +136,19 @@ class HandOvers(Passages):
             arrived_ns=left.arrived_ns,
             priority=left.priority,
         )
-        self.passages[left.request] = Passage(left=left, sequence=sequence, source=replica, start=start)
+        self.transfers[left.request] = KvTransfer(left=left, sequence=sequence, source=replica, start=start)
         self.stranded.pop(left.request, None)
         self.leaving[left.request] = None
         self._arm()
 
     def leave(self, replica: int, left: Sequence) -> None:
         """Take a sequence whose prompt is computed and whose first token is sampled."""
-        if left.request not in self.passages:  # all of it leaves now, also where a decode step computed its last token
+        if left.request not in self.transfers:  # all of it leaves now, also where a decode step computed its last token
             self._open(replica, left, left.computed)
-        passage = self.passages[left.request]
-        passage.sampled = True
-        self._check(passage)
-        if passage.target == NOBODY:
+        transfer = self.transfers[left.request]
+        transfer.sampled = True
+        self._check(transfer)
+        if transfer.target == NOBODY:
             self._arm()
 
     def _settle(self, _: None) -> None:
@@ -157,61 +157,61 @@ class HandOvers(Passages):
         now = now_ns(self.env)
         landed, self.landed = sorted(self.landed), {}
         for request in landed:
-            self._land(now, self.passages.pop(request))
+            self._land(now, self.transfers.pop(request))
         leaving, self.leaving = sorted(self.leaving), {}
         living = [replica for replica in self.decoders if replica.alive] if self.prepared.outages else self.decoders
         for request in leaving:
             if not living:
                 self.stranded[request] = None
-            elif request in self.passages:
-                passage = self.passages[request]
-                passage.target = self.router.route(now, passage.sequence, living)
-                self.replicas[passage.target].take_over(passage.sequence)
+            elif request in self.transfers:
+                transfer = self.transfers[request]
+                transfer.target = self.router.route(now, transfer.sequence, living)
+                self.replicas[transfer.target].take_over(transfer.sequence)
         if self.stranded:
             self._lose_stranded(now)
         passed, self.passed = sorted(self.passed), {}
         for request, layer in passed:
-            passage = self.passages[request]
-            passage.passed.append(layer)
-            if passage.reserved:
-                self._ask_layer(passage, layer)
+            transfer = self.transfers[request]
+            transfer.passed.append(layer)
+            if transfer.reserved:
+                self._ask_layer(transfer, layer)
         self.moves.start()
 
     def _send(self, sequence: Sequence, target: int) -> None:
         """Ask for the transfers of a sequence that was given blocks, as far as they can begin."""
-        passage = self.passages[sequence.request]
-        passage.target, passage.reserved = target, True
-        whole = passage.start > 0
-        by_layer = passage.start < passage.sequence.computed
+        transfer = self.transfers[sequence.request]
+        transfer.target, transfer.reserved = target, True
+        whole = transfer.start > 0
+        by_layer = transfer.start < transfer.sequence.computed
         layers = sum(len(shard.layers) for shard in self.shards) if by_layer else 0
-        passage.missing = whole * len(self.shards) + layers
+        transfer.missing = whole * len(self.shards) + layers
         if whole:
             for shard in self.shards:
-                self._ask(passage, shard, ALL_LAYERS, 0, passage.start, shard.token_bytes)
-        for layer in passage.passed:
-            self._ask_layer(passage, layer)
+                self._ask(transfer, shard, ALL_LAYERS, 0, transfer.start, shard.token_bytes)
+        for layer in transfer.passed:
+            self._ask_layer(transfer, layer)
         self._arm()
 
-    def _ask_layer(self, passage: Passage, layer: int) -> None:
+    def _ask_layer(self, transfer: KvTransfer, layer: int) -> None:
         """Ask for the transfers of what the last chunk adds to a layer."""
-        tokens = passage.sequence.computed - passage.start
+        tokens = transfer.sequence.computed - transfer.start
         for shard in self.shards:
             if layer in shard.layers:
                 each = shard.layer_bytes[shard.layers.index(layer)]
-                self._ask(passage, shard, layer, passage.start, tokens, each)
+                self._ask(transfer, shard, layer, transfer.start, tokens, each)
 
-    def _ask(self, passage: Passage, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
+    def _ask(self, transfer: KvTransfer, shard: Shard, layer: int, first: int, tokens: int, token_bytes: float) -> None:
         head, heads = shard.head_range(layer)
         self.moves.ask(
             Move(
-                request=passage.sequence.request,
+                request=transfer.sequence.request,
                 layer=layer,
                 head=head,
                 heads=heads,
                 first=first,
                 tokens=tokens,
-                source=self._end(passage.source, *shard.source, passage.left.owner),
-                target=self._end(passage.target, *shard.target, passage.sequence.owner),
+                source=self._end(transfer.source, *shard.source, transfer.left.owner),
+                target=self._end(transfer.target, *shard.target, transfer.sequence.owner),
                 payload_bytes=token_bytes * tokens,
             )
         )
@@ -225,31 +225,31 @@ class HandOvers(Passages):
         return self.ends[key]
 
     def _moved(self, move: Move) -> None:
-        passage = self.passages[move.request]
-        passage.missing -= 1
-        self._check(passage)
+        transfer = self.transfers[move.request]
+        transfer.missing -= 1
+        self._check(transfer)
         self._arm()
 
-    def _check(self, passage: Passage) -> None:
+    def _check(self, transfer: KvTransfer) -> None:
         """Let a sequence arrive of which nothing is missing."""
-        if passage.reserved and passage.sampled and passage.missing == 0:
-            self.landed[passage.sequence.request] = None
+        if transfer.reserved and transfer.sampled and transfer.missing == 0:
+            self.landed[transfer.sequence.request] = None
             self._arm()
 
-    def _land(self, now: int, passage: Passage) -> None:
-        source = self.replicas[passage.source]
+    def _land(self, now: int, transfer: KvTransfer) -> None:
+        source = self.replicas[transfer.source]
         scheduler = source.scheduler
         assert isinstance(scheduler, PrefillScheduler)
-        scheduler.handed_over(now, passage.left)
+        scheduler.handed_over(now, transfer.left)
         source.flush()
         source.wake(source.index)
-        target, sequence = self.replicas[passage.target], passage.sequence
+        target, sequence = self.replicas[transfer.target], transfer.sequence
         target.receive(sequence)
         if sequence.leaving:
             target.cancel(sequence)
             self.on_done(target.index, (sequence,))
         else:
-            self.there[sequence.request] = passage
+            self.there[sequence.request] = transfer
 
     def story(self) -> list[str]:
         """Return who waits for what, a sentence each."""

@@ -107,7 +107,7 @@ class KvMoves:
         duration = to_ns(self.comm.seconds(self.comm.number("send", pair), move.payload_bytes))
         plan = self.comm.chosen("send", pair, move.payload_bytes)
         if self.weak is not None:
-            plan, duration = self.weak.strain(move.start_ns).communication(plan, move.payload_bytes, duration)
+            plan, duration = self.weak.slowdown(move.start_ns).communication(plan, move.payload_bytes, duration)
         self.network.begin(
             (move.source[0], -1, move.request, move.layer, rank, to_rank),
             plan,

@@ -32,7 +32,7 @@ _BEGINNING: Final = attrgetter("at_ns")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Passage:
+class KvTransfer:
     """A request on its way: as it was, as it will be, from where to where, and what has not arrived yet.
 
     ``start`` is the first token of what leaves layer by layer, ``passed`` has the layers that can leave.
@@ -49,7 +49,7 @@ class Passage:
     missing: int = 0
 
 
-class Passages:
+class KvTransfers:
     """All requests that are on their way, or have arrived.
 
     Parameters
@@ -83,8 +83,8 @@ class Passages:
         self.lose = lose
         self.decode = prepared.pools[1]
         self.outputs = prepared.given.requests.output_tokens
-        self.passages: dict[int, Passage] = {}
-        self.there: dict[int, Passage] = {}
+        self.transfers: dict[int, KvTransfer] = {}
+        self.there: dict[int, KvTransfer] = {}
         """Those that have arrived, and not ended."""
         self.leaving: dict[int, None] = {}
         """Requests for which a decode replica is to be chosen at this instant."""
@@ -104,11 +104,11 @@ class Passages:
     @property
     def on_the_way(self) -> list[Sequence]:
         """Sequences that are between the pools, as they left."""
-        return [passage.left for passage in self.passages.values()]
+        return [transfer.left for transfer in self.transfers.values()]
 
     def has(self, request: int) -> bool:
         """Return whether a request is on its way, or has arrived and not ended."""
-        return request in self.passages or request in self.there
+        return request in self.transfers or request in self.there
 
     def cancel(self, request: int) -> tuple[int, Sequence] | None:
         """Let a request go that is on its way or has arrived.
@@ -118,28 +118,28 @@ class Passages:
         (int, Sequence) or None
             Where it was, and as what; None: it goes when its transfers, or the step that carries it, have ended.
         """
-        passage = self.passages.get(request)
-        if passage is None:
+        transfer = self.transfers.get(request)
+        if transfer is None:
             arrived = self.there[request]
             gone = self.replicas[arrived.target].cancel(arrived.sequence)
             return (arrived.target, arrived.sequence) if gone else None
-        if passage.reserved:
-            passage.sequence.leaving = True
+        if transfer.reserved:
+            transfer.sequence.leaving = True
             return None
-        self._close(passage)
-        source = self.replicas[passage.source]
-        if not passage.sampled:  # the step with its last chunk is under way
-            source.cancel(passage.left)
+        self._close(transfer)
+        source = self.replicas[transfer.source]
+        if not transfer.sampled:  # the step with its last chunk is under way
+            source.cancel(transfer.left)
             return None
-        source.discard(passage.left)
-        return passage.source, passage.sequence
+        source.discard(transfer.left)
+        return transfer.source, transfer.sequence
 
-    def _close(self, passage: Passage) -> None:
+    def _close(self, transfer: KvTransfer) -> None:
         """Forget a request that was on its way to nobody, or to a replica that has set no blocks aside."""
-        del self.passages[passage.left.request]
-        self.stranded.pop(passage.left.request, None)
-        if passage.target != NOBODY:
-            self.replicas[passage.target].expect_no_more(passage.sequence)
+        del self.transfers[transfer.left.request]
+        self.stranded.pop(transfer.left.request, None)
+        if transfer.target != NOBODY:
+            self.replicas[transfer.target].expect_no_more(transfer.sequence)
 
     def break_off(self, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
         """Stop what is on its way from or to a replica that is about to fail.
@@ -151,17 +151,17 @@ class Passages:
             clients had given up.
         """
         lost, gone = [], []
-        for request in sorted(self.passages):
-            passage = self.passages[request]
-            if failing.index not in (passage.source, passage.target):
+        for request in sorted(self.transfers):
+            transfer = self.transfers[request]
+            if failing.index not in (transfer.source, transfer.target):
                 continue
-            self._take_back(passage)
-            left, leaving, source = passage.left, passage.sequence.leaving, self.replicas[passage.source]
+            self._take_back(transfer)
+            left, leaving, source = transfer.left, transfer.sequence.leaving, self.replicas[transfer.source]
             if source is not failing and not leaving:
                 self.leaving[request] = None
                 continue
-            self._close(passage)
-            if not passage.sampled:  # its step is under way, so that its scheduler has it
+            self._close(transfer)
+            if not transfer.sampled:  # its step is under way, so that its scheduler has it
                 if source is failing:
                     left.leaving = leaving
                 else:
@@ -175,15 +175,15 @@ class Passages:
         self._arm()
         return lost, gone
 
-    def _take_back(self, passage: Passage) -> None:
-        """Stop the transfers of a passage, so that it is on its way to nobody."""
-        self.moves.drop(passage.left.request)
-        if passage.reserved:
-            self.replicas[passage.target].give_up(passage.sequence)
-            passage.left.preemptions += 1
-        elif passage.target != NOBODY:
-            self.replicas[passage.target].expect_no_more(passage.sequence)
-        passage.reserved, passage.target, passage.missing = False, NOBODY, 0
+    def _take_back(self, transfer: KvTransfer) -> None:
+        """Stop the moves of a transfer, so that it is on its way to nobody."""
+        self.moves.drop(transfer.left.request)
+        if transfer.reserved:
+            self.replicas[transfer.target].give_up(transfer.sequence)
+            transfer.left.preemptions += 1
+        elif transfer.target != NOBODY:
+            self.replicas[transfer.target].expect_no_more(transfer.sequence)
+        transfer.reserved, transfer.target, transfer.missing = False, NOBODY, 0
 
     def anew(self, sequence: Sequence) -> Sequence:
         """Return what a prefill replica is to do of a sequence whose K/V is lost: all tokens so far, and the next."""
@@ -216,11 +216,11 @@ class Passages:
             return
         last = max((one for one in self.prepared.outages if one.replica in self.decode.replicas), key=_BEGINNING)
         for request in sorted(self.stranded):
-            passage = self.passages[request]
-            if passage.sampled:
-                self._close(passage)
-                self.replicas[passage.source].lose(passage.left)
-                self.lose(passage.source, passage.left, f"{last.words}, and no decode replica was left")
+            transfer = self.transfers[request]
+            if transfer.sampled:
+                self._close(transfer)
+                self.replicas[transfer.source].lose(transfer.left)
+                self.lose(transfer.source, transfer.left, f"{last.words}, and no decode replica was left")
 
     def ended(self, request: int) -> None:
         """Forget a request that has ended."""

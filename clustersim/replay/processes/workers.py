@@ -1,9 +1,9 @@
 """Replicas that nothing connects, replayed in several processes; the result is that of one, bit for bit.
 
-Where the router asks nobody, lanes share nothing: no link (``replay.contention``), no scheduler, no load to compare.
-So replicas are shared out in ranges. This process takes the first, others start meanwhile and take the rest, and
-what they recorded is appended in order of replicas (``timeline.merge``). That is also the order in which one process
-records them, and no number in a table tells which process it came from.
+Where the router asks nobody, lanes share nothing: no link (``replay.links.contention``), no scheduler, no load to
+compare. So replicas are shared out in ranges. This process takes the first, others start meanwhile and take the rest,
+and what they recorded is appended in order of replicas (``timeline.merge``). That is also the order in which one
+process records them, and no number in a table tells which process it came from.
 
 A worker (:mod:`clustersim.replay.processes.worker`) that cannot start, dies or raises costs time and nothing else: this
 process replays its replicas itself, and so meets the same error in the same place as if it had been alone.

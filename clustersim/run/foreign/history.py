@@ -1,7 +1,7 @@
 """Histories from elsewhere: CSV and Parquet tables of spans, facts and what else a simulator or an engine recorded.
 
-How a file is read is in ``run.foreign_table``, and what ``--given`` says in ``run.foreign_given``. What lacks is "not
-checkable"; what contradicts itself, or refers to what is not there, is refused.
+How a file is read is in ``run.foreign.table``, and what ``--given`` says in ``run.foreign.declared``. What lacks is
+"not checkable"; what contradicts itself, or refers to what is not there, is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_history(paths: Sequence[Path], given: Sequence[str]) -> History:
     paths : sequence of Path
         CSV or Parquet files, one per table.
     given : sequence of str
-        What was declared, as ``tp=2`` (see ``run.foreign_given``).
+        What was declared, as ``tp=2`` (see ``run.foreign.declared``).
 
     Raises
     ------

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.admission import Front
+from clustersim.replay.admission import Admission
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.fleet import Fleet
@@ -60,8 +60,8 @@ def transfers_survive(patch: Patch) -> None:
     moved = HandOvers._moved
 
     def known(self: HandOvers, move: Move) -> None:
-        passage = self.passages.get(move.request)
-        if passage is not None and passage.reserved and passage.target == move.target[0]:
+        transfer = self.transfers.get(move.request)
+        if transfer is not None and transfer.reserved and transfer.target == move.target[0]:
             moved(self, move)
 
     patch.setattr(KvMoves, "drop", drop)
@@ -72,11 +72,11 @@ def keeps_the_lost_cache(patch: Patch) -> None:
     """A prompt is sent on from a prefill replica that has failed."""
 
     def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
-        for request in sorted(self.passages):
-            passage = self.passages[request]
-            if failing.index in (passage.source, passage.target):
-                self._take_back(passage)
-                passage.left.blocks = 0  # the scheduler that had them is gone
+        for request in sorted(self.transfers):
+            transfer = self.transfers[request]
+            if failing.index in (transfer.source, transfer.target):
+                self._take_back(transfer)
+                transfer.left.blocks = 0  # the scheduler that had them is gone
                 self.leaving[request] = None
         self._arm()
         return [], []
@@ -100,7 +100,7 @@ def decodes_on(patch: Patch) -> None:
 
 def loses_silently(patch: Patch) -> None:
     """Of what nobody takes over nothing is said."""
-    patch.setattr(Front, "tell", lambda self, now, kind, replica, sequence: None)
+    patch.setattr(Admission, "tell", lambda self, now, kind, replica, sequence: None)
 
 
 def counts_too_much_of_what_comes_in_vain(patch: Patch) -> None:
@@ -182,7 +182,7 @@ def computes_anew_on_the_first(patch: Patch) -> None:
     """What loses its replica goes to the first one that lives, whoever's turn it is."""
 
     def retry(self: EventReplay, sequence: Sequence) -> None:
-        index = self.front.living[0].index
+        index = self.admission.living[0].index
         self.replica_of[sequence.request] = index
         self.replicas[index].add_again(sequence)
 
@@ -225,9 +225,9 @@ def breaks_off_what_is_sound(patch: Patch) -> None:
 
     def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
         found = real(self, failing)
-        for request in sorted(self.passages):
-            if self.passages[request].reserved:
-                self._take_back(self.passages[request])
+        for request in sorted(self.transfers):
+            if self.transfers[request].reserved:
+                self._take_back(self.transfers[request])
                 self.leaving[request] = None
         self._arm()
         return found
@@ -242,10 +242,10 @@ def computes_what_it_has(patch: Patch) -> None:
     def break_off(self: HandOvers, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
         lost, gone = real(self, failing)
         for request in sorted(self.leaving):
-            passage = self.passages[request]
-            self._close(passage)
-            self.replicas[passage.source].lose(passage.left)
-            lost.append(self._again(passage.left))
+            transfer = self.transfers[request]
+            self._close(transfer)
+            self.replicas[transfer.source].lose(transfer.left)
+            lost.append(self._again(transfer.left))
         self.leaving.clear()
         return lost, gone
 

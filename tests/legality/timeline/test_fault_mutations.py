@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from clustersim.replay.admission import Front
+from clustersim.replay.admission import Admission
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.slowdown import Strain, Strains
+from clustersim.replay.slowdown import Slowdown, Slowdowns
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
@@ -43,10 +43,10 @@ def sends_at_full_speed(patch: Patch) -> None:
     cost = Pipeline._send_cost
 
     def unaware(self: Pipeline, stage: int, rank: int, micro: Any) -> Any:
-        strain = micro.strains.pop(stage, None)
+        slowdown = micro.slowdowns.pop(stage, None)
         found = cost(self, stage, rank, micro)
-        if strain is not None:
-            micro.strains[stage] = strain
+        if slowdown is not None:
+            micro.slowdowns[stage] = slowdown
         return found
 
     patch.setattr(Pipeline, "_send_cost", unaware)
@@ -54,17 +54,17 @@ def sends_at_full_speed(patch: Patch) -> None:
 
 def collects_at_full_speed(patch: Patch) -> None:
     """A collective over a weak link takes no longer than over a link as it should be."""
-    patch.setattr(Strain, "communication", lambda self, plan, payload, duration: (plan, duration))
+    patch.setattr(Slowdown, "communication", lambda self, plan, payload, duration: (plan, duration))
 
 
 def runs_at_full_speed(patch: Patch) -> None:
     """The kernels of a slow device take no longer than those of others."""
-    patch.setattr(Strain, "kernel_ns", lambda self, rank, duration: duration)
+    patch.setattr(Slowdown, "kernel_ns", lambda self, rank, duration: duration)
 
 
 def does_not_know_of_slowness(patch: Patch) -> None:
     """Passes on a slow device are those of one as it should be."""
-    patch.setattr(Strains, "of", lambda self, stage, now: None)
+    patch.setattr(Slowdowns, "of", lambda self, stage, now: None)
 
 
 def works_while_it_is_down(patch: Patch) -> None:
@@ -81,13 +81,13 @@ def works_while_it_is_down(patch: Patch) -> None:
 
 def loses_silently(patch: Patch) -> None:
     """What is lost has no reason."""
-    change = Front.change
+    change = Admission.change
 
-    def silent(self: Front, now: int) -> None:
+    def silent(self: Admission, now: int) -> None:
         change(self, now)
         self.reasons.clear()
 
-    patch.setattr(Front, "change", silent)
+    patch.setattr(Admission, "change", silent)
 
 
 LINK = ["n0.g0", "n0.nvswitch"]

@@ -149,10 +149,10 @@ def does_not_wait(patch: pytest.MonkeyPatch) -> None:
         send(self, sequence, target)
         self.replicas[target].receive(sequence)
 
-    def landed(self: HandOvers, now: int, passage: Any) -> None:
+    def landed(self: HandOvers, now: int, transfer: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self.replicas[passage.target], "receive", lambda _: None)
-            land(self, now, passage)
+            inner.setattr(self.replicas[transfer.target], "receive", lambda _: None)
+            land(self, now, transfer)
 
     patch.setattr(HandOvers, "_send", hasty)
     patch.setattr(HandOvers, "_land", landed)
@@ -215,13 +215,13 @@ def lets_go_of_transfers(patch: pytest.MonkeyPatch) -> None:
     cancel = HandOvers.cancel
 
     def hasty(self: HandOvers, request: int) -> Any:
-        passage = self.passages.get(request)
-        if passage is None or not passage.reserved or not passage.sampled:
+        transfer = self.transfers.get(request)
+        if transfer is None or not transfer.reserved or not transfer.sampled:
             return cancel(self, request)
-        passage.sequence.leaving = True
-        passage.missing = -1
-        self._land(self.env.now, passage)
-        self.passages[request] = passage
+        transfer.sequence.leaving = True
+        transfer.missing = -1
+        self._land(self.env.now, transfer)
+        self.transfers[request] = transfer
         return None
 
     patch.setattr(HandOvers, "cancel", hasty)

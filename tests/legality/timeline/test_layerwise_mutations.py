@@ -129,11 +129,11 @@ def forgets_earlier_chunks(patch: pytest.MonkeyPatch) -> None:
     """Only what the last chunk computed moves."""
     ask = HandOvers._ask
 
-    def some(self: HandOvers, passage: Any, shard: Any, layer: int, *more: Any) -> None:
+    def some(self: HandOvers, transfer: Any, shard: Any, layer: int, *more: Any) -> None:
         if layer == ALL_LAYERS:
-            passage.missing -= 1
+            transfer.missing -= 1
         else:
-            ask(self, passage, shard, layer, *more)
+            ask(self, transfer, shard, layer, *more)
 
     patch.setattr(HandOvers, "_ask", some)
 
@@ -141,7 +141,9 @@ def forgets_earlier_chunks(patch: pytest.MonkeyPatch) -> None:
 def skips_a_layer(patch: pytest.MonkeyPatch) -> None:
     """Layer 1 is sent in place of layer 2."""
     ask = HandOvers._ask_layer
-    patch.setattr(HandOvers, "_ask_layer", lambda self, passage, layer: ask(self, passage, 1 if layer == 0 else layer))
+    patch.setattr(
+        HandOvers, "_ask_layer", lambda self, transfer, layer: ask(self, transfer, 1 if layer == 0 else layer)
+    )
 
 
 def does_not_wait_for_the_last(patch: pytest.MonkeyPatch) -> None:
@@ -151,15 +153,15 @@ def does_not_wait_for_the_last(patch: pytest.MonkeyPatch) -> None:
 
     def sent(self: HandOvers, sequence: Any, target: int) -> None:
         send(self, sequence, target)
-        if self.passages[sequence.request].sampled:
+        if self.transfers[sequence.request].sampled:
             hasty.add(sequence.request)
             self.replicas[target].receive(sequence)
 
-    def landed(self: HandOvers, now: int, passage: Any) -> None:
+    def landed(self: HandOvers, now: int, transfer: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            if passage.sequence.request in hasty:
-                inner.setattr(self.replicas[passage.target], "receive", lambda _: None)
-            land(self, now, passage)
+            if transfer.sequence.request in hasty:
+                inner.setattr(self.replicas[transfer.target], "receive", lambda _: None)
+            land(self, now, transfer)
 
     patch.setattr(HandOvers, "_send", sent)
     patch.setattr(HandOvers, "_land", landed)

@@ -16,13 +16,13 @@ import pytest
 import clustersim.run.simulate as made
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
-from clustersim.replay.admission import Front
+from clustersim.replay.admission import Admission
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.slowdown import Strain, Strains, WeakLinks
+from clustersim.replay.slowdown import Slowdown, Slowdowns, WeakLinks
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.router import RoundRobin
@@ -62,22 +62,22 @@ def faults(change: Callable[[tuple[Fault, ...]], Sequence[Fault]]) -> Mistake:
     return lambda patch: patch.setattr(made, "replay_input", wrong)
 
 
-def strain(change: Callable[[Strain], Strain]) -> Mistake:
+def slowdown(change: Callable[[Slowdown], Slowdown]) -> Mistake:
     """Let passes suffer something else."""
-    own = Strains.of
+    own = Slowdowns.of
 
-    def wrong(self: Strains, stage: int, now: int) -> Strain | None:
+    def wrong(self: Slowdowns, stage: int, now: int) -> Slowdown | None:
         found = own(self, stage, now)
         return None if found is None else change(found)
 
-    return lambda patch: patch.setattr(Strains, "of", wrong)
+    return lambda patch: patch.setattr(Slowdowns, "of", wrong)
 
 
 def later(**by: int) -> Callable[[Any], Any]:
     return lambda one: replace(one, **{name: getattr(one, name) + ns for name, ns in by.items()})
 
 
-def shares(value: float) -> Callable[[Strain], Strain]:
+def shares(value: float) -> Callable[[Slowdown], Slowdown]:
     return lambda found: replace(found, shares=dict.fromkeys(found.shares, value))
 
 
@@ -208,24 +208,29 @@ MISTAKES: list[tuple[str, Mistake, dict[str, Any], str]] = [
     ("with swaps it fails too early", outages(each(later(at_ns=-MS // 2))), SWAPPED, "RUN-3"),
     ("another decode replica is slow", faults(each(lambda one: replace(one, devices=(3,)))), POOL_SLOW, "RUN-2"),
     ("failing takes no effect", lambda patch: patch.setattr(Fleet, "restart", lambda *_: ((), ())), DOWN, "RUN-3"),
-    ("nobody waits for a replica", lambda p: p.setattr(Front, "comes_back", lambda *_, **__: False), ALONE, "RUN-4"),
-    ("requests go to the dead", lambda p: p.setattr(Front, "living", property(lambda s: s.entry)), DOWN, "RUN-3"),
+    (
+        "nobody waits for a replica",
+        lambda p: p.setattr(Admission, "comes_back", lambda *_, **__: False),
+        ALONE,
+        "RUN-4",
+    ),
+    ("requests go to the dead", lambda p: p.setattr(Admission, "living", property(lambda s: s.entry)), DOWN, "RUN-3"),
     ("the router forgets who is back", never_routes_to_the_first, DOWN, "RUN-3"),
     ("what failed goes where it was", waits_for_nobody, DOWN, "RUN-3"),
-    ("another rank is slow", strain(lambda s: replace(s, slow={1 - k: v for k, v in s.slow.items()})), SLOW, "RUN-2"),
-    ("it is not slow enough", strain(lambda s: replace(s, slow=dict.fromkeys(s.slow, 2.0))), SLOW, "RUN-2"),
-    ("it is too slow", strain(lambda s: replace(s, slow=dict.fromkeys(s.slow, 4.0))), SLOW, "RUN-2"),
+    ("another rank is slow", slowdown(lambda s: replace(s, slow={1 - k: v for k, v in s.slow.items()})), SLOW, "RUN-2"),
+    ("it is not slow enough", slowdown(lambda s: replace(s, slow=dict.fromkeys(s.slow, 2.0))), SLOW, "RUN-2"),
+    ("it is too slow", slowdown(lambda s: replace(s, slow=dict.fromkeys(s.slow, 4.0))), SLOW, "RUN-2"),
     ("it is slow too late", faults(each(later(at_ns=MS))), SLOW, "RUN-2"),
     ("it is slow too early", faults(each(later(at_ns=-MS))), SLOW, "RUN-2"),
     ("it is slow for too short", faults(each(later(until_ns=-MS))), SLOW, "RUN-2"),
     ("it is not a little slow", faults(lambda found: ()), A_LITTLE, "RUN-2"),
-    ("more is left of a link", strain(shares(0.5)), WEAK, "RUN-2"),
-    ("less is left of a link", strain(shares(0.02)), WEAK, "RUN-2"),
+    ("more is left of a link", slowdown(shares(0.5)), WEAK, "RUN-2"),
+    ("less is left of a link", slowdown(shares(0.02)), WEAK, "RUN-2"),
     ("another link is weak", faults(each(lambda one: replace(one, links=(8, 9)))), WEAK, "RUN-2"),
     ("a link is weak for too short", faults(each(later(until_ns=-MS))), WEAK, "RUN-2"),
     ("a link is weak for too long", faults(each(later(until_ns=MS))), WEAK, "RUN-2"),
-    ("sends find more of a link", strain(shares(0.5)), STAGES, "RUN-2"),
-    ("sends find less of a link", strain(shares(0.02)), STAGES, "RUN-2"),
+    ("sends find more of a link", slowdown(shares(0.5)), STAGES, "RUN-2"),
+    ("sends find less of a link", slowdown(shares(0.02)), STAGES, "RUN-2"),
     ("sends find another link weak", faults(each(lambda one: replace(one, links=(8, 9)))), STAGES, "RUN-2"),
     ("sends find a link weak too long", faults(each(later(until_ns=MS))), STAGES, "RUN-2"),
     ("hand-overs find more of a link", weak_links(0.5), HANDED, "RUN-2"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clustersim.replay.events.run import EventReplay
-from clustersim.replay.lanes.shared_clock import Together
+from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.run import legality
@@ -288,11 +288,11 @@ def stuck_turn(patch: Patch) -> None:
 def fullest_lane(patch: Patch) -> None:
     """The folded replay sends requests to the fullest replica."""
 
-    def route(self: Together, request: int) -> int:
+    def route(self: SharedClock, request: int) -> int:
         del request
         return max(range(len(self.lanes)), key=lambda number: self.lanes[number].outstanding)
 
-    patch.setattr(Together, "_route", route)
+    patch.setattr(SharedClock, "_route", route)
 
 
 def fewer_blocks(patch: Patch) -> None:

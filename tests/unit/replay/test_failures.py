@@ -16,7 +16,7 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.outages import Outage, merged
 from clustersim.replay.replay import replay
-from clustersim.replay.slowdown import Strain
+from clustersim.replay.slowdown import Slowdown
 from clustersim.report.files.summary import summary_of
 from clustersim.report.words.run import remarks
 from clustersim.run.audit import check_run
@@ -357,6 +357,6 @@ def test_a_weak_link_adds_what_its_bytes_take_longer_to_what_the_engine_takes():
         kind="send", algorithm="direct", group=(0, 1), alpha_s=5e-6, own_seconds_per_byte=0.0, ramp_s=0.0,
         ramp_half_s=1.0, links=np.array([7]), load_per_byte=np.array([1.0]), seconds_per_byte=1e-9,
     )  # fmt: skip
-    strain = Strain(slow={}, shares={7: 0.25}, capacity=np.full(8, 1e9))
-    weak, took = strain.communication(plan, 1000.0, 5_000 + 1_000 + 300)  # 300 ns are the engine's
+    slowdown = Slowdown(slow={}, shares={7: 0.25}, capacity=np.full(8, 1e9))
+    weak, took = slowdown.communication(plan, 1000.0, 5_000 + 1_000 + 300)  # 300 ns are the engine's
     assert (weak.seconds_per_byte, took) == (4e-9, 5_000 + 4_000 + 300)

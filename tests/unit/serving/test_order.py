@@ -93,12 +93,20 @@ class Watched(Scheduler):
         return super()._grow(now, sequence, tokens, chosen)
 
     def _preempt(self, now: int, sequence: Sequence) -> None:
-        assert sequence.rank > self.needs.rank
+        assert self._is_behind(sequence)
         super()._preempt(now, sequence)
+
+    def _is_behind(self, sequence: Sequence) -> bool:
+        return sequence.rank > self.needs.rank
 
 
 class WatchedSwaps(Watched, SwappingScheduler):
-    """The same, by swap."""
+    """The same, by swap: in order of arrival, one that came back is behind those that were admitted meanwhile."""
+
+    def _is_behind(self, sequence: Sequence) -> bool:
+        if self.config.order.by != "arrival":
+            return super()._is_behind(sequence)
+        return self.running.index(sequence) > self.running.index(self.needs)
 
 
 ORDERS = {
@@ -127,7 +135,7 @@ def test_preemption_and_skipping_keep_the_declared_order(order, named, swaps, cr
         for request, (arrived, prompt, output, priority) in enumerate(sorted(crowd))
     ]
     served, waits, now = list(coming), {}, 0
-    while coming or chosen.waiting or chosen.running or chosen.aside:
+    while coming or chosen.waiting or chosen.running or chosen.swapped_out:
         while coming and coming[0].arrived_ns <= now:
             waits[coming[0].request] = coming[0]
             chosen.add(coming.pop(0))

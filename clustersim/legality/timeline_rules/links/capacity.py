@@ -123,10 +123,10 @@ def _at_best(flows: Flows, some: Int64Array, carries: FloatArray, weak: list[tup
     told = np.zeros(len(some), bool)
     for since, until, left in weak:
         within = np.maximum(np.minimum(end, until) - np.maximum(enter, since), 0.0)
-        strained = (settled >= since) & (settled < until)
+        slowed = (settled >= since) & (settled < until)
         covered += within
-        told |= strained
-        best = np.where((within > 0.0) | strained, np.maximum(best, left), best)
+        told |= slowed
+        best = np.where((within > 0.0) | slowed, np.maximum(best, left), best)
     found: FloatArray = np.where(told & (covered >= end - enter), best, carries)
     return found
 

@@ -8,7 +8,7 @@ import pytest
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.lanes import in_order as lanes
-from clustersim.replay.lanes import shared_clock as together
+from clustersim.replay.lanes import shared_clock
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
@@ -25,7 +25,7 @@ def inputs(concurrency: int | None = None) -> ReplayInput:
 @pytest.mark.parametrize("concurrency", [None, 7])
 def test_when_lanes_hand_on_what_they_have_makes_no_difference(monkeypatch, concurrency):
     at_the_end = replay(inputs(concurrency)).timeline
-    monkeypatch.setattr(together, "RECORD_RUNS", 3)
+    monkeypatch.setattr(shared_clock, "RECORD_RUNS", 3)
     monkeypatch.setattr(lanes, "BLOCK", 5)
     now_and_then = replay(inputs(concurrency)).timeline
     assert now_and_then.digest == at_the_end.digest
@@ -33,7 +33,7 @@ def test_when_lanes_hand_on_what_they_have_makes_no_difference(monkeypatch, conc
 
 
 def test_a_request_arrives_in_the_table_before_it_is_decided_on(monkeypatch):
-    monkeypatch.setattr(together, "RECORD_RUNS", 3)
+    monkeypatch.setattr(shared_clock, "RECORD_RUNS", 3)
     facts = replay(inputs()).timeline.facts
     first: dict[int, int] = {}
     for kind, request in zip(facts["kind"].tolist(), facts["request"].tolist(), strict=True):
@@ -44,7 +44,7 @@ def test_a_request_arrives_in_the_table_before_it_is_decided_on(monkeypatch):
 
 def test_loads_that_no_longer_count_do_not_pile_up():
     run = LaneReplay(Prepared(inputs()), None).run_of
-    driver = together.Together(run)
+    driver = shared_clock.SharedClock(run)
     longest = 0
     for step in range(1_000):
         driver._weigh(step, step % 4)
