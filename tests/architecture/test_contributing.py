@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -133,3 +134,26 @@ def test_table_of_tests_names_every_folder() -> None:
     named = {cells[0].strip("`").removeprefix("tests/").rstrip("/") for cells in rows(DOCUMENT, "folder")}
     present = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.rglob("test_*.py"))}
     assert named == present
+
+
+def test_table_of_rooms_says_what_each_room_says_of_itself() -> None:
+    packages = (path.parent for path in (ROOT / "clustersim").glob("*/*/**/__init__.py"))
+    first = {
+        f"{path.relative_to(ROOT / 'clustersim').as_posix()}/": " ".join(
+            (ast.get_docstring(ast.parse((path / "__init__.py").read_text(encoding="utf-8"))) or "")
+            .split("\n\n")[0]
+            .split()
+        ).rstrip(".")
+        for path in packages
+    }
+    told = {cells[0].strip("`"): cells[1] for cells in rows(DOCUMENT, "room")}
+    assert told == first
+    assert all(first.values())
+
+
+def test_no_room_has_more_modules_than_can_be_overlooked() -> None:
+    counts = {
+        path.parent.relative_to(ROOT).as_posix(): len(list(path.parent.glob("*.py")))
+        for path in (ROOT / "clustersim").rglob("__init__.py")
+    }
+    assert {room: count for room, count in counts.items() if count > 30} == {}
