@@ -115,7 +115,9 @@ def _files_line(files: tuple[Agreement, ...]) -> str:
     """Say which files were compared with the timeline, and which of them say something else."""
     named = ", ".join(f"{one.file} ({one.what})" for one in files)
     odd = [one.file for one in files if one.violation is not None]
-    return f"compared with the timeline: {named}: " + (f"{', '.join(odd)} differ" if odd else "all agree")
+    return f"compared with the timeline: {named}: " + (
+        f"{', '.join(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else "all agree"
+    )
 
 
 __all__ = ["audit_run_directory"]

@@ -55,15 +55,13 @@ def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tup
     if told != wanted:
         message = f"found sp, tp, stages and lockstep {told}; expected {wanted}, as the plan in scenario.yaml has it"
         yield "templates.json", "pools", message
-    for name, most, words in (
-        ("replica", sum(plan.dp for plan in plans), "replicas"),
-        ("request", count, "requests"),
-    ):
+    for name, most in (("replica", sum(plan.dp for plan in plans)), ("request", count)):
         for table in ("passes", "transfers", "steps", "chunks", "decodes", "facts"):
             values = getattr(timeline, table).get(name, np.empty(0, np.int64))
             odd = np.flatnonzero(values >= most)
             if len(odd):
-                message = f"{values[odd[0]]:,} in row {odd[0] + 1} can't be; scenario.yaml has {most:,} {words}, from 0"
+                has = f"{most:,} {name if most == 1 else f'{name}s'}"
+                message = f"{values[odd[0]]:,} in row {odd[0] + 1} can't be; scenario.yaml has {has}, from 0"
                 yield f"{table}.parquet", name, message
 
 

@@ -30,6 +30,8 @@ _NOT_OF_A_RUN: Final = (ArithmeticError, AssertionError, LookupError, MemoryErro
 """What working out the figures of tables that no run wrote may come to."""
 ABSENT: Final = None
 """What is said where nothing is."""
+_FROM_VERDICT: Final = ("legal", "legality")
+"""Values of ``summary.json`` that are compared with ``verdict.json``: no timeline says them."""
 _NAMED: Final = 8
 """Of values that differ, how many more are named."""
 _OF_VIOLATION: Final = ("rule", "level", "where", "message", "fix")
@@ -127,7 +129,8 @@ def _agreement(
         (where, said, follows), *more = odd
         named = ", ".join((*(one for one, _, _ in more[:_NAMED]), *("…" for _ in more[_NAMED:][:1])))
         others = f" (and {len(more):,} more {'differs' if len(more) == 1 else 'differ'}: {named})" if more else ""
-        message = f"says {_shown(said)}, {by} {_shown(follows)}{others}"
+        source = "verdict.json says" if file == "summary.json" and where.split(".")[0] in _FROM_VERDICT else by
+        message = f"says {_shown(said)}, {source} {_shown(follows)}{others}"
         violation = Violation(rule=rule, level="T", where=f"{file}, {where}", message=message, fix=_FIX)
     return Agreement(rule=rule, file=file, what=what, looked_at=looked_at, violation=violation)
 

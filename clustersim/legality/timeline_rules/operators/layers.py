@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.timeline_rules.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
 
 ONCE: Final = (
@@ -34,14 +35,19 @@ def every_layer_once(sheet: Sheet) -> Finding:
         lambda i: f"runs {operators.counts[i]} times in this layer of one step",
         FIX,
     )
-    return merged(repeated, *(_skipped(sheet, rows[mine]) for mine in _modules(sheet, rows)))
+    found = [repeated]
+    for module in (rows[mine] for mine in _numbers(sheet, rows, 2)):
+        found.append(_skipped(sheet, module))
+        found += (_partial(sheet, module, module[mine]) for mine in _numbers(sheet, module, 0))
+    return merged(*found)
 
 
-def _modules(sheet: Sheet, rows: Int64Array) -> list[Int64Array]:
-    """Return the rows of each module: a stage may hold the attention of a layer and not its FFN, or an MoE module."""
-    modules = [module for _, _, module in sheet.symbols]
-    names = {module: at for at, module in enumerate(dict.fromkeys(modules))}
-    number = np.array([names[module] for module in modules], np.int64)[sheet.symbol[rows]]
+def _numbers(sheet: Sheet, rows: Int64Array, part: int) -> list[Int64Array]:
+    """Return which rows are of each name (part 0), or of each module (part 2): a stage may hold the attention of a
+    layer and not its FFN, or an MoE module."""
+    words = [symbol[part] for symbol in sheet.symbols]
+    names = {word: at for at, word in enumerate(dict.fromkeys(words))}
+    number = np.array([names[word] for word in words], np.int64)[sheet.symbol[rows]]
     return [np.flatnonzero(number == at) for at in np.unique(number).tolist()]
 
 
@@ -76,3 +82,35 @@ def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
         lambda i: f"runs without layer {lacking(i)[0]}, which other steps of its stage run",
         FIX,
     )
+
+
+def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
+    """Judge whether a rank runs a layer without an operator that it runs in other layers of that step, and that other
+    steps or ranks run in this layer: whoever fuses operators, in some steps or in some layers, does so alike."""
+    width = int(sheet.layer[module].max(initial=0)) + 2
+    sites = Groups(sheet.site[module])
+    some = module[sites.some]
+    broken = ~np.isin(sites.keys, sheet.site[mine])
+    broken &= np.isin(sheet.place[some], sheet.place[mine])
+    broken &= np.isin((sheet.stage * width + sheet.layer)[some], (sheet.stage * width + sheet.layer)[mine])
+    if sheet.given.horizon_ns is not None and broken.any():
+        broken &= ~_cut_off(sheet, module)[sites.some]
+    name = sheet.name(int(mine[0])) if len(mine) else ""
+    return judged(
+        0,
+        broken,
+        lambda i: sheet.where(int(some[i])),
+        lambda i: f"runs its layer without {name}, which it runs in other layers of this step",
+        FIX,
+    )
+
+
+def _cut_off(sheet: Sheet, rows: Int64Array) -> BoolArray:
+    """Return which rows are of the last layer of the last pass of a stage: a horizon may have cut it off."""
+    stage = Groups(sheet.replica[rows] * sheet.given.pp + sheet.stage[rows])
+    of = stage.find(sheet.replica[rows] * sheet.given.pp + sheet.stage[rows])
+    began = sheet.pass_begins[rows]
+    places = Groups(sheet.place[rows])
+    deepest = places.most(sheet.layer[rows])[places.find(sheet.place[rows])]
+    found: BoolArray = (began == stage.most(began)[of]) & (sheet.layer[rows] == deepest)
+    return found
