@@ -153,6 +153,11 @@ def other_victims(patch: Patch) -> None:
     patch.setattr(Members, "_after", lambda self, sequence: after(self, sequence)[::-1])
 
 
+def next_victims(patch: Patch) -> None:
+    """The sequence right behind the one that lacks a block gives way, and those behind it stay in the step."""
+    patch.setattr(Members, "_after", lambda self, sequence: self.running[self.running.index(sequence) + 1 :])
+
+
 def two_victims(patch: Patch) -> None:
     """Where one has given way, the next one does, too."""
     grow = Members._grow
@@ -293,6 +298,11 @@ def fullest_lane(patch: Patch) -> None:
         return max(range(len(self.lanes)), key=lambda number: self.lanes[number].outstanding)
 
     patch.setattr(SharedClock, "_route", route)
+
+
+def away_from_prefixes(patch: Patch) -> None:
+    """Nobody looks at what is cached."""
+    patch.setattr(router.PrefixAware, "_with_longest", lambda self, request, loads: loads)
 
 
 def fewer_blocks(patch: Patch) -> None:
@@ -455,6 +465,9 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "the first sequence gives way": (other_victims, CRAMPED, FULL),
     "the first sequence gives way in a ranked queue": (other_victims, RANKED, FULL),
     "the first prompt gives way to its successors": (other_victims, CRAMPED_WHOLE, FULL),
+    "the next sequence gives way": (next_victims, CRAMPED, FULL),
+    "the next sequence gives way in the folded replay": (next_victims, CRAMPED_WHOLE, FOLDED),
+    "the next sequence leaves for its host": (next_victims, AWAY, FULL),
     "more give way than has to": (two_victims, CRAMPED, FULL),
     "the first sequence leaves for its host": (other_victims, AWAY, FULL),
     "nothing is kept in host memory": (computed_anew, AWAY, FULL),
@@ -470,6 +483,10 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "two others are drawn": (another_draw, fleet("power_of_two"), FULL),
     "requests go in turn, not where prefixes are": (routed_by(in_turn), shared(), FULL),
     "requests go to the fullest replica, not where prefixes are": (routed_by(fullest), shared(), FULL),
+    "requests go where fewest tokens are, not where prefixes are": (away_from_prefixes, shared(), FULL),
+    "requests go in turn before a replica fails": (
+        routed_by(in_turn), fleet("least_outstanding") | {"faults": [{"device": 0, "at": "8 ms"}]}, FULL,
+    ),
     "loads are never unbalanced": (always_balanced, shared(balance_abs_threshold=0, balance_rel_threshold=0), FULL),
     "a short prefix is followed": (any_prefix, shared(cache_threshold=1.0), FULL),
     "prompts go to the fullest prefill replica": (routed_by(fullest), pools("least_outstanding", "round_robin"), FULL),

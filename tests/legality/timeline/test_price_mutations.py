@@ -29,10 +29,11 @@ from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.finding import Fault
 from clustersim.legality.timeline_rules.operators.priced import as_priced
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.replay.events import lockstep
+from clustersim.replay.events import decode_jumps, lockstep, stepper
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import simulate
+from clustersim.serving.halves import halves_of
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, scenario_of
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
@@ -189,6 +190,16 @@ def uncut(patch: Patch) -> None:
     patch.setattr("clustersim.serving.halves.cut_of", lambda tokens: 1)
 
 
+def thresholds(**least: int) -> Mutation:
+    """Split steps from another number of tokens on than was declared."""
+
+    def mutate(patch: Patch) -> None:
+        for module in (stepper, decode_jumps, lockstep):
+            patch.setattr(module, "halves_of", lambda decision, plan: halves_of(decision, replace(plan, **least)))
+
+    return mutate
+
+
 def latent_as_heads(patch: Patch) -> None:
     """Decode attention over latents has the constants of other attention."""
     original = RooflineCost.attention
@@ -251,6 +262,16 @@ SPREAD = {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS}
 SKEWED = {"plan": {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.2}}}, "model": EXPERTS}
 LOCKSTEP = {"plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}}, "model": EXPERTS}
 HALVES = {"plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}
+LATE_HALVES = {
+    "plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch", "overlap_decode_tokens": 3,
+                                      "overlap_prefill_tokens": 20}},
+    "model": EXPERTS,
+}  # fmt: skip
+LOCKSTEP_HALVES = {
+    "plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global", "overlap": "two_batch",
+                                      "overlap_decode_tokens": 2}},
+    "model": EXPERTS, "workload": {"requests": 16},
+}  # fmt: skip
 FEW = {"workload": {"requests": 3}}
 
 SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
@@ -286,6 +307,10 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("a network is as good as its links", constant("ring", "network_efficiency", 1.1), ACROSS | BIG),
     ("a custom all-reduce starts later", constant("one_shot", "base_s", 1.03), {}),
     ("halves are cut behind the first sequence", uncut, HALVES),
+    ("every step that can be is split", thresholds(overlap_decode_tokens=0, overlap_prefill_tokens=0), LATE_HALVES),
+    ("decodes are split one token late", thresholds(overlap_decode_tokens=4), LATE_HALVES),
+    ("prompts are never split", thresholds(overlap_prefill_tokens=10_000), LATE_HALVES),
+    ("decodes in lockstep are split too late", thresholds(overlap_decode_tokens=3), LOCKSTEP_HALVES),
     ("replicas that idle bring nothing", no_dummies, LOCKSTEP | FEW),
 ]  # fmt: skip
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.legality.prices.features import Features
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -30,4 +32,25 @@ def _apart(number: int, template: PassTemplate) -> Finding:
         lambda i: f"template {number} ({template.kind}, stage {template.stage}), operator {target[i]}",
         lambda i: f"is of half {half[target[i]]} of a step, and needs operator {source[i]}, of half {half[source[i]]}",
         "let micro-batches wait for each other on no data",
+    )
+
+
+def as_split(template: PassTemplate, features: Features, replica: Int64Array, step: Int64Array) -> Finding:
+    """Judge whether steps run as two halves where the plan says so: those of two sequences and tokens enough."""
+    experts = features.declared.plan.ep
+    if experts.overlap == "none":
+        return NOTHING
+    can = np.ones(len(features), bool)
+    for s, run in enumerate(features.run):  # replicas that take a step together split it when each of them can
+        prompts, decodes = features.contents.prompts(None), features.decoding(s)[0]
+        chunks, tokens = prompts["chunks"][run], prompts["new"][run] + decodes
+        least = np.where(chunks > 0, experts.overlap_prefill_tokens, experts.overlap_decode_tokens)
+        can &= (chunks + decodes >= 2) & (tokens >= least)
+    split = len(template.node_half) > 0
+    return judged(
+        len(can),
+        can != split,
+        lambda i: f"replica {replica[i]}, step {step[i]}",
+        lambda i: "runs as two halves, and is to run as one" if split else "runs as one, and is to run as two halves",
+        "split the steps that overlap_decode_tokens and overlap_prefill_tokens say, and no others",
     )

@@ -18,6 +18,7 @@ from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
@@ -91,6 +92,7 @@ class _OfTemplate:
             visited, step = visited[features.recorded], step[features.recorded]
             features = self.contents.at(table["replica"][visited].astype(np.int64), step)
         replica, row = (table[name][visited].astype(np.int64) for name in ("replica", "row"))
+        yield as_split(self.template, features, replica, step)
         sets = rows["columns"][row]
         for columns in np.flatnonzero(np.bincount(sets)).tolist():
             varies = set(self.tables.column_sets[columns])

@@ -32,14 +32,16 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
         return lacking(f"which replica{pool} a request goes to (by a router of its own)")
     if name == "round_robin" and (given.role != "decode" or given.down):
         return NOTHING
-    if given.down:
-        return lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
+    fails = min((at for _, at, _ in given.down), default=NEVER)
+    moved = lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
+    if given.down and given.role == "decode":  # where those went that were moved before they had blocks is not told
+        return moved
     layerwise = given.role == "decode" and reading.history.layerwise
     loads = loads_of(reading, given, layerwise=layerwise)
     if loads is None:
         return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
     chosen, told, lacks = _chosen(reading, given, name, loads)
-    looked = told & loads.told & (loads.target >= 0)
+    looked = told & loads.told & (loads.target >= 0) & (loads.time < fails)
     first = given.first_replica
 
     def message(i: int) -> str:
@@ -56,7 +58,8 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
         FIX,
     )
     more = f"where some requests{pool} go by {name} (when some others left does not follow)"
-    return merged(found, lacks, NOTHING if loads.told.all() else lacking(more))
+    lost = NOTHING if fails == NEVER else moved
+    return merged(found, lacks, lost, NOTHING if loads.told.all() else lacking(more))
 
 
 def _score(loads: Loads) -> Int64Array:
@@ -95,9 +98,10 @@ def _chosen(reading: Reading, given: Given, name: str, loads: Loads) -> tuple[In
 def _by_prefix(
     reading: Reading, given: Given, loads: Loads, least: Int64Array
 ) -> tuple[Int64Array, BoolArray, Finding]:
-    """Return the least loaded replica where loads are unbalanced, or no step of the one chosen computed enough before.
+    """Return who is to be chosen where loads are unbalanced, or one has surely more of a prompt cached.
 
-    Which blocks are cached at an instant is not recorded: what was ever computed is the most that can be.
+    Which blocks are cached at an instant is not recorded: what was ever computed is the most that can be, and all of it
+    is there where fewer blocks were taken than the pool has, since those that hold nothing are taken first.
     """
     policy, size, contents = given.policy, given.block_tokens, reading.prefixes.contents
     pieces, requests = reading.pieces, reading.history.requests
@@ -121,15 +125,38 @@ def _by_prefix(
             since[key] = min(since.get(key, NEVER), end)
     prompts = requests["prompt_tokens"]
     chosen = loads.target.copy()
-    for at in np.flatnonzero((loads.target >= 0) & (loads.target != least) & ~unbalanced).tolist():
+    forgets = _forgets(reading, given)
+    for at in np.flatnonzero((loads.target >= 0) & ~unbalanced).tolist():
         request, now = int(loads.request[at]), int(loads.time[at])
-        replica = given.first_replica + int(loads.target[at])
-        cached = 0
-        for block in range(min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size)):
-            if since.get((replica, int(contents.of(np.array(request), np.array(block)))), NEVER) > now:
-                break
-            cached += size
-        if cached == 0 or cached < policy.cache_threshold * int(prompts[request]):
+        blocks = np.arange(min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size))
+        keys = contents.of(np.full(len(blocks), request), blocks).tolist()
+        cached = []
+        for replica in range(given.first_replica, given.first_replica + given.dp):
+            missing = (place for place, key in enumerate(keys) if since.get((replica, key), NEVER) > now)
+            cached.append(size * next(missing, len(keys)))
+        mine, enough = int(loads.target[at]), max(1.0, policy.cache_threshold * int(prompts[request]))
+        sure = [tokens if now <= until else 0 for tokens, until in zip(cached, forgets, strict=True)]
+        if max(sure) > cached[mine] and max(sure) >= enough:
+            chosen[at] = int(np.argmax(sure))
+        elif cached[mine] < enough and mine != least[at]:
             chosen[at] = least[at]
     chosen[unbalanced] = least[unbalanced]
     return chosen, np.ones(len(least), bool), lacks
+
+
+def _forgets(reading: Reading, given: Given) -> list[int]:
+    """Return until when each replica of a pool has taken no more blocks than it has, and so forgotten none."""
+    pieces, size = reading.pieces, given.block_tokens
+    assert pieces is not None
+    assert size is not None
+    cut = given.horizon_ns is not None or bool(given.down)  # steps that are under way then are not recorded
+    if cut or given.pool_blocks is None or given.role == "decode" or reading.facts_of(SWAPPED_OUT).size:
+        return [-1] * given.dp
+    takes = -(-(pieces.computed + pieces.count) // size) + (-pieces.computed // size)
+    found = []
+    for replica in range(given.first_replica, given.first_replica + given.dp):
+        here = np.flatnonzero(pieces.replica == replica)
+        here = here[np.argsort(pieces.begin[here], kind="stable")]
+        over = int(np.searchsorted(np.cumsum(takes[here]), given.pool_blocks, side="right"))
+        found.append(int(pieces.begin[here[over]]) - 1 if over < len(here) else NEVER)
+    return found

@@ -88,9 +88,45 @@ class Victims:
         for other in after:
             there = queue.running[other][1] <= now and (other, now) not in self.gone
             there &= not self.swaps or queue.running[other][1] != since  # who of these came back first is not told
-            if there and not self._carried(other, now) and not self._leaving(other, now):
+            if there and not self._excused(queue, request, other, now) and not self._leaving(other, now):
                 return other
         return None
+
+    def _excused(self, queue: Queue, request: int, other: int, now: int) -> bool:
+        """Return whether one that comes after a victim is in flight, or its step may have taken it before.
+
+        In order of arrival a step takes decodes in the order of admission, then prompts. So one that is admitted after
+        the victim, and is in a step that starts now, comes before it there only as a decode beside a prompt.
+        """
+        if not self._carried(other, now):
+            return False
+        pieces, mine, at = self.reading.pieces, self._pieces(other), self._begins(now)
+        told = self.order == "arrival" and self.given.pp == 1 and queue.running[other][1] < now
+        if pieces is None or not told or at < 0:
+            return True
+        here = (pieces.first_run[mine] <= at) & (pieces.last_run[mine] >= at)
+        if not here.any():
+            return True
+        if pieces.is_chunk[mine][here].any():
+            return False
+        running = list(queue.running)
+        return not all(self._decodes(queue, one, now) for one in running[: running.index(request)])
+
+    def _begins(self, now: int) -> int:
+        """Return which run of steps begins at an instant; −1: none."""
+        runs = self.reading.runs
+        assert runs is not None
+        mine = slice(int(runs.bounds[self.replica]), int(runs.bounds[self.replica + 1]))
+        at = mine.start + int(np.searchsorted(runs.start[mine], now))
+        return at if at < mine.stop and runs.start[at] == now else -1
+
+    def _decodes(self, queue: Queue, request: int, now: int) -> bool:
+        """Return whether a request has got a token from a step that ended by an instant, since it was taken up."""
+        pieces, mine = self.reading.pieces, self._pieces(request)
+        assert pieces is not None
+        since = queue.running[request][1]
+        begun = (pieces.begin[mine] >= since) & (pieces.begin[mine] < now)
+        return bool((begun & (pieces.gave[mine] > 0) & ((pieces.end[mine] <= now) | ~pieces.is_chunk[mine])).any())
 
     def _leaving(self, request: int, now: int) -> bool:
         """Return whether a request is on its way to its host at an instant, or may be."""
@@ -138,9 +174,8 @@ class Victims:
         sized = given.pool_blocks is not None and given.block_tokens is not None and given.max_batch_tokens is not None
         if used is None or not sized or self.last[now] != request or given.prefix_caching:
             return ""
-        mine = slice(int(runs.bounds[self.replica]), int(runs.bounds[self.replica + 1]))
-        at = mine.start + int(np.searchsorted(runs.start[mine], now))
-        if at >= mine.stop or runs.start[at] != now:
+        at = self._begins(now)
+        if at < 0:
             return ""
         assert given.pool_blocks is not None
         assert given.block_tokens is not None
