@@ -354,6 +354,11 @@ def _(view: GraphView) -> GraphView:
     return between(view, "attention_decode", "v_absorb", "all_gather", "tp", [0, 1], step=2, layer=1)
 
 
+@breaks("TP-4", "wide", "heads are joined for an output projection that takes a part of them")
+def _(view: GraphView) -> GraphView:
+    return between(view, "attention_prefill", "o_proj", "all_gather", "tp", [0, 1, 2, 3], step=0, layer=1)
+
+
 @breaks("TP-5", "wide", "one rank is missing")
 def _(view: GraphView) -> GraphView:
     return left(view, one(view, "o_proj_all_reduce", step=0, layer=0), 2, edges_too=False)

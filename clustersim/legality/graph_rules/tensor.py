@@ -109,11 +109,12 @@ def inherits(view: GraphView) -> GraphFinding:
 
     fix = "let the element-wise operator take its producer's partition, with no collective between"
     before = judged(view, int(elementwise.sum()), bad, message, fix, view.source)
-    return merged(before, _gathered_in_vain(view, elementwise[view.source] & joining[view.target], wanted))
+    return merged(before, _gathered_in_vain(view, elementwise, wanted))
 
 
-def _gathered_in_vain(view: GraphView, into: BoolArray, wanted: Int64Array) -> GraphFinding:
-    """No collective puts an element-wise operator's slices together for an operator that takes a slice."""
+def _gathered_in_vain(view: GraphView, local: BoolArray, wanted: Int64Array) -> GraphFinding:
+    """No collective puts slices of operators that are local to a rank together for one that takes a slice."""
+    into = local[view.source] & joins(view)[view.target]
     data = view.kind == DATA
     feeds, slices = np.zeros(len(view), bool), np.ones(len(view), bool)
     feeds[view.source[data]] = True
@@ -130,8 +131,12 @@ def _gathered_in_vain(view: GraphView, into: BoolArray, wanted: Int64Array) -> G
 
 
 def local_heads(view: GraphView) -> GraphFinding:
-    """TP-4: nothing joins TP ranks between the projections into heads and the output projection."""
-    if view.plan is None or view.plan.tp == 1:
+    """TP-4: nothing joins TP ranks between the projections into heads and the output projection.
+
+    Behind the attention heads are put together only for an output projection that takes them whole.
+    """
+    plan, model = view.plan, view.model
+    if plan is None or plan.tp == 1:
         return NOTHING
     joining = joins(view) & view.mask(lambda node: node.module == "attention")
     inner = view.named(*HEAD_LOCAL)
@@ -145,7 +150,8 @@ def local_heads(view: GraphView) -> GraphFinding:
         return f"a TP {what} stands inside the attention of {layer_name(view, node)}, whose heads are independent"
 
     fix = "aggregate at the output projection, where heads meet first"
-    return judged(view, int(cores.sum()), bad, message, fix, np.arange(len(view)))
+    inside = judged(view, int(cores.sum()), bad, message, fix, np.arange(len(view)))
+    return inside if model is None else merged(inside, _gathered_in_vain(view, inner, layouts(view, plan, model)[0]))
 
 
 def takes_turns(view: GraphView) -> GraphFinding:
