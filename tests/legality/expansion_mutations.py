@@ -193,6 +193,8 @@ SEQUENCE: Final = {
         ("heads attend to one segment", "heads", 'amount=(("all_prefill_tokens", 1.0),)', "amount=node.amount"),
         ("all heads are on every SP rank", "heads", "heads=node.heads // self.sp", "heads=node.heads"),
         ("heads do not return to their tokens", "heads", "return build.add(back, position)", "return position"),
+        ("heads are taken before they return", "heads", "return build.add(back, position)",
+         "return (build.add(back, position), position)[1]"),
         ("K/V is not exchanged", "heads", "sum(needed) * (node.qk_dim + node.v_dim)", "0"),
         ("the context is not exchanged", "heads", "amount: Terms = scatter.amount + context",
          "amount: Terms = scatter.amount"),

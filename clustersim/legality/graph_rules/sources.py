@@ -118,7 +118,10 @@ def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: B
 
 
 def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFinding:
-    """SP-5: what a collective over SP ranks brings goes to attention of its layer, step and ranks, and nowhere else."""
+    """SP-5: what a collective over SP ranks brings goes to attention of its layer, step and ranks, and nowhere else.
+
+    By heads, what attention makes goes to a collective first, which brings it back to the ranks of its tokens.
+    """
     if view.model is None:
         return GraphFinding(looked_at=0)
     source, target = view.source, view.target
@@ -136,4 +139,11 @@ def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFindin
     def message(edge: int) -> str:
         return f"it takes what {place(view, int(source[edge]))} brought, which is for attention of that layer"
 
-    return judged(view, 0, wrong, message, fix, target)
+    taken = judged(view, 0, wrong, message, fix, target)
+    if view.plan is None or view.plan.sp.degree == 1 or view.plan.sp.scheme != "all_to_all":
+        return taken
+    past = view.named("attention_prefill")[source] & view.within_step & (view.kind != ORDER) & (known & ~joins)[target]
+    return merged(taken, judged(view, 0, np.flatnonzero(past), lambda edge: (
+        f"it takes what {place(view, int(source[edge]))} makes of some heads for tokens of all SP ranks, "
+        "past the collective that brings each rank all heads of its own"
+    ), fix, target))  # fmt: skip
