@@ -13,12 +13,12 @@ more were taken. In between nothing follows, since who was taken over may have b
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Given
 from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.timeline_rules.policy.declared import Policies
@@ -47,17 +47,17 @@ class Pool:
 
     Parameters
     ----------
-    time, end, taken : int64 arrays
+    time, end, taken : lists of int
         When steps start and end, in order of starts, and how many blocks had been taken before each and by all.
-    over_time, over : int64 arrays
+    over_time, over : lists of int
         When blocks are taken over, and how many had been before each and by all.
     """
 
-    time: Int64Array
-    end: Int64Array
-    taken: Int64Array
-    over_time: Int64Array
-    over: Int64Array
+    time: list[int]
+    end: list[int]
+    taken: list[int]
+    over_time: list[int]
+    over: list[int]
     blocks: dict[int, Block] = field(default_factory=dict)
     held: dict[int, list[int]] = field(default_factory=dict)
 
@@ -81,19 +81,14 @@ class Pool:
             return False
         if block.holders:
             return True
-        first, last = (
-            np.searchsorted(self.time, block.since, side="left"),
-            np.searchsorted(self.time, now, side="right"),
-        )
-        begun = max(0, int(np.searchsorted(self.end, block.since, side="right")))  # one under way may take more
-        most = int(self.taken[last] - self.taken[min(int(first), begun)])
-        low = np.searchsorted(self.over_time, block.since, side="left")
-        most += int(self.over[np.searchsorted(self.over_time, now, side="right")] - self.over[low])
+        since = block.since
+        begun = bisect_right(self.end, since)  # one under way may take more
+        most = self.taken[bisect_right(self.time, now)] - self.taken[min(bisect_left(self.time, since), begun)]
+        most += self.over[bisect_right(self.over_time, now)] - self.over[bisect_left(self.over_time, since)]
         if most <= block.least:
             return True
-        after = np.searchsorted(self.time, block.since, side="right")
-        ended = int(np.searchsorted(self.end, now, side="right"))
-        return False if ended > after and int(self.taken[ended] - self.taken[after]) > block.most else None
+        after, ended = bisect_right(self.time, since), bisect_right(self.end, now)
+        return False if ended > after and self.taken[ended] - self.taken[after] > block.most else None
 
 
 def as_cached(reading: Reading, policies: Policies) -> Finding:
@@ -124,9 +119,9 @@ def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> F
     over = np.flatnonzero((facts["kind"] == REUSED) & (facts["replica"] == replica))
     over = over[np.argsort(facts["time_ns"][over], kind="stable")]
     pool = Pool(
-        time=pieces.begin[here][order], end=np.maximum.accumulate(pieces.end[here][order]),
-        taken=np.append(0, np.cumsum(takes[order])), over_time=facts["time_ns"][over].astype(np.int64),
-        over=np.append(0, np.cumsum(facts["value"][over].astype(np.int64) // size)),
+        time=pieces.begin[here][order].tolist(), end=np.maximum.accumulate(pieces.end[here][order]).tolist(),
+        taken=[0, *np.cumsum(takes[order]).tolist()], over_time=facts["time_ns"][over].tolist(),
+        over=[0, *np.cumsum(facts["value"][over].astype(np.int64) // size).tolist()],
     )  # fmt: skip
     reused = {
         (request, time): tokens // size
