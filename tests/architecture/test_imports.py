@@ -21,6 +21,7 @@ LAYERS: Final = (
     ("__main__",),
     ("pytest_plugin",),
     ("cli",),
+    ("accuracy",),
     ("report", "interop"),
     ("run",),
     ("scenario",),

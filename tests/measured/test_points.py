@@ -1,7 +1,7 @@
 """The comparison with published points: what rows are turned into, how errors are counted, and, on request, a table.
 
 The rows here are literals of the kinds that such a table has. ``CLUSTERSIM_POINTS`` names a whole table (its columns
-are in ``tests/measured/points/row.py``) for the optional check.
+are in ``clustersim/accuracy/row.py``) for the optional check.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from clustersim.accuracy.compare import Point, compare
+from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
+from clustersim.accuracy.metrics import value_of
+from clustersim.accuracy.row import COLUMNS, Inexpressible, Row, read_rows
+from clustersim.accuracy.table import reasons, statistics
 from clustersim.errors import InputError
-from tests.measured.points import closed_loop, collectives, offline, published, replays, static_batch
-from tests.measured.points.compare import Point, compare
-from tests.measured.points.metrics import value_of
-from tests.measured.points.row import COLUMNS, Inexpressible, Row, read_rows
-from tests.measured.points.table import reasons, statistics
 
 LOOP = Row(
     id="F7-closed-loop-1", family="F7-closed-loop", hardware="h100_sxm", num_gpus=2, model="Qwen/Qwen3-32B",
@@ -141,21 +141,51 @@ def test_errors_are_relative_to_what_was_measured():
     assert found["over_2x"] == 1
 
 
-def test_a_table_with_problems_names_every_line(tmp_path):
+CELLS = {"num_gpus": "2", "value": "1.5", "unit": "ms"}
+
+
+def table(*lines: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> str:
+    """Return a table whose cells are the names of their columns where nothing else is said."""
+    named = [{name: name for name in columns} | CELLS | line for line in lines]
+    return "\n".join([",".join(columns), *(",".join(line[name] for name in columns) for line in named)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (table({"value": "fast"}, {}, {"num_gpus": "-1"}), ["2:73: value: found 'fast'", "4:20: num_gpus: found '-1'"]),
+        (table({"value": "nan"}), ["2:73: value: found 'nan'; expected a number above zero"]),
+        (table({"unit": ""}), ["2:77: unit: found nothing; expected a text"]),
+        (table({}, columns=COLUMNS[1:]), ["1: no column 'id'"]),
+        (table({}).replace("framework", "frame_work", 1), ["1: no column 'framework'; did you mean 'frame_work'?"]),
+        (table({}).replace("note", "unit", 1), ["1: no column 'note'", "1: column 'unit' stands twice"]),
+        (table({}) + "\nF1,F1", ["3: found cells: 2; expected cells: 14"]),
+        (table(), ["2: a header but no points"]),
+        ("", ["1: is empty; expected the columns id"]),
+        ("a,b\n1,2", ["1: is no table of measured points"]),
+        (table({"id": '"x'}), ["not a CSV line: unexpected end of data"]),
+    ],
+)
+def test_a_table_with_problems_names_every_place(tmp_path, text, said):
     path = tmp_path / "points.csv"
-    cells = ["x"] * len(COLUMNS)
-    path.write_text("\n".join(",".join(line) for line in (COLUMNS, cells, cells)), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as found:
         read_rows(path)
-    assert [problem.line for problem in found.value.problems] == [2, 3]
-    path.write_text("id,family\n", encoding="utf-8")
-    with pytest.raises(InputError, match="lacks the columns hardware"):
-        read_rows(path)
+    told = [str(problem).replace(f"{path}:", "") for problem in found.value.problems]
+    assert len(told) == len(said)
+    assert all(word in line for line, word in zip(told, said, strict=True))
+
+
+def test_columns_may_stand_in_any_order_with_others_between(tmp_path):
+    path = tmp_path / "points.csv"
+    path.write_text(table({"spare": "1", "num_gpus": "5.3"}, columns=(*COLUMNS[::-1], "spare")), encoding="utf-8")
+    (row,) = read_rows(path)
+    assert (row.id, row.num_gpus, row.value) == ("id", 5.3, 1.5)
 
 
 @pytest.mark.skipif("CLUSTERSIM_POINTS" not in os.environ, reason="CLUSTERSIM_POINTS names no table of measured points")
 def test_most_points_of_a_table_are_within_a_fifth():
-    """Half of all points within 20 %: no more is claimed, since rows leave much unsaid (see ``points/systems.py``)."""
+    """Half of all points within 20 %: no more is claimed, since rows leave much unsaid (``accuracy/systems.py``)."""
     path = Path(os.environ["CLUSTERSIM_POINTS"])
     found = statistics(list(compare(read_rows(path), path.resolve().parent.parent, workers=os.cpu_count() or 1)))
     assert isinstance(found["median_error"], float)

@@ -1,6 +1,6 @@
 """Published serving figures against what the simulator predicts of them, point by point.
 
-``python -m tests.measured.points CSV`` reads a table of measured points (columns in :mod:`.row`), turns each row
+``python -m clustersim.accuracy CSV`` reads a table of measured points (columns in :mod:`.row`), turns each row
 into a scenario (one module per group of families), simulates it and compares. The table is not part of the
 project; the figures of the comparison are whatever comes out: nothing is fitted to these points.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tests.measured.points import systems
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy import systems
+from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"offline burst (\d+) requests, ISL (\d+), OSL (\d+)")
 _PARALLEL: Final = re.compile(r"TP(\d+)(?: PP(\d+))?")

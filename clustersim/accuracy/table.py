@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tests.measured.points.compare import Point
+from clustersim.accuracy.compare import Point
 
 HEADINGS: Final = ("points", "predicted", "median error", "p90 error", "bias", "over 2x off")
 

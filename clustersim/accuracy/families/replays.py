@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from tests.measured.points import systems
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy import systems
+from clustersim.accuracy.row import Inexpressible, Row
 
 _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 """How the file of a trace is called, given its name in the row."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy.row import Inexpressible, Row
 
 Part = dict[str, Any]
 Value = TypeVar("Value")

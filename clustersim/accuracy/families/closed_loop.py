@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tests.measured.points import systems
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy import systems
+from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"closed loop concurrency (\d+), ISL (\d+), OSL (\d+)")
 _DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")

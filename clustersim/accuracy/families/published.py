@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tests.measured.points import systems
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy import systems
+from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"ISL (\d+) OSL (\d+) closed loop concurrency (\d+), (\d+) requests")
 _PARALLEL: Final = re.compile(r"TP(\d+), max-num-batched-tokens (\d+), max-num-seqs (\d+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.measured.points.row import Inexpressible, Row
+from clustersim.accuracy.row import Inexpressible, Row
 
 _LATENCIES: Final = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "latency": "e2e_ms", "first_token_latency": "ttft_ms"}
 _STATISTICS: Final = {"": "mean", "mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}

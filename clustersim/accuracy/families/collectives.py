@@ -20,11 +20,11 @@ import re
 from functools import cache
 from typing import Any, Final
 
+from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.cluster.topology import Topology
 from clustersim.collective import choose, plan_collective
 from clustersim.scenario.document import Document
 from clustersim.scenario.topologies import build_cluster
-from tests.measured.points.row import Inexpressible, Row
 
 _TOPOLOGIES: Final[dict[str, str]] = {
     "8xH200 (NVLink4)": "dgx-h200",
@@ -60,7 +60,9 @@ def value(row: Row) -> float:
         raise Inexpressible("TPU slices joined over the data centre's network are not modelled")
     if row.hardware not in _TOPOLOGIES:
         raise Inexpressible(f"no topology in the catalogs for {row.hardware!r}")
-    where = _topology(_TOPOLOGIES[row.hardware], row.num_gpus)
+    if row.num_gpus != int(row.num_gpus):
+        raise Inexpressible("a collective of a number of devices that is not whole")
+    where = _topology(_TOPOLOGIES[row.hardware], int(row.num_gpus))
     counted, seconds = _experts(row, where) if "DeepEP" in row.parallel else _library(row, where)
     return seconds * 1e6 if row.unit == "us" else counted / seconds / 1e9
 
@@ -74,7 +76,7 @@ def _topology(name: str, devices: int) -> Topology:
 
 def _library(row: Row, where: Topology) -> tuple[float, float]:
     """Return the bytes that a library counts, and seconds."""
-    found, kind, count = _NCCL.match(row.workload), row.parallel, row.num_gpus
+    found, kind, count = _NCCL.match(row.workload), row.parallel, int(row.num_gpus)
     if not found or kind not in _BUS_FACTOR:
         raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
     payload = int(found[1])
@@ -95,8 +97,7 @@ def _experts(row: Row, where: Topology) -> tuple[float, float]:
         raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
     tokens, hidden, top_k = (int(number) for number in found.groups())
     once = tokens * hidden * _BYTES[direction]
-    count = row.num_gpus
-    group = tuple(range(count))
+    count = int(row.num_gpus)
     group, inside, rail = tuple(range(count)), tuple(range(min(count, _NODE))), tuple(range(0, count, _NODE))
     if "low-latency" in row.parallel:
         return once * top_k, _all_to_all(where, group, once * top_k)

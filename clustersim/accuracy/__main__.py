@@ -1,4 +1,4 @@
-"""``python -m tests.measured.points CSV [--traces DIR] [--json FILE] …``: compare a table of points."""
+"""``python -m clustersim.accuracy CSV [--traces DIR] [--json FILE] …``: compare a table of points."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from clustersim.accuracy.compare import compare
+from clustersim.accuracy.row import COLUMNS, read_rows
+from clustersim.accuracy.table import plain, text
 from clustersim.errors import InputError
-from tests.measured.points.compare import compare
-from tests.measured.points.row import COLUMNS, read_rows
-from tests.measured.points.table import plain, text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return 0, or 2 for unusable input."""
-    parser = argparse.ArgumentParser(prog="python -m tests.measured.points", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m clustersim.accuracy", description=__doc__)
     parser.add_argument("csv", type=Path, help="table of measured points")
     parser.add_argument(
         "--traces", type=Path, help="folder with the recorded requests; by default the one above the table's"

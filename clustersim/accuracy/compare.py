@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
+from clustersim.accuracy.metrics import value_of
+from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.errors import InputError
 from clustersim.report.files.summary import summary_of
 from clustersim.run.simulate import simulate
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import build_scenario
-from tests.measured.points import closed_loop, collectives, offline, published, replays, static_batch
-from tests.measured.points.metrics import value_of
-from tests.measured.points.row import Inexpressible, Row
 
 _SCENARIOS: Final = {
     "F5-static-batch": static_batch.scenario,
@@ -128,12 +128,15 @@ def _key(document: dict[str, Any]) -> str:
 
 def _points(key: str, rows: Iterable[Row]) -> list[Point]:
     document = json.loads(key)
-    found = []
     try:
         summary = run(document)
-        for row in rows:
-            found.append(Point(row=row, predicted=value_of(row, summary), scenario=document))  # noqa: PERF401 (a row that fails must not lose those before it)
     except Inexpressible as why:
-        done = {point.row.id for point in found}
-        found += [Point(row=row, reason=str(why), scenario=document) for row in rows if row.id not in done]
-    return found
+        return [Point(row=row, reason=str(why), scenario=document) for row in rows]
+    return [_point(row, summary, document) for row in rows]
+
+
+def _point(row: Row, summary: Mapping[str, Any], document: dict[str, Any]) -> Point:
+    try:
+        return Point(row=row, predicted=value_of(row, summary), scenario=document)
+    except Inexpressible as why:
+        return Point(row=row, reason=str(why), scenario=document)
