@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from clustersim.graph.variant import PLAIN, Variant
+
 Terms = tuple[tuple[str, float], ...]
 StepKind = Literal["prefill", "decode", "mixed"]
 STEP_KINDS: Final[tuple[StepKind, ...]] = ("prefill", "decode", "mixed")
@@ -66,8 +68,8 @@ class Node:
         Attention shape on one rank.
     experts, num_experts, top_k : int
         Experts that one rank holds; experts of the layer; how many of them a token visits.
-    variant : str
-        Suffix of the attention features that this node reads (``@4096`` for a sliding window, ``#1`` for a ring).
+    variant : Variant
+        Which attention features this node reads: a sliding window, a part of a ring, one half.
     rule : str
         How TP splits it (see ``clustersim.graph.passes.tensor``).
     width : int
@@ -102,7 +104,7 @@ class Node:
     experts: int = 0
     num_experts: int = 0
     top_k: int = 0
-    variant: str = ""
+    variant: Variant = PLAIN
     rule: str = "replicate"
     width: int = 0
     axis: Axis | None = None

@@ -45,7 +45,7 @@ def node_facts(node: Node) -> dict[str, Any]:
     for key in _PLAIN:
         value = getattr(node, key)
         if value != _DEFAULTS[key]:
-            facts[key] = value
+            facts[key] = str(value) if key == "variant" else value
     return facts
 
 

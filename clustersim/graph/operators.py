@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import INPUT, Blueprint, Body, BodyBuilder, Node, StepKind, Terms, Unit
+from clustersim.graph.variant import Variant
 from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
 
 TOKENS: Terms = (("tokens", 1.0),)
@@ -113,7 +114,7 @@ class _Work:
     def _cores(self, build: BodyBuilder, a: Attention, ready: int, cache: int) -> list[int]:
         """Add the K/V read and one attention node per token set; return their positions."""
         read = build.add(Node(name="kv_read", op="kv_read", module="attention"))
-        variant = f"@{a.sliding_window}" if a.sliding_window is not None else ""
+        variant = Variant(window=a.sliding_window)
         found = []
         for name, present in (("attention_prefill", self.prefills), ("attention_decode", self.decodes)):
             if not present:

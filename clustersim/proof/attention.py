@@ -7,45 +7,20 @@ the node's variant names.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Final
-
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.graph.turns import HALF
+from clustersim.graph.variant import Variant
 from clustersim.proof.cache import entry_shape, keys_in
 from clustersim.proof.place import Place
 from clustersim.proof.tokens import BoolArray
 from clustersim.proof.values import Arrival, Attended, Dense, Expanded, Keys, joined, per_head
 
-_VARIANT: Final = re.compile(r"(?:@(\d+))?(?:#(\d+)|(\*))?$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """What an attention node's variant says: its window, its step of a ring, and whether SP has split its heads."""
-
-    window: int | None
-    hop: int | None
-    by_heads: bool
-
-
-def variant_of(text: str) -> Variant:
-    """Read a variant such as ``@128#1``."""
-    found = _VARIANT.match(text.partition(HALF)[0])
-    assert found is not None
-    window, hop, star = found.groups()
-    return Variant(
-        window=None if window is None else int(window), hop=None if hop is None else int(hop), by_heads=star is not None
-    )
-
 
 def attention(at: Place, arrived: list[Arrival]) -> Attended:
     """Attend from the node's rows and heads to the entries that arrived."""
     a, node = at.attention, at.node
-    variant = variant_of(node.variant)
+    variant = node.variant
     first = at.t * node.heads
     if variant.by_heads:
         first = at.t * (a.num_heads // at.setting.plan.tp) + at.s * node.heads

@@ -13,7 +13,6 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.rule import Violation
-from clustersim.proof.attention import variant_of
 from clustersim.proof.place import Place
 from clustersim.proof.values import ALL, Arrival, Dense, Routed
 
@@ -139,7 +138,7 @@ _WHOLE: Final = ("replicate", "columns", "qkv", "ffn_up", "lm_head", "attention_
 
 def _attention_rule(suspect: Suspect) -> tuple[str, str]:
     at, tokens = suspect.at, suspect.at.tokens
-    window, wanted = variant_of(at.node.variant).window, at.attention.sliding_window
+    window, wanted = at.node.variant.window, at.attention.sliding_window
     if window != wanted:
         row, slot = (suspect.unasked if len(suspect.unasked) else suspect.unseen)[0].tolist()
         verb = "attends" if len(suspect.unasked) else "does not attend"

@@ -16,7 +16,6 @@ from clustersim.legality.rule import Violation
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
-from clustersim.proof.attention import variant_of
 from clustersim.proof.cause import Cause, Suspect, as_violation, cause_of
 from clustersim.proof.experts import homes
 from clustersim.proof.place import Place
@@ -99,7 +98,7 @@ class Witness:
             return Suspect(at=at, arrived=arrived, missing=True) if missing else None
         unseen = unasked = np.empty((0, 2), np.int64)
         if isinstance(value, Attended):
-            hop = variant_of(at.node.variant).hop
+            hop = at.node.variant.hop
             if hop is not None and hop < self.plan.sp.degree - 1:
                 return None
             needed = self._needed(at)

@@ -14,6 +14,7 @@ from graph_cases_small import added, changed, cut, drawn, edges, one, pick, reca
 
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.steps import DecodeToken
+from clustersim.graph.variant import PLAIN, Variant
 from clustersim.legality.graph_rules.views.graph import GraphView
 
 Change = Callable[[GraphView], GraphView]
@@ -418,7 +419,7 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     full, slides = (pick(view, "attention_decode", layer=layer, step=2) for layer in (0, 1))
     seen = view.attended[[full[0], slides[0]]]
-    view = changed(changed(view, full, variant="@4"), slides, variant="")
+    view = changed(changed(view, full, variant=Variant(window=4)), slides, variant=PLAIN)
     return valued(valued(view, full, "attended", lambda _: seen[1]), slides, "attended", lambda _: seen[0])
 
 
@@ -431,7 +432,7 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     first, second = (pick(view, f"attention_prefill_{part}", **L0) for part in (1, 2))
     seen = view.attended[[first[0], second[0]]]
-    view = changed(changed(view, first, variant="#2"), second, variant="#1")
+    view = changed(changed(view, first, variant=Variant(hop=2)), second, variant=Variant(hop=1))
     return valued(valued(view, first, "attended", lambda _: seen[1]), second, "attended", lambda _: seen[0])
 
 

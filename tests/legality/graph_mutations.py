@@ -27,6 +27,7 @@ from graph_cases_small import (
 
 from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.steps import DecodeToken
+from clustersim.graph.variant import Variant
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.run.graph_legality import StepContents, story
 
@@ -161,13 +162,13 @@ def _(view: GraphView) -> GraphView:
 def _(view: GraphView) -> GraphView:
     node = pick(view, "attention_prefill", step=0, layer=1, rank=0)
     seen = sum(min(i + 1, 3) for chunk in view.steps[0].chunks for i in range(chunk.count))
-    return valued(changed(view, node, variant="@3"), node, "attended", lambda _: seen)
+    return valued(changed(view, node, variant=Variant(window=3)), node, "attended", lambda _: seen)
 
 
 @breaks("PH-5", "ring", "a part of a ring attends to its own segment twice")
 def _(view: GraphView) -> GraphView:
     second, first = (one(view, f"attention_prefill_{part}", step=0, layer=0, rank=3) for part in (1, 0))
-    return valued(changed(view, [second], variant="#0"), [second], "attended", lambda _: view.attended[first])
+    return valued(changed(view, [second], variant=Variant(hop=0)), [second], "attended", lambda _: view.attended[first])
 
 
 @breaks("PH-1", "wide", "the boundary delays decode, and passes no phase on")

@@ -13,6 +13,7 @@ import numpy as np
 
 from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.graph.variant import Variant
 from clustersim.model import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
 from clustersim.proof import attention, comparison, execution
@@ -159,7 +160,9 @@ def dispatching(change: Callable[[Routed], Routed]) -> Proof:
 
 
 def windowed(size: int) -> Proof:
-    other = symbols(lambda symbol: replace(symbol, variant=f"@{size}") if symbol.variant == "@4" else symbol)
+    other = symbols(
+        lambda symbol: replace(symbol, variant=Variant(window=size)) if symbol.variant.window == 4 else symbol
+    )
     return proven("slides", ParallelPlan(), other)
 
 

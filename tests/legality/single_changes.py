@@ -24,6 +24,7 @@ from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import EDGE_KINDS, OPS, STREAMS, Node
 from clustersim.graph.steps import DecodeToken
+from clustersim.graph.variant import read_variant
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.graph_rules.views.reading import windows
 from clustersim.model.architecture import ModelSpec
@@ -134,7 +135,7 @@ _TEXTS: Final[dict[str, tuple[str | None, ...]]] = {
     "module": ("attention", "ffn", "moe", "lm_head", "embedding", "host"),
     "stream": STREAMS,
     "axis": (None, "tp", "sp", "stage", "expert_tp"),
-    "variant": ("", "@3", "@4", "#0", "#1", "*"),
+    "variant": tuple(map(read_variant, ("", "@3", "@4", "#0", "#1", "*"))),
     "where": ("all", "s0"),
     "rule": ("replicate", "columns", "rows", "heads"),
 }

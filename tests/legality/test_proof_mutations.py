@@ -36,6 +36,7 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.expand import blueprint_of
 from clustersim.graph.stepgraph import StepGraph, expand
+from clustersim.graph.variant import Variant
 from clustersim.legality.rule import Violation
 from clustersim.legality.rulebook import RULES
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, TensorSplit
@@ -188,7 +189,7 @@ def test_step_that_starts_before_the_one_before_has_sampled() -> None:
 
 def test_wider_window_attends_to_what_the_model_does_not() -> None:
     assert proven("slides", ParallelPlan()).verdict.verdict == "legal"
-    wider = symbols(lambda symbol: replace(symbol, variant="@5") if symbol.variant == "@4" else symbol)
+    wider = symbols(lambda symbol: replace(symbol, variant=Variant(window=5)) if symbol.variant.window == 4 else symbol)
     violation = found(proven("slides", ParallelPlan(), wider))
     assert violation.rule == "PH-5"
     assert "token 4 of sequence 0 attends to token 0" in violation.message

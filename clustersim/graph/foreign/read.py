@@ -39,6 +39,7 @@ from clustersim.graph.foreign.implied import implied_axis, implied_kind, implied
 from clustersim.graph.foreign.naming import Naming
 from clustersim.graph.foreign.plain import ABSENT, as_json
 from clustersim.graph.stepgraph import StepGraph, Written
+from clustersim.graph.variant import PLAIN, Variant, read_variant
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 
@@ -256,10 +257,18 @@ class _Reading(DeclarationReader):
             self.unexpected(f"{path}.stream", f"null, since {op} takes no time", stream)
         elif op not in STRUCTURAL_OPS and stream not in STREAMS:
             self.unexpected(f"{path}.stream", " or ".join(map(repr, STREAMS)), stream)
+        variant = self.variant(plain.pop("variant", ""), f"{path}.variant")
         amount, least = self.amount(known.get("amount"), f"{path}.amount")
         plain.setdefault("module", "")
-        given = {"amount": amount, "least": least, "loads": (), "stream": "compute" if stream is None else stream}
+        own_stream = "compute" if stream is None else stream
+        given = {"amount": amount, "least": least, "loads": (), "variant": variant, "stream": own_stream}
         return self.fields(plain, Node, path, **given)
+
+    def variant(self, text: Any, path: str) -> Variant:
+        found = read_variant(text) if isinstance(text, str) else None
+        if found is None:
+            self.unexpected(path, "'', or '@4096' for a window, and '#1' for a part of a ring or '*' by heads", text)
+        return found or PLAIN
 
     def amount(self, amount: Any, path: str) -> tuple[Terms, Terms]:
         if amount is None:

@@ -175,7 +175,7 @@ class _Exposure:
             shifts.append(shift)
             previous_shift = shift
         for step in range(self.sp):
-            part = replace(node, name=f"attention_prefill_{step}", variant=f"{node.variant}#{step}")
+            part = replace(node, name=f"attention_prefill_{step}", variant=replace(node.variant, hop=step))
             position = build.add(part)
             for source, kind in inputs:
                 build.edge(source, position, "kv" if kind == "kv" else "data")
@@ -196,7 +196,7 @@ class _Exposure:
             if kind == "data" or build.nodes[source].name == "kv_read":
                 build.edge(source, first, "data" if kind == "data" else "kv")
         core = replace(
-            node, heads=node.heads // self.sp, kv_heads=max(needed), variant=f"{node.variant}*",
+            node, heads=node.heads // self.sp, kv_heads=max(needed), variant=replace(node.variant, by_heads=True),
             amount=(("all_prefill_tokens", 1.0),),
         )  # fmt: skip
         position = build.add(core, first, kind="kv")

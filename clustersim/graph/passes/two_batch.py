@@ -23,7 +23,7 @@ import numpy as np
 
 from clustersim.graph.blueprint import Blueprint, Body, Node, StepKind, Terms, Unit
 from clustersim.graph.stepgraph import StepGraph
-from clustersim.graph.turns import HALF, half_feature, plain_feature
+from clustersim.graph.turns import half_feature, plain_feature
 
 HALVES: Final[tuple[tuple[StepKind, StepKind], ...]] = (
     ("decode", "decode"),
@@ -84,7 +84,7 @@ def _of_half(node: Node, half: int) -> Node:
         return tuple((half_feature(feature, half), value) for feature, value in terms)
 
     attends = node.op in ("attention_prefill", "attention_decode")
-    variant = half_feature(node.variant, half) if attends else node.variant
+    variant = replace(node.variant, half=half) if attends else node.variant
     return replace(node, amount=named(node.amount), least=named(node.least), variant=variant)
 
 
@@ -92,8 +92,7 @@ def _plain(node: Node) -> Node:
     def named(terms: Terms) -> Terms:
         return tuple((plain_feature(feature), value) for feature, value in terms)
 
-    variant = node.variant.partition(HALF)[0]
-    return replace(node, amount=named(node.amount), least=named(node.least), variant=variant)
+    return replace(node, amount=named(node.amount), least=named(node.least), variant=replace(node.variant, half=None))
 
 
 def half_of(graph: StepGraph, half: int, kind: StepKind) -> tuple[StepGraph, tuple[int, ...]]:

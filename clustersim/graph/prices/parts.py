@@ -175,7 +175,7 @@ def count_features(counts: tuple[int, ...], places: Iterable[int]) -> Features:
 
 def window_of(cls: CostClass) -> int | None:
     """Return the sliding window of a class of attention."""
-    return int(cls.node.variant[1:]) if cls.node.variant else None
+    return cls.node.variant.window
 
 
 def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool) -> DecodeNs:

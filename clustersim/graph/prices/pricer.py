@@ -16,7 +16,6 @@ from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
 from clustersim.graph.prices.table import PriceGroup, attention_shape, node_amount, price_groups
 from clustersim.graph.program import CostClass, StageProgram
-from clustersim.graph.turns import HALF
 from clustersim.plan.parallel import SequencePlan
 
 LONGEST_S: Final = 86_400.0
@@ -126,11 +125,10 @@ class Pricer:
         varying = np.empty((steps, len(columns)), np.int64)
         for place, index in enumerate(columns):
             cls = program.classes[index]
-            named, _, half = cls.node.variant.partition(HALF)
-            window = int(named[1:]) if named else None
-            at = cls.s + (len(decode_sequences) // 2 if half == "2" else 0)
+            variant = cls.node.variant
+            at = cls.s + (len(decode_sequences) // 2 if variant.half == 2 else 0)
             counts = decode_sequences[at] if at < len(decode_sequences) else 0
-            attended = keys.get((at, window), np.zeros(steps, np.int64))
+            attended = keys.get((at, variant.window), np.zeros(steps, np.int64))
             shape: dict[str, FloatArray | float] = {
                 **attention_shape(cls.node), "batch": float(counts), "keys": attended.astype(np.float64)
             }  # fmt: skip

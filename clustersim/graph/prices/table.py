@@ -50,7 +50,7 @@ class PriceGroup:
 
     def feature(self, name: str, features: Features) -> FloatArray:
         """Return an attention feature of each class for a batch."""
-        return np.array([features[name + cls.node.variant][cls.s] for cls in self.classes])
+        return np.array([features[name + cls.node.variant.text][cls.s] for cls in self.classes])
 
 
 def price_groups(classes: Sequence[CostClass]) -> tuple[PriceGroup, ...]:

@@ -78,7 +78,7 @@ def bytes_moved(node: Node, features: Features, s: int, precision: Precision) ->
 def keys_feature(node: Node) -> str:
     """Return the feature that counts the keys which an attention node reads."""
     prefix = "prefill_keys" if node.op == "attention_prefill" else "decode_keys"
-    return prefix + node.variant
+    return prefix + node.variant.text
 
 
 def key_elements(node: Node) -> int:

@@ -190,7 +190,7 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
         return judged(
             view, len(cores), early, lambda _: "attention does not wait for the K/V of the other segments", fix, cores
         )
-    ring = np.array([_ring_step(symbol.variant) for symbol in view.symbols], np.int64)[view.symbol[cores]]
+    ring = np.array([symbol.variant.hop or 0 for symbol in view.symbols], np.int64)[view.symbol[cores]]
     begins = np.searchsorted(cells.turn[:, 0], cell)
     at = begins + ring - 1
     inside = (ring > 0) & (at < len(cells.turn))
@@ -210,11 +210,6 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
         "it", fix, second,
     )  # fmt: skip
     return merged(parts, ordered)
-
-
-def _ring_step(variant: str) -> int:
-    number = variant.partition("#")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def volumes(view: GraphView) -> GraphFinding:

@@ -231,7 +231,7 @@ def test_all_gather_exposes_keys_and_values_once():
 def test_a_ring_passes_segments_while_attention_works():
     found = body(blueprint(DENSE, sp={"degree": 3, "scheme": "ring"}), "attention")
     assert collectives(found) == [("kv_ring_1", "ring_shift", "sp"), ("kv_ring_2", "ring_shift", "sp")]
-    assert [node(found, f"attention_prefill_{step}").variant for step in range(3)] == ["#0", "#1", "#2"]
+    assert [node(found, f"attention_prefill_{step}").variant.text for step in range(3)] == ["#0", "#1", "#2"]
     assert {
         ("kv_ring_1", "kv_ring_2", "kv"),
         ("kv_ring_1", "attention_prefill_1", "kv"),
@@ -249,7 +249,7 @@ def test_all_to_all_turns_tokens_into_heads_and_back():
     assert node(found, "qkv_all_to_all").amount == (("segment_tokens", (8 + 8) * 2.0), ("context_tokens", 8 * 2.0))
     assert node(found, "out_all_to_all").amount == (("segment_tokens", 16.0),)
     core = node(found, "attention_prefill")
-    assert (core.heads, core.kv_heads, core.variant, core.amount) == (2, 1, "*", (("all_prefill_tokens", 1.0),))
+    assert (core.heads, core.kv_heads, core.variant.text, core.amount) == (2, 1, "*", (("all_prefill_tokens", 1.0),))
 
 
 def test_all_to_all_sends_a_key_to_every_rank_that_attends_with_it():

@@ -7,6 +7,7 @@ is taken as declared; rules SP-2 and SP-5 look at that.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import Node
+from clustersim.graph.variant import Variant
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, fault_at, judged, merged, place
 from clustersim.legality.graph_rules.views.graph import DATA, KV, BoolArray, GraphView, Step
 from clustersim.legality.graph_rules.views.tokens import chunk_segments
@@ -48,13 +50,13 @@ def _as_declared(view: GraphView) -> GraphFinding:
     spread = plan.sp.degree > 1 and not plan.sp.whole
     latent = [layer.attention.kind == "mla" for layer in model.layers]
 
-    def wanted(symbol: Node, layer: int) -> tuple[str, ...]:
-        window = "" if windows[layer] is None else f"@{windows[layer]}"
+    def wanted(symbol: Node, layer: int) -> tuple[Variant, ...]:
+        window = Variant(window=windows[layer])
         if symbol.op == "attention_decode" or not spread or plan.sp.scheme == "all_gather" or latent[layer]:
             return (window,)
         if plan.sp.scheme == "all_to_all":
-            return (f"{window}*",)
-        return tuple(f"{window}#{part}" for part in range(plan.sp.degree))
+            return (replace(window, by_heads=True),)
+        return tuple(replace(window, hop=hop) for hop in range(plan.sp.degree))
 
     pairs, which = np.unique(view.symbol[nodes] * len(model.layers) + view.layer[nodes], return_inverse=True)
     odd = [
@@ -66,8 +68,8 @@ def _as_declared(view: GraphView) -> GraphFinding:
 
     def message(at: int) -> str:
         symbol = view.symbols[int(view.symbol[nodes[at]])]
-        right = " or ".join(map(repr, wanted(symbol, int(view.layer[nodes[at]]))))
-        return f"it is said to attend as {symbol.variant!r}, where its layer has {right}"
+        right = " or ".join(repr(str(variant)) for variant in wanted(symbol, int(view.layer[nodes[at]])))
+        return f"it is said to attend as {str(symbol.variant)!r}, where its layer has {right}"
 
     return judged(view, 0, wrong, message, FIX, nodes)
 
@@ -139,7 +141,7 @@ def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: 
     reads = np.flatnonzero(view.named("kv_read"))
     width, layers = max(1, view.num_ranks), int(view.layer.max(initial=0)) + 2
     key = (view.step * layers + view.layer + 1) * width + view.rank
-    own = view.mask(lambda node: _declared(node.variant)[1] in (None, 0))[cores]
+    own = view.mask(lambda node: not node.variant.hop)[cores]
     lacks = np.flatnonzero(own & ~has_read[cores] & np.isin(key[cores], key[reads]))
     return judged(
         view, looked_at, lacks, lambda _: "attention has no K/V edge from its rank's cache, and sees nothing of it",
@@ -189,9 +191,9 @@ def _positions(chunk: Chunk, plan: ParallelPlan, s: int) -> Int64Array:
     return np.concatenate([chunk.start + np.arange(*run) for run in runs] or [np.zeros(0, np.int64)])
 
 
-def _block(chunk: Chunk, variant: str, s: int, plan: ParallelPlan, *, by_heads: bool) -> BoolArray:
+def _block(chunk: Chunk, variant: Variant, s: int, plan: ParallelPlan, *, by_heads: bool) -> BoolArray:
     """Return which keys each token of a chunk attends to by one node, as its variant declares."""
-    window, ring = _declared(variant)
+    window, ring = variant.window, variant.hop
     total = chunk.start + chunk.count
     queries = np.arange(chunk.start, total) if by_heads else _positions(chunk, plan, s)
     keys = np.ones(total, bool)
@@ -207,13 +209,6 @@ def _block(chunk: Chunk, variant: str, s: int, plan: ParallelPlan, *, by_heads: 
     block = np.zeros((chunk.count, total), bool)
     block[queries - chunk.start] = seen
     return block
-
-
-def _declared(variant: str) -> tuple[int | None, int | None]:
-    """Return the window and the step of a ring that a variant such as ``@4096#1`` names."""
-    plain, _, ring = variant.rstrip("*").partition("#")
-    window = plain.removeprefix("@")
-    return (int(window) if window.isdecimal() else None, int(ring) if ring.isdecimal() else None)
 
 
 def _difference(matrix: BoolArray, chunk: Chunk, window: int | None) -> str | None:
