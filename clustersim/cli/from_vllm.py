@@ -32,7 +32,7 @@ def from_vllm(
     """
     text = sys.stdin.read() if command == "-" else command
     try:
-        found = scenario_from_vllm(text, bench, topology=topology, model=model)
+        found = scenario_from_vllm(text, bench, topology=topology, model=model, folder=out.parent if out else Path())
     except InputError as error:
         click.echo(problems_text(error.problems, {"command": text, "--bench": bench or ""}), err=True)
         ctx.exit(UNUSABLE_INPUT)

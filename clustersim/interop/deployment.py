@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from clustersim.cluster.device import Device
@@ -12,7 +11,6 @@ from clustersim.errors import InputError, Problem
 from clustersim.interop.options import Options, choice_of, count, whole
 from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec, Moe
-from clustersim.scenario.lookup import is_path
 from clustersim.scenario.parts import load_topology
 from clustersim.units import plural
 
@@ -100,28 +98,27 @@ def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, An
 def _devices(options: Options, chosen: str | None, world: int, nodes: int | None) -> tuple[Topology, Lines] | None:
     """Return the topology with as many nodes as it takes, and its entries."""
     name = chosen or TOPOLOGY
-    reference = str(Path(name).resolve()) if is_path(name) else name
     try:
-        whole = load_topology(reference)
+        whole = load_topology(name)
     except InputError as error:
         options.problems.extend(Problem(message=problem.message, path="--topology") for problem in error.problems)
         return None
     origin = "--topology" if chosen is not None else "assumed"
     try:
-        per_node = len(load_topology(reference, ["nodes=1"]).devices)
+        per_node = len(load_topology(name, ["nodes=1"]).devices)
     except InputError:  # a fabric without nodes, such as a torus
         if world > len(whole.devices) or nodes not in (None, 1):
             options.problems.append(_too_few(whole, world))
             return None
-        return whole, (("topology", reference, origin),)
+        return whole, (("topology", name, origin),)
     needed = max(-(-world // per_node), nodes or 1)
     try:
-        built = load_topology(reference, [f"nodes={needed}"])
+        built = load_topology(name, [f"nodes={needed}"])
     except InputError:
         options.problems.append(_too_few(whole, world))
         return None
     why = f"{world} device{'s' if world > 1 else ''}, {per_node} in a node" + (", --nnodes" if nodes else "")
-    return built, (("topology.name", reference, origin), ("topology.nodes", needed, why))
+    return built, (("topology.name", name, origin), ("topology.nodes", needed, why))
 
 
 def _too_few(topology: Topology, world: int) -> Problem:

@@ -14,6 +14,7 @@ from clustersim.interop.hf_models import shipped_model
 from clustersim.interop.options import Options
 from clustersim.interop.words import Word
 from clustersim.model.architecture import ModelSpec
+from clustersim.scenario.lookup import referred
 from clustersim.scenario.parts import load_model
 
 
@@ -62,7 +63,7 @@ class ServedModel:
             file = local_config(config.text if config is not None else word.text)
             known = shipped_model(word.text)
             if file is not None:
-                reference, origin = str(file), word.text
+                reference, origin = referred(file, Path()), word.text
             elif word.text in catalog.names("scenarios/models"):
                 reference, origin = word.text, word.text
             elif known is not None:
@@ -73,7 +74,7 @@ class ServedModel:
                 return None
         else:
             file = local_config(reference)
-            reference = str(file) if file is not None else reference
+            reference = referred(file, Path()) if file is not None else reference
         try:
             spec = load_model(reference)
         except InputError as error:
@@ -115,7 +116,7 @@ def local_config(text: str) -> Path | None:
     """Return the ``config.json`` of a folder, or the file itself, where there is one."""
     path = Path(text).expanduser()
     file = path / "config.json" if path.is_dir() else path
-    return file.resolve() if file.is_file() else None
+    return file if file.is_file() else None
 
 
 def _named(options: Options) -> Word | None:

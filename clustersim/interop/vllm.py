@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from clustersim.errors import InputError, Problem
@@ -17,6 +18,7 @@ from clustersim.interop.options import Options
 from clustersim.interop.serve import write_server
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
+from clustersim.scenario.lookup import is_path, referred
 
 GRAMMAR: Final = Grammar(flags=FLAGS, short=SHORT)
 
@@ -30,7 +32,12 @@ class Translated:
 
 
 def scenario_from_vllm(
-    serve: str, benchmark: str | None = None, *, topology: str | None = None, model: str | None = None
+    serve: str,
+    benchmark: str | None = None,
+    *,
+    topology: str | None = None,
+    model: str | None = None,
+    folder: Path = Path(),
 ) -> Translated:
     """Translate command lines of vLLM into a scenario.
 
@@ -44,6 +51,8 @@ def scenario_from_vllm(
         What the server runs on: a name or a path. By default ``dgx-h100``.
     model : str or None
         What stands for the model that the server is given: a name of one that ships, or a ``config.json``.
+    folder : Path
+        Where the scenario will be written: files are named from there.
 
     Raises
     ------
@@ -77,13 +86,17 @@ def scenario_from_vllm(
         problems += error.problems
     if problems:
         raise InputError(sorted(dict.fromkeys(problems), key=_place))
-    text = draft.text(_head(server, driver, topology))
+    head = _head(server, driver, topology)
     try:
-        build_scenario(parse_yaml(text, "the scenario"))
+        build_scenario(parse_yaml(draft.text(head), "the scenario"))
     except InputError as error:
         commands = [command for command in (server, driver) if command is not None]
         raise InputError(_of_option(problem, draft, commands) for problem in error.problems) from None
-    return Translated(text=text, notes=tuple(draft.notes))
+    for path in ("model", "model.name", "topology", "topology.name"):
+        entry = draft.entries.get(path)
+        if entry is not None and is_path(entry.value) and Path(entry.value).exists():
+            draft.set(path, referred(Path(entry.value), folder), entry.origin)
+    return Translated(text=draft.text(head), notes=tuple(draft.notes))
 
 
 def _of_option(problem: Problem, draft: Draft, commands: Sequence[Command]) -> Problem:

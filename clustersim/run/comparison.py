@@ -12,6 +12,7 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.operators.tensor import outcome_of
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.scenario.resolve import replaced
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.first_difference import first_difference
 from clustersim.timeline.timeline import Timeline
@@ -25,7 +26,12 @@ OTHER_PLAN: Final = ("plan", "topology")
 
 def differing(one: Scenario, other: Scenario) -> list[str]:
     """Return the dotted paths in which two scenarios differ, but for what no timeline depends on."""
-    return [path for path in _paths(one.document, other.document) if not _under(path, NO_MATTER)]
+    return [path for path in _paths(_by_content(one), _by_content(other)) if not _under(path, NO_MATTER)]
+
+
+def _by_content(scenario: Scenario) -> Any:
+    """Return the resolved document, in which a file that it names counts by its content and not by its path."""
+    return replaced(scenario.document, {text: f"sha256 {file.sha256}" for text, file in scenario.files.items()})
 
 
 def _under(path: str, parts: tuple[str, ...]) -> bool:

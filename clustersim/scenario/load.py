@@ -30,7 +30,7 @@ from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits, refuse_mixed
 from clustersim.scenario.references import build_engine, build_model
-from clustersim.scenario.resolve import digest, with_defaults
+from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
 from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart
 from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
@@ -132,7 +132,7 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     resolved["precision"]["weights"] = precision.weights
     if pools:
         resolved["plan"] = {pool.name: resolved["plan"][pool.name] for pool in pools}
-    files = _absolute_files(resolved, document)
+    files = named_files(_absolute_files(resolved, document))
     return Scenario(
         name=part.name,
         seed=part.seed,
@@ -154,6 +154,7 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
         collectives=part.collectives,
         digest=digest(resolved, files),
         document=resolved,
+        files=files,
         origin=document,
         pools=pools,
     )
@@ -291,8 +292,8 @@ def _check_collectives(part: ScenarioPart, document: Document) -> None:
         raise InputError(problems)
 
 
-def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, str]:
-    """Make the paths in a resolved document absolute, in place; return each such value and what it stands for."""
+def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, tuple[Path, str]]:
+    """Make the paths in a resolved document absolute, in place; return each such value, its file, and the content."""
     places: list[KeyPath] = [
         ("workload", "trace", "path"),
         ("workload", "prompt_tokens", "empirical", "trace"),
@@ -308,14 +309,14 @@ def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, s
         if place[-1] in holder:
             path = trace_file(document, place, holder[place[-1]])
             holder[place[-1]] = str(path)
-            found[str(path)] = _sha256(path)
+            found[str(path)] = (path, _sha256(path))
     serving = resolved["serving"]
     for key in METHODS:
         text = serving.get(key, "")
         if ":" in text:
             path, name = user_file(document, key, text), text.rpartition(":")[2]
             serving[key] = f"{path}:{name}"
-            found[serving[key]] = f"{_sha256(path)}:{name}"
+            found[serving[key]] = (path, f"{_sha256(path)}:{name}")
     return found
 
 

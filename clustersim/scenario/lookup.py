@@ -6,6 +6,7 @@ A name is that of a file in the catalog's folder. Anything else is a path: relat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from clustersim.scenario.document import Mark, shown
 def is_path(text: str) -> bool:
     """Tell whether a reference is meant as a path: it has a folder or the suffix of a data file."""
     return "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json"))
+
+
+def referred(file: Path, folder: Path) -> str:
+    """Return how a scenario in a folder names a file: absolute where it was so, else from there."""
+    return str(file) if file.is_absolute() else f"./{Path(os.path.relpath(file, folder)).as_posix()}"
 
 
 def find(text: str, *, folder: str, kind: str, mark: Mark, path: str, base: Path) -> Path:

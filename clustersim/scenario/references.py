@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.inputs import resolved
 from clustersim.model.architecture import ModelSpec
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
@@ -83,7 +82,7 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     _expect_mapping(read, () if bare else ("config",), base)
     changes = written.get("config") or {}
     _expect_mapping(document, (*path, "config"), changes)
-    name = _file_name(file)
+    name = _model_name(file, written["name"])
     source = str(read.data.get("source", file.name)) if not bare else file.name
     config = {**base, **changes}
     try:
@@ -132,7 +131,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         read, values = document, changes
     else:
         file = referred_file(document, path, folder="scenarios/engines", kind="engine", example="vllm-0.19")
-        name, read = _file_name(file), read_mapping(file, "engine", COSTS)
+        name, read = file.stem, read_mapping(file, "engine", COSTS)
         values = {**{key: value for key, value in read.data.items() if key != "name"}, **changes}
     try:
         return engine_from_mapping(name, values), {"name": name, **values}
@@ -142,8 +141,16 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
         raise InputError(document.placed(own, path) + read.placed(other)) from None
 
 
-def _file_name(file: Path) -> str:
-    return resolved(file).parent.name if file.name == "config.json" else file.stem
+def _model_name(file: Path, written: str) -> str:
+    """Return the name of a model's file: of a ``config.json``, the folder that is written before it.
+
+    Where none is written, the name does not tell in which folder it happens to lie.
+    """
+    if file.name != "config.json":
+        return file.stem
+    reference = Path(written)
+    folder = (reference.parent if reference.name == file.name else reference).name
+    return folder if folder not in ("", "..") else file.stem
 
 
 def mapping_at(document: Document, path: KeyPath) -> Mapping[str, Any]:

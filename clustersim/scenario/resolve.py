@@ -6,16 +6,22 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel
 
+from clustersim import catalog
+from clustersim.inputs import resolved
 from clustersim.scenario.document import KeyPath
 from clustersim.scenario.scalars import plain_scalar
 from clustersim.scenario.schema import SHORTHANDS
 
 DIGEST_DIGITS: Final = 12
+INPUTS: Final = "inputs"
+"""The folder of a run directory with copies of the files that its scenario names and that don't ship."""
 
 
 def with_defaults(part: BaseModel, raw: Any, path: KeyPath = ()) -> dict[str, Any]:
@@ -77,23 +83,70 @@ def to_yaml(data: Mapping[str, Any]) -> str:
     return text
 
 
-def digest(document: Mapping[str, Any], file_hashes: Mapping[str, str]) -> str:
+def replaced(document: Any, other: Mapping[str, Any]) -> Any:
+    """Return plain data in which each text that is a key of ``other`` is what stands there."""
+    if isinstance(document, Mapping):
+        return {key: replaced(item, other) for key, item in document.items()}
+    if isinstance(document, list):
+        return [replaced(item, other) for item in document]
+    return other[document] if isinstance(document, str) and document in other else document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A file that a scenario names: its absolute path, its content, and what a run directory calls it.
+
+    Parameters
+    ----------
+    path : Path
+    sha256 : str
+        Of the content, with the class that is named in it.
+    portable : str
+        The text that stands for it on every machine: where it ships, relative to the catalog; else its copy.
+    copy : str or None
+        Where in a run directory its copy is; nowhere where it ships.
+    """
+
+    path: Path
+    sha256: str
+    portable: str
+    copy: str | None
+
+
+def named_files(found: Mapping[str, tuple[Path, str]]) -> dict[str, NamedFile]:
+    """Return what each text of a resolved document stands for that names a file by its absolute path.
+
+    Parameters
+    ----------
+    found : Mapping from str to (Path, str)
+        Text → the file, and the SHA-256 of its content.
+    """
+    named: dict[str, NamedFile] = {}
+    taken: dict[str, Path] = {}
+    shipped = resolved(catalog.data_root() / "scenarios")
+    for text, (path, sha256) in found.items():
+        copy = None
+        if path.is_relative_to(shipped):
+            place = f"scenarios/{path.relative_to(shipped).as_posix()}"
+        else:
+            number, name = 2, path.name
+            while taken.setdefault(name, path) != path:
+                number, name = number + 1, f"{path.stem}-{number}{path.suffix}"
+            place = copy = f"{INPUTS}/{name}"
+        named[text] = NamedFile(path=path, sha256=sha256, portable=place + text.removeprefix(str(path)), copy=copy)
+    return named
+
+
+def digest(document: Mapping[str, Any], files: Mapping[str, NamedFile]) -> str:
     """Return a short hash of a resolved document.
 
     Parameters
     ----------
     document : Mapping
         Resolved plain data; where it names a file, the file counts by its content and not by its path.
-    file_hashes : Mapping from str to str
-        Absolute path of each such file → SHA-256 of its content.
+    files : Mapping from str to NamedFile
+        What each text stands for that names a file.
     """
-
-    def by_content(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: by_content(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [by_content(item) for item in value]
-        return {"sha256": file_hashes[value]} if isinstance(value, str) and value in file_hashes else value
-
-    text = json.dumps(by_content(dict(document)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    by_content = replaced(document, {text: {"sha256": file.sha256} for text, file in files.items()})
+    text = json.dumps(by_content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]

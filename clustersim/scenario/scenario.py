@@ -18,6 +18,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, shown
 from clustersim.scenario.expect import Expectation
+from clustersim.scenario.resolve import NamedFile, replaced
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import UserClass
 from clustersim.workload.draws import DrawnWorkload, generate
@@ -96,6 +97,8 @@ class Scenario:
     document : Mapping
         The resolved document: plain data without names to look up (topology, model and engine are written
         out, paths are absolute), which loads again as the same scenario.
+    files : Mapping of str to NamedFile
+        What each text of the resolved document stands for that names a file.
     origin : Document
         What the user wrote, with positions, for messages.
     """
@@ -119,7 +122,14 @@ class Scenario:
     origin: Document = field(repr=False, compare=False)
     faults: tuple[Fault, ...] = ()
     pools: tuple[Pool, ...] = ()
+    files: Mapping[str, NamedFile] = field(default_factory=dict, repr=False)
     decodes_only: bool = False
+
+    @property
+    def portable(self) -> dict[str, Any]:
+        """The resolved document, the same on every machine: it names files as a run directory has them."""
+        named: dict[str, Any] = replaced(self.document, {text: file.portable for text, file in self.files.items()})
+        return named
 
     def each_pool(self) -> tuple[Scenario, ...]:
         """Return a scenario per pool, with its plan and serving decisions: itself, where there is one."""

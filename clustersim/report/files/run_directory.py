@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,8 @@ from clustersim.report.files.summary import plain_columns
 from clustersim.report.metrics.latencies import Columns
 from clustersim.run.simulate import RunResult
 from clustersim.run.step_rows import StepRows
-from clustersim.scenario.resolve import to_yaml
+from clustersim.scenario.resolve import INPUTS, to_yaml
+from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
 from clustersim.timeline.parquet import read_columns, write_table
@@ -39,7 +41,7 @@ from clustersim.timeline.tokens import token_times
 from clustersim.timeline.window import Window
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
-_REPLACED: Final = frozenset((*FILES, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))
+_REPLACED: Final = frozenset((*FILES, INPUTS, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))
 """What may be lost when a run directory is written anew: the program wrote it."""
 
 MOST_LANE_SPANS: Final = 5_000_000
@@ -173,7 +175,7 @@ def write_run(
         The parsed dashboard file.
     """
     with folder_written_whole(target) as folder:
-        (folder / "scenario.yaml").write_text(to_yaml(result.scenario.document), encoding="utf-8")
+        _write_scenario(folder, result.scenario)
         _write_json(folder / "summary.json", summary)
         _write_json(folder / "verdict.json", verdict)
         write_table(folder / "requests.parquet", result.requests)
@@ -183,6 +185,15 @@ def write_run(
         requests = plain_columns(result.requests)
         html = dashboard_of(summary, requests, result.step_rows, result.timeline, result.token_gaps, layout)
         write_dashboard(folder / "dashboard.html", html)
+
+
+def _write_scenario(folder: Path, scenario: Scenario) -> None:
+    """Write the resolved scenario and, beside it, the files that it names and that don't ship."""
+    (folder / "scenario.yaml").write_text(to_yaml(scenario.portable), encoding="utf-8")
+    for file in scenario.files.values():
+        if file.copy is not None:
+            (folder / INPUTS).mkdir(exist_ok=True)
+            shutil.copyfile(file.path, folder / file.copy)
 
 
 def step_columns(timeline: Timeline) -> dict[str, Any]:

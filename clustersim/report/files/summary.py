@@ -103,7 +103,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "prefix_cache": result.prefix_cache,
         "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),
-        "scenario": dict(scenario.document),
+        "scenario": scenario.portable,
         "devices": devices_of(scenario),
         **_pools(result),
     }

@@ -338,7 +338,7 @@ def test_a_local_model_is_its_own_config(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     for command, options in (("vllm serve './my model/'", {}), ("vllm serve /srv/x", {"model": "my model"})):
         found = document(command, **options)
-        assert found["model"] == str((tmp_path / "my model" / "config.json").resolve())
+        assert found["model"] == "./my model/config.json"
         assert found["precision"]["weights"] == "fp16"
         assert found["name"] == ("my-model" if not options else "x")
 
