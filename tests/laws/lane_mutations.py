@@ -60,7 +60,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "an arrival at the end of a step falls into the next": Mutation(RunLane, "arrive", "bisect_left(", "bisect_right("),
     "a run is not cut": Mutation(RunLane, "arrive", "self.steps > 1", "False"),
     "a run goes on when the next request arrives": Mutation(
-        RunLane, "begin", "now, self.until, limit", "now, NEVER, limit"
+        RunLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
     ),
     "a run jumps over a finish": Mutation(
         RunLane, "begin", "- group.clock, run_under_way", "- group.clock + 1, run_under_way"
@@ -69,9 +69,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         RunLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
     ),
     "a run has a block more than there is": Mutation(RunLane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"),
-    "a run attends to the keys of its first step": Mutation(RunLane, "_run", "attention(keys)", "attention(first)"),
-    "a run goes on when a window is full": Mutation(RunLane, "_run", "min(limit, group.unchanged_windows)", "limit"),
-    "windows do not grow": Mutation(RunLane, "_run", "step * growth", "0 * growth"),
+    "a run attends to the keys of its first step": Mutation(RunLane, "_extend", "attention(keys)", "attention(first)"),
+    "a run goes on when a window is full": Mutation(RunLane, "begin", "group.unchanged_windows", "NEVER"),
+    "windows do not grow": Mutation(RunLane, "_extend", "step * growth", "0 * growth"),
+    "a run goes on from its first step": Mutation(RunLane, "_extend", "first + begun * count", "first"),
+    "a run goes on though a request has arrived": Mutation(RunLane, "arrive", "self.limit = self.steps", "pass"),
     "a step that ends at the horizon has not happened": Mutation(RunLane, "stop", "bisect_right(", "bisect_left("),
     "a horizon forgets the steps of a run": Mutation(RunLane, "stop", "if steps:", "if False:"),
     # lane.py, lane_prices.py

@@ -66,6 +66,11 @@ class Lane(ABC):
             No request arrives here before this instant.
         """
 
+    def go_on(self, until: int) -> bool:
+        """Go on at :attr:`end`, which is later then, if that ends nothing: no request arrives before ``until``."""
+        del until
+        return False
+
     @abstractmethod
     def land(self) -> int:
         """Account for what ends at :attr:`end`, which is ``NEVER`` then; return how many requests finished."""

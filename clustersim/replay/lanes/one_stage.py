@@ -12,7 +12,8 @@ decisions (``serving.grouped``). In between the scheduler would decide the same 
 - an arrival could change that only where the queue is empty, and ends the run with the step that it falls into.
 
 So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
-the step that an arrival falls into.
+the step that an arrival falls into. Where only the run as a whole tells when the next one arrives, steps are priced up
+to the next arrival anywhere, and further ones when it turns out to have gone elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Sequence_
 from itertools import accumulate
+from typing import Final
 
 from clustersim.graph.prices.steps import DecodePrice, StepPrices
 from clustersim.replay.events import decode_run as run_under_way
@@ -30,6 +32,10 @@ from clustersim.serving.batch import Batch
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+
+
+PIECE: Final = 8
+"""A run goes on by one in so many of its steps at least, so that it isn't asked for each of them."""
 
 
 class RunLane(Lane):
@@ -49,17 +55,21 @@ class RunLane(Lane):
         self.row: tuple[int, ...] = ()
         self.number = 0
         self.steps = 0
+        self.limit = 0
+        """Steps that the run has at most."""
         self.until = NEVER
-        """The arrival that the run ends with."""
+        """With an arrival at this instant, the run ends with its last step."""
         self.ns: list[int] | tuple[int, ...] = ()
         self.price: DecodePrice | None = None
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a run of steps ends with the step that it falls into."""
-        if self.steps > 1 and not self.scheduler.waiting and now < self.until and now < self.end:
-            ends = self._ends()
-            self.steps = bisect_left(ends, now) + 1
-            self.end = ends[self.steps - 1]
+        if self.steps and not self.scheduler.waiting:
+            if self.steps > 1 and now < self.until and now < self.end:
+                ends = self._ends()
+                self.steps = bisect_left(ends, now) + 1
+                self.end = ends[self.steps - 1]
+            self.limit = self.steps
         self._queue(sequence)
 
     def begin(self, now: int, until: int) -> None:
@@ -71,44 +81,61 @@ class RunLane(Lane):
         group = batch.group
         if batch.chunks:
             new, context, ((total, number, self.ns, _),) = self.prices.step(batch)
-            self.steps, self.end, self.price = 1, now + total, None
+            self.steps = self.limit = 1
+            self.end, self.price = now + total, None
         else:
             assert group is not None
             new, context = 0, group.computed + batch.decodes
             self.price = price = self.prices.stages[0].decode(batch.decodes)
             number = price.number
             limit = min(group.finishes[0][0] - group.clock, run_under_way.MAX_RUN) if batch.steady else 1
-            limit = group.affordable(limit, scheduler.free[0])
+            self.limit = min(group.affordable(limit, scheduler.free[0]), group.unchanged_windows)
             self.until = NEVER if scheduler.waiting else until
-            self._run(price, group, now, self.until, limit)
+            self.ns, self.steps, self.end = [], 0, now
+            self._extend(price, group, 1)
         self.batch, self.number = batch, number
         self.row = self._row(now, batch, new, context)
 
-    def _run(self, price: DecodePrice, group: DecodeGroup, now: int, until: int, limit: int) -> None:
-        """Price at most ``limit`` steps, until one ends at ``until`` or later."""
-        end, base, count = now, price.base_ns, group.count
-        ns: list[int] = []
+    def go_on(self, until: int) -> bool:
+        """Price further steps of a run that nothing has ended."""
+        if self.steps == self.limit:
+            return False
+        price, batch = self.price, self.batch
+        assert price is not None
+        assert batch is not None
+        assert batch.group is not None
+        self.until = until
+        self._extend(price, batch.group, self.steps // PIECE + 1)
+        self.until = NEVER
+        return True
+
+    def _extend(self, price: DecodePrice, group: DecodeGroup, least: int) -> None:
+        """Price so many steps at least, and until one ends at :attr:`until` or later."""
+        begun, end, until, ns = self.steps, self.end, self.until, self.ns
+        base, count = price.base_ns, group.count
+        assert isinstance(ns, list)
+        enough = begun + least
         if len(price.ns) == 1 and not group.windows:
             attention, layers, first = price.ns[0], price.counts[0], group.computed + count
-            for keys in range(first, first + limit * count, count):
+            for keys in range(first + begun * count, first + self.limit * count, count):
                 took = attention(keys)
                 ns.append(took)
                 end += base + layers * took
-                if end >= until:
+                if end >= until and len(ns) >= enough:
                     break
             self.steps = len(ns)
         else:
             classes = decode_classes(price, group)
-            for step in range(min(limit, group.unchanged_windows)):
+            for step in range(begun, self.limit):
                 end += base
                 for attention, layers, keys, growth in classes:
                     took = attention(keys + step * growth)
                     ns.append(took)
                     end += layers * took
-                if end >= until:
+                if end >= until and step + 1 >= enough:
                     break
-            self.steps = len(ns) // len(classes)
-        self.ns, self.end = ns, end
+            self.steps = step + 1
+        self.end = end
 
     def _ends(self) -> list[int]:
         """Return when each step of the run ends."""

@@ -52,7 +52,7 @@ class SharedClock:
             for index in self.awake:
                 lane = lanes[index]
                 if lane.end == NEVER:
-                    lane.begin(now, run.horizon + 1)
+                    lane.begin(now, self._undisturbed(now, closed))
                     if lane.end != NEVER:
                         heappush(ends, (lane.end, index))
             self.awake = {}
@@ -65,13 +65,21 @@ class SharedClock:
                 break
             while ends and ends[0][0] == now:
                 index = heappop(ends)[1]
-                if lanes[index].end == now:
-                    self._land(index, now)
+                lane = lanes[index]
+                if lane.end == now:
+                    if lane.go_on(self._undisturbed(now, closed)):
+                        heappush(ends, (lane.end, index))
+                    else:
+                        self._land(index, now)
             if self.landed >= RECORD_RUNS:
                 self._record()
         for lane in lanes:
             lane.stop(run.horizon)
         self._record()
+
+    def _undisturbed(self, now: int, closed: bool) -> int:
+        """Return an instant before which no request arrives."""
+        return now if closed else min(self.coming[0], self.all.horizon + 1)
 
     def _record(self) -> None:
         """Hand on what lanes did, in order of replicas."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.graph.prices import steps
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.lanes import in_order as lanes
@@ -16,9 +18,9 @@ from clustersim.serving.decision import ARRIVED
 from tests.round_numbers import deployment
 
 
-def inputs(concurrency: int | None = None) -> ReplayInput:
+def inputs(concurrency: int | None = None, every_ns: int = 1_000) -> ReplayInput:
     rng = np.random.default_rng(3)
-    arrivals = [(1_000 * i, int(rng.integers(1, 40)), int(rng.integers(1, 30))) for i in range(200)]
+    arrivals = [(every_ns * i, int(rng.integers(1, 40)), int(rng.integers(1, 30))) for i in range(200)]
     return deployment(arrivals, plan=ParallelPlan(dp=4), router="least_outstanding", concurrency=concurrency)
 
 
@@ -30,6 +32,28 @@ def test_when_lanes_hand_on_what_they_have_makes_no_difference(monkeypatch, conc
     now_and_then = replay(inputs(concurrency)).timeline
     assert now_and_then.digest == at_the_end.digest
     assert now_and_then.num_spans == at_the_end.num_spans
+
+
+@pytest.mark.parametrize("concurrency", [None, 7])
+def test_hardly_a_step_is_priced_that_is_not_taken(monkeypatch, concurrency):
+    priced = 0
+    made = steps.decode_price
+
+    def counting(*args, **options):
+        ns = made(*args, **options)
+
+        def counted(keys):
+            nonlocal priced
+            priced += 1
+            return ns(keys)
+
+        return counted
+
+    monkeypatch.setattr(steps, "decode_price", counting)
+    rows = replay(inputs(concurrency, every_ns=30_000)).timeline.steps
+    taken = int(rows["count"][rows["kind"] == STEP_KINDS.index("decode")].sum())
+    assert taken > 500
+    assert taken <= priced <= 1.1 * taken
 
 
 def test_a_request_arrives_in_the_table_before_it_is_decided_on(monkeypatch):
