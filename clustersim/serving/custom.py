@@ -65,14 +65,13 @@ class CustomScheduler(Scheduler):
             decodes_in_flight=self.decodes_in_flight,
         )
 
-    def _decide(self, now: int) -> Decision | None:
-        self.evicted = False
+    def _decide(self, now: int) -> Decision:
+        self.evicted = []
         choice = self._choice(now)
         known = {sequence.request: sequence for sequence in (*self.running, *self.waiting)}
         for request in choice.preempt:
             self._count_preemption(known[request])
             self._preempt(now, known[request])
-        self.evicted = bool(choice.preempt)  # one that only preempts is asked again: there is room now
         decodes, prefills = [], []
         for request, count in choice.tokens.items():
             sequence = known[request]
@@ -96,9 +95,8 @@ class CustomScheduler(Scheduler):
                 decodes.append(sequence)
             else:
                 prefills.append((sequence, count))
-        if not decodes and not prefills:
-            return None
-        return Decision(decodes=tuple(decodes), prefills=tuple(prefills))
+        # one that only preempts is asked again: there is room now
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), evicted=tuple(self.evicted))
 
     def _count_preemption(self, sequence: Sequence) -> None:
         """End a run in which a request is preempted again and again, and never gets further than before."""

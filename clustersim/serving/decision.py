@@ -38,11 +38,19 @@ class Decision:
         Sequences in prefill and how many tokens of each.
     steady : bool
         Whether the same decision would be taken again until a sequence finishes, a block is missing or one arrives.
+    evicted : tuple of Sequence
+        Who gave their K/V blocks up for it.
     """
 
     decodes: tuple[Sequence, ...]
     prefills: tuple[tuple[Sequence, int], ...]
     steady: bool = False
+    evicted: tuple[Sequence, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step would carry nothing."""
+        return not self.decodes and not self.prefills
 
     @property
     def tokens(self) -> int:

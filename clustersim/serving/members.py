@@ -37,8 +37,8 @@ class Members:
         What happened and has not been recorded; who records it takes it away.
     leaving : int
         How many were given up while a step carries them.
-    evicted : bool
-        Whether the decision that is being taken has preempted somebody.
+    evicted : list of Sequence
+        Whom the decision that is being taken has preempted.
     """
 
     def __init__(self, config: ServingConfig, pool: BlockPool) -> None:
@@ -50,7 +50,7 @@ class Members:
         self.facts: list[Fact] = []
         self.kept: list[tuple[int, int, int]] = []
         self.leaving = 0
-        self.evicted = False
+        self.evicted: list[Sequence] = []
 
     @property
     def swapped_out(self) -> tuple[Sequence, ...]:
@@ -182,7 +182,7 @@ class Members:
         return victim.owner == sequence.owner and not victim.in_flight and victim.blocks > 0 and victim not in chosen
 
     def _preempt(self, now: int, sequence: Sequence) -> None:
-        self.evicted = True
+        self.evicted.append(sequence)
         self._release(sequence)
         self.running.remove(sequence)
         sequence.computed = 0

@@ -51,18 +51,19 @@ class Scheduler(Members):
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""
         decision = self._decide(now)
-        while decision is None and self.evicted:  # what was preempted may be all that there is to run
+        while decision.is_empty and decision.evicted:  # they may be all that there is to run
             decision = self._decide(now)
-        if decision is not None:
-            for sequence in decision.decodes:
-                sequence.in_flight = True
-            for sequence, _ in decision.prefills:
-                sequence.in_flight = True
-            self.decodes_in_flight += bool(decision.decodes)
+        if decision.is_empty:
+            return None
+        for sequence in decision.decodes:
+            sequence.in_flight = True
+        for sequence, _ in decision.prefills:
+            sequence.in_flight = True
+        self.decodes_in_flight += bool(decision.decodes)
         return decision
 
-    def _decide(self, now: int) -> Decision | None:
-        self.evicted = False
+    def _decide(self, now: int) -> Decision:
+        self.evicted = []
         budget = self.config.max_batch_tokens
         if self.config.scheduler == "continuous":
             prefills = self._prefills(now, budget, [], whole=True)
@@ -70,11 +71,9 @@ class Scheduler(Members):
         else:
             decodes = self._decodes(now, budget)
             prefills = [] if self.evicted else self._prefills(now, budget - len(decodes), decodes, whole=False)
-        if not decodes and not prefills:
-            return None
         steady = not prefills and not self.evicted and len(decodes) == len(self.running)
         steady = steady and self.stages == 1 and not self._may_fit_later()
-        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady)
+        return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady, evicted=tuple(self.evicted))
 
     def _may_fit_later(self) -> bool:
         """Return whether blocks that decodes take may make room for the first sequence that waits.

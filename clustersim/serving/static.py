@@ -27,13 +27,11 @@ class StaticScheduler(Scheduler):
         self.owners: dict[int, int] = {}
         """Members of the batch that are still waiting: request → whose pool keeps it."""
 
-    def _decide(self, now: int) -> Decision | None:
+    def _decide(self, now: int) -> Decision:
         if not self.running and (not self.waiting or self.waiting[0].request not in self.owners):
             self._make_up()  # anew where one that comes before its members joined the queue after they were chosen
         prefills = self._prefills(now, self.config.max_batch_tokens, [], whole=True)
         decodes = [] if prefills else self._decodes(now, self.config.max_batch_tokens)
-        if not prefills and not decodes:
-            return None
         steady = not prefills and self.stages == 1 and len(decodes) == len(self.running)
         return Decision(decodes=tuple(decodes), prefills=tuple(prefills), steady=steady)
 

@@ -88,13 +88,13 @@ class SwappingScheduler(Scheduler):
             decision = super().schedule(now)
         return decision
 
-    def _decide(self, now: int) -> Decision | None:
+    def _decide(self, now: int) -> Decision:
         self.short.clear()
         decision = super()._decide(now)
-        prefill_first = self.config.scheduler == "continuous" and decision is not None and decision.prefills
-        if not self.evicted and not prefill_first:  # decodes must have their blocks before
+        prefill_first = self.config.scheduler == "continuous" and decision.prefills
+        if not decision.evicted and not prefill_first:  # decodes must have their blocks before
             self._swap_in(now)
-        if decision is not None and (self.outbound or self.inbound):
+        if self.outbound or self.inbound:
             return replace(decision, steady=False)
         return decision
 
@@ -126,7 +126,7 @@ class SwappingScheduler(Scheduler):
         if not sequence.computed or sequence.blocks > self.host.free[sequence.owner]:
             super()._preempt(now, sequence)
             return
-        self.evicted = True
+        self.evicted.append(sequence)
         self.running.remove(sequence)
         self.host.take(sequence.owner, sequence.blocks)
         swap = Swap(sequence=sequence, out=True, blocks=sequence.blocks)

@@ -109,7 +109,7 @@ class SideBySide:
             return
         decision, batch, step = self.flight.popleft()
         steps = min(self.plain.horizon(decision), most) if batch.steady else 1
-        assert not decision.steady or batch.steady or self.stages > 1 or self.plain.evicted
+        assert not decision.steady or batch.steady or self.stages > 1 or decision.evicted
         finished: list[int] = []
         for number in range(steps):
             assert not finished, "a run goes on after a member finished"

@@ -33,7 +33,6 @@ from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
-
 PIECE: Final = 8
 """A run goes on by one in so many of its steps at least, so that it isn't asked for each of them."""
 

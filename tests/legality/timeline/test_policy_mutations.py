@@ -73,9 +73,8 @@ def prefills_beside_decodes(patch: Patch) -> None:
     """A step decodes besides the prompts that it takes whole."""
 
     def decide(self: Scheduler, now: int) -> Any:
-        self.evicted = False
         found = original(self, now)
-        if found is not None and found.prefills and not found.decodes:
+        if found.prefills and not found.decodes:
             left = self.config.max_batch_tokens - found.tokens
             return replace(found, decodes=tuple(self._decodes(now, left)))
         return found

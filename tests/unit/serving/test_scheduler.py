@@ -134,6 +134,15 @@ def test_the_sequence_that_came_last_is_preempted_when_an_earlier_one_lacks_a_bl
     assert [s.request for s in chosen.waiting] == [1]
 
 
+def test_a_decision_says_who_gave_blocks_up_for_it():
+    chosen = scheduler(blocks=2)
+    _, second = add(chosen, (4, 9), (4, 9))
+    first = chosen.schedule(0)
+    assert first.evicted == ()
+    chosen.complete(1, first)
+    assert chosen.schedule(1).evicted == (second,)
+
+
 def test_a_sequence_never_takes_the_blocks_of_an_earlier_one():
     chosen = scheduler(blocks=3)
     add(chosen, (7, 9), (4, 9))
