@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
+from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
-from clustersim.replay.lanes.in_order import Lanes
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
@@ -94,7 +94,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
-    "what ends at the horizon has not happened": Mutation(Lanes, "_alone", "now > horizon", "now >= horizon"),
+    "what ends at the horizon has not happened": Mutation(alone, "_run", "now > horizon", "now >= horizon"),
     "the horizon cuts a closed loop short": Mutation(SharedClock, "run", "now > run.horizon", "now >= run.horizon"),
     "a rejected request holds its place in a closed loop": Mutation(SharedClock, "_arrive", "self.freed += 1", "pass"),
     # decode_group.py

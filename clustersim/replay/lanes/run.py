@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.input import Progress
-from clustersim.replay.lanes.in_order import Lanes
+from clustersim.replay.lanes.alone import ask_nobody, run_alone
+from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
@@ -16,6 +17,7 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.part import Part
 from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.links.flows import SharedFlows
 from clustersim.replay.links.within_replica import find_shared_links
 from clustersim.replay.prepared import Prepared
@@ -76,7 +78,7 @@ class LaneReplay:
         self.shared = find_shared_links(prepared) if prepared.contention.boundaries else None
         mine = range(given.plan.dp) if replicas is None else replicas
         self.lanes = [self._lane(replica, prices) for replica in mine]
-        self.run_of = Lanes(
+        self.intake = Intake(
             self.lanes, mine, given.plan.dp, given.requests, str(given.serving.router), given.horizon_ns, progress
         )
 
@@ -113,8 +115,11 @@ class LaneReplay:
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""
-        run = self.run_of
-        run.run()
+        run, given = self.intake, self.given
+        if ask_nobody(given.requests, str(given.serving.router), given.plan.dp):
+            run_alone(run)
+        else:
+            SharedClock(run).run()
         return Part(
             replica=run.replica_of,
             arrived_ns=run.arrived,
@@ -124,7 +129,7 @@ class LaneReplay:
         )
 
     def _unfinished(self) -> Iterator[str]:
-        for index, lane in zip(self.run_of.replicas, self.lanes, strict=True):
+        for index, lane in zip(self.intake.replicas, self.lanes, strict=True):
             scheduler = lane.scheduler
             if scheduler.waiting or scheduler.running:
                 yield (

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.serving.sequence import Sequence
-
-if TYPE_CHECKING:
-    from clustersim.replay.lanes.in_order import Lanes
 
 RECORD_RUNS: Final = 1 << 20
 """Runs of steps after which lanes hand on what they have, where they run together."""
@@ -25,7 +23,7 @@ RECORD_RUNS: Final = 1 << 20
 class SharedClock:
     """Lanes whose arrivals depend on one another: a closed loop, or a router that looks at loads."""
 
-    def __init__(self, run: Lanes) -> None:
+    def __init__(self, run: Intake) -> None:
         self.all = run
         self.lanes = run.lanes
         self.stream = run.coming(slice(None))
@@ -43,6 +41,7 @@ class SharedClock:
         """Runs of steps since then."""
 
     def run(self) -> None:
+        """Simulate until every request is accounted for, until nothing can happen, or until the horizon."""
         run, ends, lanes = self.all, self.ends, self.lanes
         closed = run.requests.concurrency is not None
         self.freed = run.requests.concurrency or 0

@@ -19,7 +19,7 @@ from typing import Final
 
 from clustersim.cost.table import TableCost
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.in_order import ask_nobody
+from clustersim.replay.lanes.alone import ask_nobody
 from clustersim.replay.lanes.part import result_of
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared

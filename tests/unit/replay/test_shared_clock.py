@@ -9,8 +9,7 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices import steps
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
-from clustersim.replay.lanes import in_order as lanes
-from clustersim.replay.lanes import shared_clock
+from clustersim.replay.lanes import intake, shared_clock
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
@@ -28,7 +27,7 @@ def inputs(concurrency: int | None = None, every_ns: int = 1_000) -> ReplayInput
 def test_when_lanes_hand_on_what_they_have_makes_no_difference(monkeypatch, concurrency):
     at_the_end = replay(inputs(concurrency)).timeline
     monkeypatch.setattr(shared_clock, "RECORD_RUNS", 3)
-    monkeypatch.setattr(lanes, "BLOCK", 5)
+    monkeypatch.setattr(intake, "BLOCK", 5)
     now_and_then = replay(inputs(concurrency)).timeline
     assert now_and_then.digest == at_the_end.digest
     assert now_and_then.num_spans == at_the_end.num_spans
@@ -67,7 +66,7 @@ def test_a_request_arrives_in_the_table_before_it_is_decided_on(monkeypatch):
 
 
 def test_loads_that_no_longer_count_do_not_pile_up():
-    run = LaneReplay(Prepared(inputs()), None).run_of
+    run = LaneReplay(Prepared(inputs()), None).intake
     driver = shared_clock.SharedClock(run)
     longest = 0
     for step in range(1_000):

@@ -1,11 +1,4 @@
-"""The replay of replicas that nothing can disturb: lanes, the router and arrivals, in order of time.
-
-What happens at one instant happens in the phases of :mod:`clustersim.replay.instant`: steps end, requests arrive,
-schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue of
-operators. Where the router asks nobody (one replica, or round robin) each lane runs on its own, from arrival to
-arrival, and some of them may run elsewhere (:mod:`clustersim.replay.processes.workers`); else a heap holds when each
-lane's step or run ends (:mod:`clustersim.replay.lanes.shared_clock`).
-"""
+"""The requests of lanes: which come when, where each went, and what became of it."""
 
 from __future__ import annotations
 
@@ -16,7 +9,6 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.lanes.lane import NEVER, Lane
-from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.sequence import Sequence
 from clustersim.workload.requests import Requests
@@ -31,13 +23,8 @@ Coming = tuple[int, int, int, bool]
 """(arrival in ns, prompt tokens, output tokens, whether the request can never run)"""
 
 
-def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
-    """Whether where a request goes, and when, depends on no replica: then each can be replayed alone."""
-    return requests.concurrency is None and (router == "round_robin" or replicas == 1)
-
-
-class Lanes:
-    """Replicas of a run, each a lane: all of them, or some where the router asks nobody.
+class Intake:
+    """Replicas of a run, each a lane, and all requests: all replicas, or some where the router asks nobody.
 
     Parameters
     ----------
@@ -78,7 +65,6 @@ class Lanes:
         self.of = of
         self.requests = requests
         self.balanced = router == "least_outstanding" and of > 1
-        self.alone = ask_nobody(requests, router, of)
         self.horizon = NEVER - 1 if horizon_ns is None else horizon_ns
         self.progress = progress
         self.total = len(requests)
@@ -91,21 +77,6 @@ class Lanes:
         pool = lanes[0].scheduler.scheduler.pool
         needed = -(-(requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)) // pool.block_tokens)
         self.refused = (requests.prompt_tokens == 0) | (needed > pool.blocks)
-
-    def run(self) -> None:
-        """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
-
-        What a lane recorded is handed on in order of replicas.
-        """
-        if self.alone:
-            for index, lane in zip(self.replicas, self.lanes, strict=True):
-                mine = self._alone(lane, index)
-                self.arrived[mine] = self.requests.arrived_at_ns[mine]
-                self.replica_of[mine] = index
-                lane.stop(self.horizon)
-                self.record(lane, np.arange(mine.start, mine.stop, mine.step))
-            return
-        SharedClock(self).run()
 
     def record(self, lane: Lane, came: Int64Array) -> None:
         """Hand on what a lane did: the arrivals of these requests, then the rest."""
@@ -135,30 +106,3 @@ class Lanes:
         for first in range(0, len(chosen[0]), BLOCK):
             yield from zip(*(column[first : first + BLOCK].tolist() for column in chosen), strict=True)
         yield NEVER, 0, 0, False
-
-    def _alone(self, lane: Lane, index: int) -> slice:
-        """Run one lane from arrival to arrival; its requests are every n-th one. Return those that arrived."""
-        stream = self.coming(slice(index, None, self.of))
-        horizon, stride, request = self.horizon, self.of, index
-        last = horizon + 1
-        begin, land, arrive = lane.begin, lane.land, lane.arrive
-        time, prompt, output, refused = next(stream)
-        while True:
-            now = lane.end
-            now = min(now, time)
-            if now > horizon:
-                break
-            if now == lane.end:
-                done = land()
-                if done:
-                    self.end(done, now)
-            while time == now:
-                if refused:
-                    self.reject(request, now)
-                else:
-                    arrive(now, Sequence(request, prompt, output))
-                request += stride
-                time, prompt, output, refused = next(stream)
-            if lane.end == NEVER:
-                begin(now, min(time, last))
-        return slice(index, request, stride)
