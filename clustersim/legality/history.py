@@ -14,6 +14,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.declared.policy import Policy
 from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.given_faults import Outage, SlowRank, WeakGroup
 from clustersim.legality.prices.declared import Declared
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
@@ -62,8 +63,7 @@ class Given:
         Prompt tokens per hash of ``History.prefixes``.
     hidden_bytes : int or None
         Hidden state of one token, as stages hand it on: hidden × bytes per element.
-    down : tuple of (int, int, int)
-        Replica and the two instants, ns, between which something that it needs has failed.
+    down : tuple of Outage
     loses : tuple of (int, int)
         Replica and instant at which it fails for which what it served is declared to be lost.
     eager : bool
@@ -74,16 +74,12 @@ class Given:
         Which of the replicas that live a request goes to, by the name of the policy; None: a user's own.
     carriage : Carriage or None
         What follows for transfers between ranks: how long each takes, and which may share links with what.
-    slow : tuple of (int, int, int, float)
-        Rank, the two instants, ns, and how many times as long its kernels take in passes that start between them.
+    slow : tuple of SlowRank
     host_blocks : int or None
         Blocks of a replica in host memory together, where sequences are swapped.
     host_block_bytes : tuple of int or None
         Bytes of a block on a rank of each stage.
-    weak_groups : tuple of (str, int, int, int, int, int, tuple of (float, float))
-        A collective that crosses a link that carries less: its operator, the lowest and the highest of its ranks and
-        how many they are (which tells groups of TP from those of SP), the two instants, ns, between which it does, and
-        for growing payloads what it costs over links as they should be and how much longer it takes, ns.
+    weak_groups : tuple of WeakGroup
     mesh : bool
         Whether the degrees say where each rank is. Where they do not, ``tp`` counts all ranks, and rules that need
         to know who is in which group, stage and replica have nothing to look at.
@@ -117,16 +113,16 @@ class Given:
     prefix_caching: bool | None = False
     hash_tokens: int | None = None
     hidden_bytes: int | None = None
-    down: tuple[tuple[int, int, int], ...] = ()
+    down: tuple[Outage, ...] = ()
     loses: tuple[tuple[int, int], ...] = ()
     eager: bool = False
     role: str = "all"
     router: str | None = None
     carriage: Carriage | None = field(default=None, repr=False)
-    slow: tuple[tuple[int, int, int, float], ...] = ()
+    slow: tuple[SlowRank, ...] = ()
     host_blocks: int | None = None
     host_block_bytes: tuple[int, ...] | None = None
-    weak_groups: tuple[tuple[str, int, int, int, int, int, tuple[tuple[float, float], ...]], ...] = ()
+    weak_groups: tuple[WeakGroup, ...] = ()
     mesh: bool = True
     first_replica: int = 0
     first_rank: int = 0

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from clustersim.clock import LATEST_NS
 from clustersim.cluster.fault import Fault
 from clustersim.legality.declared.setting import Pool, Setting
+from clustersim.legality.given_faults import Outage
 
-Outage = tuple[int, int, int]
 """Replica, and the two instants between which it is down, ns."""
 
 
@@ -27,7 +27,7 @@ def down(setting: Setting) -> Broken:
     for pool in setting.pools:
         for replica in pool.replicas:
             for since, until, loses in _joined(_hits(setting, pool, replica)):
-                outages.append((replica, since, until))
+                outages.append(Outage(replica, since, until))
                 if loses:
                     losing.append((replica, since))
     return tuple(outages), tuple(losing)

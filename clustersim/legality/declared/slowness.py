@@ -17,6 +17,7 @@ from clustersim.clock import LATEST_NS, NS_PER_S, FloatArray
 from clustersim.collective.plan import CommPlan, choose
 from clustersim.legality.declared.outages import ends_at
 from clustersim.legality.declared.setting import Pool, Setting
+from clustersim.legality.given_faults import SlowRank, WeakGroup
 
 Window = tuple[int, int, FloatArray]
 """Two instants between which links stay as they are, and what each carries then, bytes per second."""
@@ -26,13 +27,13 @@ PAYLOADS: Final = np.append(0.0, np.geomspace(1.0, 2.0**40, 1200))
 """Bytes; from one to the next is 2.3 %."""
 
 
-def slow_ranks(setting: Setting, pool: Pool) -> tuple[tuple[int, int, int, float], ...]:
+def slow_ranks(setting: Setting, pool: Pool) -> tuple[SlowRank, ...]:
     """Return ``Given.slow`` of a pool."""
     plan = pool.plan
     places = [(replica, stage) for replica in pool.replicas for stage in range(plan.pp)]
     devices = [device for place in places for device in pool.stage(*place)]
     return tuple(
-        (pool.first_rank + rank, fault.at_ns, ends_at(fault), fault.slowdown)
+        SlowRank(pool.first_rank + rank, fault.at_ns, ends_at(fault), fault.slowdown)
         for fault in setting.faults
         if fault.slowdown is not None
         for rank, device in enumerate(devices)
@@ -54,7 +55,7 @@ def windows(setting: Setting) -> Iterator[Window]:
             yield since, until, left
 
 
-def weak_groups(setting: Setting, pool: Pool) -> tuple[tuple[str, int, int, int, int, int, Costs], ...]:
+def weak_groups(setting: Setting, pool: Pool) -> tuple[WeakGroup, ...]:
     """Return ``Given.weak_groups`` of a pool."""
     plan = pool.plan
     found = []
@@ -71,7 +72,7 @@ def weak_groups(setting: Setting, pool: Pool) -> tuple[tuple[str, int, int, int,
                     costs = _costs(setting.plans(op, devices), left, pool.launch_s)
                     if costs:
                         ranks = base + min(members), base + max(members), len(members)
-                        found.append((op, *ranks, since, until, costs))
+                        found.append(WeakGroup(op, *ranks, since, until, costs))
     return tuple(found)
 
 

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.legality.given_faults import Outage
 from clustersim.legality.history import FACTS, KINDS, STREAMS, Given, History, Outcome, SpanTable
 
 NUMBERS = {
@@ -122,7 +123,7 @@ class _Reader:
         found = re.fullmatch(r"replica (\d+) \[(\d+), (\d+)\]", text)
         assert found, text
         replica, since, until = (int(part) for part in found.groups())
-        self.given["down"] = (*self.given.get("down", ()), (replica, since, until))
+        self.given["down"] = (*self.given.get("down", ()), Outage(replica, since, until))
 
     def _request(self, text: str) -> None:
         found = re.fullmatch(r"(\d+): prompt (\d+) output (\d+)(?: at (\d+))?(?: waits (\d+))?", text)

@@ -76,7 +76,7 @@ class Walk:
         self.known: dict[int, int] = {}
         self.queue = Queue()
         self.faults: list[Fault] = []
-        self.down = sorted(one[1:] for one in given.down if one[0] == replica)
+        self.down = sorted(one.instants for one in given.down if one.replica == replica)
         self.exact = not given.down
         self.reserved = set(reading.hand_overs.reserved.tolist())
 

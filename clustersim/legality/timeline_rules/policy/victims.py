@@ -38,7 +38,7 @@ class Victims:
             self.stays.setdefault(stay.request, []).append(stay)
         self.order = "arrival" if given.policy is None else given.policy.order
         self.swaps = given.policy is not None and given.policy.swaps
-        fails = any(one[0] == replica for one in given.down)
+        fails = any(one.replica == replica for one in given.down)
         self.told = not fails and not reading.several_pools and reading.pieces is not None and runs is not None
         self.told = self.told and bool(reading.plain.all())
 

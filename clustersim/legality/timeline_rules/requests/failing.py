@@ -88,7 +88,9 @@ def lost_as_declared(reading: Reading) -> Finding:
     for failed, since in given.loses:
         declared |= (replica == failed) & (time == since)
     for pool in history.pools or (given,):
-        ends = [(one[1], one[0]) for one in given.down if one[2] == LATEST_NS and _of(pool, one[0])]
+        ends = [
+            (one.since_ns, one.replica) for one in given.down if one.until_ns == LATEST_NS and _of(pool, one.replica)
+        ]
         if len(ends) == pool.dp:
             declared |= time >= max(ends)[0]
     finding = judged(
@@ -271,7 +273,7 @@ def _unbroken(
     alone = given.dp == 1 or given.ep_scope != "global"  # those that share experts take each step together
     mine = facts["replica"] == replica if alone else _within(given, facts["replica"])
     left = facts["time_ns"][mine & np.isin(facts["kind"], LEAVES)]
-    for since, until in sorted((one[1], one[2]) for one in given.down if one[0] == replica):
+    for since, until in sorted(one.instants for one in given.down if one.replica == replica):
         for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
             if not (left == since).any():  # else a step was cut off, which is not recorded
                 begin, end = np.append(begin, begin[cut]), np.append(end, since)

@@ -61,8 +61,8 @@ class Turns:
 
     def __init__(self, pool: Given) -> None:
         self.replicas = replicas = range(pool.first_replica, pool.first_replica + pool.dp)
-        down = [one for one in pool.down if one[0] in replicas]
-        self._changes: Int64Array = np.unique(np.array([instant for one in down for instant in one[1:]], np.int64))
+        down = [one for one in pool.down if one.replica in replicas]
+        self._changes: Int64Array = np.unique(np.array([instant for one in down for instant in one.instants], np.int64))
         instants = [-1, *self._changes.tolist()]
         self._living = [
             tuple(one for one in replicas if not any(r == one and since <= at < until for r, since, until in down))

@@ -154,7 +154,9 @@ class Whereabouts:
     def _comes(self, time: int, who: int, row: int, replica: int) -> None:
         before, after = (self._entry.living(time, after=later) for later in (False, True))
         place = self._entry.take(before)
-        if self._in_a_loop and any(time in one[1:] for one in self.history.given.down):  # before or after what changes
+        if self._in_a_loop and any(
+            time in one.instants for one in self.history.given.down
+        ):  # before or after what changes
             self._shaken = time
             self._entry.doubt()
             place = Place(told=replica if replica in before and replica in after else UNKNOWN)
@@ -267,7 +269,7 @@ def whereabouts_of(
     found = Whereabouts(history)
     events = list(_told(history, hand_overs.reserved))
     until = np.iinfo(np.int64).max if history.given.horizon_ns is None else history.given.horizon_ns
-    changes = {instant for one in history.given.down for instant in one[1:] if instant < until}
+    changes = {instant for one in history.given.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
     if len(history.pools) > 1 and pieces is not None and runs is not None and outputs is not None:
         events += _leaving(history, pieces, runs, outputs)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.given_faults import Outage
 from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
@@ -132,7 +133,7 @@ def sharing_of(
     released: tuple[Int64Array, Int64Array, Int64Array],
     contents: Contents,
     size: int,
-    down: Sequence[tuple[int, int, int]] = (),
+    down: Sequence[Outage] = (),
     caches: BoolArray | None = None,
 ) -> Sharing:
     """Follow every block that has a declared content.
@@ -195,7 +196,7 @@ def _blocks(pieces: Pieces, which: Int64Array, first: Int64Array, past: Int64Arr
     return _Blocks(np.repeat(np.arange(len(which)), many), np.repeat(first, many) + within(many))
 
 
-def failures(replica: Int64Array, time: Int64Array, down: Sequence[tuple[int, int, int]]) -> Int64Array:
+def failures(replica: Int64Array, time: Int64Array, down: Sequence[Outage]) -> Int64Array:
     """Return how often a replica had failed before an instant; a step that ends as it fails has ended."""
     found = np.zeros(len(replica), np.int64)
     for failed, since, _ in down:
