@@ -61,11 +61,11 @@ def invoke(*words: str) -> Result:
 
 
 def ran(folder: Path) -> bool:
-    """Whether the file ran since this was last asked."""
-    mark = folder / "ran"
-    there = mark.exists()
-    mark.unlink(missing_ok=True)
-    return there
+    """Whether the file, or its copy in a run directory, ran since this was last asked."""
+    marks = list(folder.rglob("ran"))
+    for mark in marks:
+        mark.unlink()
+    return bool(marks)
 
 
 def test_a_run_says_what_would_run_and_how_to_allow_it(folder: Path) -> None:
