@@ -537,6 +537,30 @@ def _(view: GraphView) -> GraphView:
     return cut(view, edges(view, shift, core))
 
 
+@breaks("SP-5", "ring", "the output projection takes heads that have attended to a segment, beside those that are done")
+def _(view: GraphView) -> GraphView:
+    part, product = (one(view, name, step=0, layer=0, rank=2) for name in ("attention_prefill_0", "o_proj"))
+    return drawn(view, [(part, product, "data")])
+
+
+@breaks("SP-5", "ring", "a part of a ring goes on from two parts before it")
+def _(view: GraphView) -> GraphView:
+    first, third = (one(view, f"attention_prefill_{at}", step=0, layer=0, rank=2) for at in (0, 2))
+    return drawn(view, [(first, third, "data")])
+
+
+@breaks("SP-5", "ring", "a part of a ring attends to the next segment, too")
+def _(view: GraphView) -> GraphView:
+    shift, core = (one(view, name, step=0, layer=0, rank=2) for name in ("kv_ring_3", "attention_prefill_1"))
+    return drawn(view, [(shift, core, "kv")])
+
+
+@breaks("SP-5", "heads", "attention with some heads takes the queries of its own tokens")
+def _(view: GraphView) -> GraphView:
+    rope, core = (one(view, name, step=0, layer=0, rank=0) for name in ("rope", "attention_prefill"))
+    return drawn(view, [(rope, core, "data")])
+
+
 @breaks("SP-5", "gather", "SP ranks synchronise at the FFN")
 def _(view: GraphView) -> GraphView:
     return between(view, "ffn_norm", "ffn_up", "all_gather", "sp", [0, 2, 4], step=0, layer=0)
@@ -931,6 +955,22 @@ def _(view: GraphView) -> GraphView:
 @breaks("SP-2", "gather", "a gather takes the keys of another layer")
 def _(view: GraphView) -> GraphView:
     return misread_at(view, "rope", "kv_all_gather", step=0, layer=1, rank=2)
+
+
+@breaks("TP-8", "gather", "attention takes its queries from the gather of keys")
+def _(view: GraphView) -> GraphView:
+    rope, gather, core = (
+        one(view, name, step=0, layer=0, rank=2) for name in ("rope", "kv_all_gather", "attention_prefill")
+    )
+    return drawn(cut(view, edges(view, [rope], [core])), [(gather, core, "data")])
+
+
+@breaks("TP-8", "latent", "products of latents take their own from the gather")
+def _(view: GraphView) -> GraphView:
+    made, gather, product = (
+        one(view, name, step=0, layer=0, rank=2) for name in ("kv_a_norm_rope", "kv_all_gather", "kv_b_proj")
+    )
+    return drawn(cut(view, edges(view, [made], [product])), [(gather, product, "kv")])
 
 
 @breaks("SP-2", "ring", "a ring passes on keys of another layer")

@@ -9,7 +9,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
 from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
-from clustersim.legality.graph_rules.sources import entering, of_own_layer, taken_in_layer
+from clustersim.legality.graph_rules.sources import entering, of_own_layer, ring_part, ring_parts, taken_in_layer
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
 from clustersim.legality.reference import entry_elements
@@ -190,7 +190,7 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
         return judged(
             view, len(cores), early, lambda _: "attention does not wait for the K/V of the other segments", fix, cores
         )
-    ring = np.array([symbol.variant.hop or 0 for symbol in view.symbols], np.int64)[view.symbol[cores]]
+    ring = ring_part(view)[cores]
     begins = np.searchsorted(cells.turn[:, 0], cell)
     at = begins + ring - 1
     inside = (ring > 0) & (at < len(cells.turn))
@@ -209,7 +209,14 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
         view, len(follows), torn, lambda at: f"it passes a segment on before {operator(view, int(first[at]))} brought "
         "it", fix, second,
     )  # fmt: skip
-    return merged(parts, ordered)
+    right = np.concatenate((shift[inside] * len(view) + cores[inside], first * len(view) + second))
+    told = np.isin(view.target[into], np.concatenate((np.flatnonzero(ring_parts(view, plan)), second)))
+    others = into[told & ~np.isin(view.source[into] * len(view) + view.target[into], right)]
+    strange = judged(
+        view, 0, others, lambda edge: f"it takes what {operator(view, int(view.source[edge]))} brought, which another "
+        "part of the ring works on", fix, view.target,
+    )  # fmt: skip
+    return merged(parts, ordered, strange)
 
 
 def volumes(view: GraphView) -> GraphFinding:

@@ -145,6 +145,8 @@ def _edges(view: GraphView) -> GraphFinding:
     takes = view.named("attention_prefill", "attention_decode", "kv_b_proj", "kv_move") | exposes
     takes |= ~view.named(*kinds_of(view.model)) if view.model is not None else np.ones(len(view), bool)
     moves = exposes & view.named("kv_move")
+    brings = exposes & view.mask(lambda node: node.op != "all_to_all") & ~moves
+    entries = view.named("attention_prefill", "kv_b_proj") | brings
     phase, meets = ends[source] | ends[target], transfer[source] & transfer[target]
     carries = ~phase & ~meets
     odd = (
@@ -152,7 +154,7 @@ def _edges(view: GraphView) -> GraphFinding:
         | (meets & (kind != SYNC))
         | (carries & ~np.isin(kind, (DATA, KV)))
         | (carries & (kind == KV) & ~(cache[source] | exposes[source] | exposes[target]))
-        | (carries & (kind == DATA) & cache[source])
+        | (carries & (kind == DATA) & (cache[source] | (brings[source] & entries[target])))
         | (carries & (kind == KV) & (cache | exposes)[source] & ~takes[target])
         | (carries & (kind == KV) & ~(cache | exposes)[source] & ~moves[target] & view.in_features)
         | (carries & (kind == DATA) & moves[target])

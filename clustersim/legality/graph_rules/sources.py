@@ -10,11 +10,12 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
 from clustersim.legality.graph_rules.views.dataflow import on_one_rank
-from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import KV, ORDER, BoolArray, GraphView
 from clustersim.legality.reference import attention_inputs
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
@@ -140,10 +141,72 @@ def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFindin
         return f"it takes what {place(view, int(source[edge]))} brought, which is for attention of that layer"
 
     taken = judged(view, 0, wrong, message, fix, target)
-    if view.plan is None or view.plan.sp.degree == 1 or view.plan.sp.scheme != "all_to_all":
+    if view.plan is None or view.plan.sp.degree == 1:
         return taken
-    past = view.named("attention_prefill")[source] & view.within_step & (view.kind != ORDER) & (known & ~joins)[target]
-    return merged(taken, judged(view, 0, np.flatnonzero(past), lambda edge: (
-        f"it takes what {place(view, int(source[edge]))} makes of some heads for tokens of all SP ranks, "
-        "past the collective that brings each rank all heads of its own"
-    ), fix, target))  # fmt: skip
+    if view.plan.sp.scheme == "ring":
+        return merged(taken, _part_by_part(view, view.plan, ~known & ~joins, fix))
+    return merged(taken, _by_heads(view, known & ~joins, fix)) if view.plan.sp.scheme == "all_to_all" else taken
+
+
+def _by_heads(view: GraphView, plain: BoolArray, fix: str) -> GraphFinding:
+    """What has tokens of one rank and what has heads of one rank meet at collectives over SP ranks alone."""
+    source, target = view.source, view.target
+    cores = view.mask(lambda node: node.op == "attention_prefill" and node.variant.by_heads)
+    data = view.within_step & (view.kind != ORDER)
+    past = np.flatnonzero(data & view.named("attention_prefill")[source] & plain[target])
+    before = np.flatnonzero(data & (view.kind != KV) & plain[source] & cores[target])
+    return merged(
+        judged(view, 0, past, lambda edge: (
+            f"it takes what {place(view, int(source[edge]))} makes of some heads for tokens of all SP ranks, "
+            "past the collective that brings each rank all heads of its own"
+        ), fix, target),
+        judged(view, 0, before, lambda edge: (
+            f"it attends with some heads for tokens of all SP ranks, and takes what {place(view, int(source[edge]))} "
+            "makes of its own, past the collective that brings those of all"
+        ), fix, target),
+    )  # fmt: skip
+
+
+def ring_part(view: GraphView) -> Int64Array:
+    """Return per node the number that its variant has in a ring; 0 where it has none."""
+    return np.array([symbol.variant.hop or 0 for symbol in view.symbols], np.int64)[view.symbol]
+
+
+def ring_parts(view: GraphView, plan: ParallelPlan) -> BoolArray:
+    """Return which nodes are parts of a ring that has each of its parts once in a layer of a rank; else PH-5 tells."""
+    node = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill" and node.variant.hop is not None))
+    node = node[view.says("variant")[node]]
+    cell = np.stack([view.step[node], view.layer[node], view.rank[node]])
+    _, which = np.unique(cell, axis=1, return_inverse=True)
+    which = which.ravel()
+    total = np.zeros((len(node), plan.sp.degree), np.int64)
+    np.add.at(total, (which, ring_part(view)[node] % plan.sp.degree), 1)
+    found = np.zeros(len(view), bool)
+    found[node[(total[which] == 1).all(axis=1)]] = True
+    return found
+
+
+def _part_by_part(view: GraphView, plan: ParallelPlan, other: BoolArray, fix: str) -> GraphFinding:
+    """Each part of a ring goes on from the one before it; what the last one made is attention's, and no other's.
+
+    Operators that the model does not have (``other``) may put parts together in their own way.
+    """
+    source, target = view.source, view.target
+    parts = ring_parts(view, plan)
+    number = ring_part(view)
+    alike = view.within_step & (view.layer[source] == view.layer[target]) & on_one_rank(view) & (view.kind != ORDER)
+    goes_on = parts[source] & parts[target] & (number[target] == number[source] + 1)
+    ends = ~parts[target] & (number[source] == plan.sp.degree - 1)
+    wrong = np.flatnonzero(parts[source] & (view.kind != ORDER) & ~(alike & (goes_on | ends | other[target])))
+    fed = parts & (number == 0)
+    fed[target[alike & goes_on]] = True
+    fed[source[other[target]]] = True
+    return merged(
+        judged(view, 0, wrong, lambda edge: (
+            f"it takes what {place(view, int(source[edge]))} makes, part {number[source[edge]] + 1} of "
+            f"{plan.sp.degree} of a ring: that has attended to some segments only"
+        ), fix, target),
+        judged(view, 0, np.flatnonzero(parts & ~fed), lambda node: (
+            f"it does not go on from the part of the ring before it, part {number[node]}"
+        ), fix, np.arange(len(view))),
+    )  # fmt: skip

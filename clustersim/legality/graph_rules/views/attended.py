@@ -18,7 +18,7 @@ from clustersim.graph.blueprint import Node
 from clustersim.graph.variant import Variant
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, fault_at, judged, merged, place
 from clustersim.legality.graph_rules.views.graph import DATA, KV, BoolArray, GraphView, Step
-from clustersim.legality.graph_rules.views.tokens import chunk_segments
+from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
 from clustersim.plan.parallel import ParallelPlan
 
 FIX: Final = "let every token attend to itself and to all tokens before it that its window holds, and to none behind it"
@@ -132,7 +132,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     return (
         GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
         if faults
-        else _cached(view, cores, has_read, looked_at)
+        else merged(_cached(view, cores, has_read, looked_at), _written(view, plan, cores, has_write))
     )
 
 
@@ -147,6 +147,16 @@ def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: 
         view, looked_at, lacks, lambda _: "attention has no K/V edge from its rank's cache, and sees nothing of it",
         FIX, cores,
     )  # fmt: skip
+
+
+def _written(view: GraphView, plan: ParallelPlan, cores: Int64Array, has_write: BoolArray) -> GraphFinding:
+    """Attention takes what its rank writes of the prompt, however long that is; parts of a ring as above."""
+    own = view.mask(lambda node: not node.variant.hop)[cores]
+    tokens = carried(view, plan).prefill[view.step[cores], view.s_of(view.rank[cores])]
+    lacks = np.flatnonzero(own & ~has_write[cores] & (tokens > 0))
+    return judged(
+        view, 0, lacks, lambda _: "attention has no K/V edge from its rank's writes, and sees no new token", FIX, cores
+    )
 
 
 def _matrix_fault(

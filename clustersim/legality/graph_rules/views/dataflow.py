@@ -48,6 +48,8 @@ def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array,
     ops = COLLECTIVE_OPS if transfers else COLLECTIVE_OPS + TRANSFER_OPS
     dropped = view.mask(lambda node: node.op in ops and node.name not in LOGICAL)
     exposes = view.mask(lambda node: node.axis == "sp" and node.op != "all_to_all")
+    joined = view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    entries = view.named("attention_prefill", "kv_b_proj")
     same_layer = layer[source] == layer[target]
     kept = (
         view.within_step[edge]
@@ -57,6 +59,7 @@ def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array,
         & ~apart[target]
         & (same_layer | ~joins[target])
         & ~((kind == KV) & exposes[source])
+        & ~(entries[target] & (exposes & joined)[source])
     )
     source, target, rank = source[kept], target[kept], rank[kept]
     width = max(1, view.num_ranks)
@@ -78,5 +81,5 @@ def contracted(view: GraphView, *, transfers: bool = False) -> tuple[Int64Array,
         places = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         grown = np.stack([np.repeat(first, counts), following[places], np.repeat(at, counts)])
         first, last, at = np.unique(grown, axis=1)
-    joined = np.concatenate(parts, axis=1)
-    return joined[0], joined[1], joined[2]
+    found = np.concatenate(parts, axis=1)
+    return found[0], found[1], found[2]
