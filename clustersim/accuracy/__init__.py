@@ -1,8 +1,8 @@
 """Published serving figures against what the simulator predicts of them, point by point.
 
-``python -m clustersim.accuracy CSV`` reads a table of measured points (columns in :mod:`.row`), turns each row
-into a scenario (one module per group of families), simulates it and compares. The table is not part of the
-project; the figures of the comparison are whatever comes out: nothing is fitted to these points.
+``clustersim accuracy TABLE`` reads a table of measured points (columns in :mod:`.row`), turns each row into a scenario
+(one module per group of families), simulates it and compares. The tables are not part of the project; what came
+out for them is (``scenarios/accuracy``), and the figures of the comparison are whatever comes out.
 
 A point without a prediction has a reason: a part that no catalog has, a workload that the row does not give, a
 feature that is not simulated. Rows leave much unsaid (batch limits, number of requests, engine constants); what is

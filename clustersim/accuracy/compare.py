@@ -6,15 +6,18 @@ import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
+from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import value_of
 from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.errors import InputError
 from clustersim.report.files.summary import summary_of
+from clustersim.run.legality import check_scenario_plan
 from clustersim.run.simulate import simulate
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import build_scenario
@@ -44,12 +47,18 @@ class Point:
         Why it is None.
     scenario : mapping or None
         What was simulated.
+    in_sample : bool
+        Whether constants of its engine were found with its family; see :mod:`clustersim.accuracy.held_out`.
+    held_out : float or None
+        What is predicted without them; None where they were not, or nothing is.
     """
 
     row: Row
     predicted: float | None = None
     reason: str | None = None
     scenario: dict[str, Any] | None = None
+    in_sample: bool = False
+    held_out: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -112,6 +121,9 @@ def run(document: dict[str, Any]) -> dict[str, Any]:
     try:
         data = copy.deepcopy(document)
         scenario = build_scenario(Document(file=document["name"], data=data, marks={}, key_marks={}))
+        verdict = check_scenario_plan(scenario)
+        if verdict.verdict == "illegal":
+            raise Inexpressible("; ".join(f"{found.rule}: {found.message}" for found in verdict.violations))
         summary = summary_of(simulate(scenario))
     except InputError as error:
         raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
@@ -136,7 +148,22 @@ def _points(key: str, rows: Iterable[Row]) -> list[Point]:
 
 
 def _point(row: Row, summary: Mapping[str, Any], document: dict[str, Any]) -> Point:
+    engine = document["serving"]["engine"]
     try:
-        return Point(row=row, predicted=value_of(row, summary), scenario=document)
+        point = Point(row=row, predicted=value_of(row, summary), scenario=document)
     except Inexpressible as why:
         return Point(row=row, reason=str(why), scenario=document)
+    if not is_in_sample(engine, row.family, row.source):
+        return point
+    other = held_out_engine(engine, row.family, row.source)
+    document = document | {"serving": document["serving"] | {"engine": other}}
+    try:
+        return replace(point, in_sample=True, held_out=value_of(row, _summary(json.dumps(document))))
+    except Inexpressible:
+        return replace(point, in_sample=True)
+
+
+@lru_cache(maxsize=4)
+def _summary(document: str) -> dict[str, Any]:
+    """Return the summary of a scenario given as text: rows of one run follow each other."""
+    return run(json.loads(document))

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "topology": ("topology:topology", "List topologies, or show one."),
     "models": ("models:models", "List architectures, or show one."),
     "rules": ("rules:rules", "List the legality rules."),
+    "accuracy": ("accuracy:accuracy", "Compare predictions with measured serving figures."),
     "calibrate": ("calibrate:calibrate", "Fit the cost model to measurements."),
     "schema": ("schema:schema", "Print the JSON schema of scenarios, for editors."),
 }

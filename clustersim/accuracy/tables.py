@@ -1,0 +1,179 @@
+"""A scoreboard in words: tables for the page, the document and the terminal, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from clustersim.accuracy.order import Order
+from clustersim.accuracy.origins import origins
+from clustersim.accuracy.result import Result
+from clustersim.accuracy.score import Score, Scoreboard, family_order, reasons
+from clustersim.report.score_page import Dot, Table
+
+_ERRORS: Final = ("figures", "expressed", "median", "p90", "bias", "left out")
+_UNITS: Final = {"ms": ("ms", 1.0), "s": ("ms", 1e3), "us": ("ms", 1e-3)}
+"""In which unit a chart shows a time, and what it is multiplied by."""
+
+
+def summary_table(board: Scoreboard) -> Table:
+    """Return the errors by family and quantity, those of all figures last."""
+    rows = [(score.family, score.metric, *_errors(score)) for score in board.totals]
+    return Table(
+        title="By family",
+        caption="The error of a figure is |predicted / measured − 1|, and 100 % where it can't be expressed. Bias is "
+        "the geometric mean of predicted / measured over what is expressed, less one. Left out: the median without the "
+        "constants of the engine where those were found with the family; as the median where none were.",
+        columns=("family", "metric", *_ERRORS),
+        rows=[*rows, ("all", "", *_errors(board.overall))],
+        numbers_from=2,
+    )
+
+
+def tables(board: Scoreboard) -> tuple[Table, ...]:
+    """Return all tables of a scoreboard, the summary first."""
+    return (summary_table(board), _device_table(board), _order_table(board), _reason_table(board), _origin_table(board))
+
+
+def charts(board: Scoreboard) -> dict[str, list[Dot]]:
+    """Return the dots of the scatter, by quantity and unit."""
+    found: dict[str, list[Dot]] = {}
+    for result in sorted(board.results, key=lambda result: (family_order(result.family), result.id)):
+        if result.predicted is not None and result.measured is not None:
+            unit, factor = _UNITS.get(result.unit, (result.unit, 1.0))
+            found.setdefault(f"{result.quantity}, {unit}", []).append(
+                Dot(
+                    family=result.family,
+                    measured=float(f"{result.measured * factor:.4g}"),
+                    predicted=float(f"{result.predicted * factor:.4g}"),
+                    words=words(result),
+                )
+            )
+    return found
+
+
+def words(result: Result) -> str:
+    """Return what a figure is of, in a line."""
+    parts = (result.metric, result.model, result.engine, result.device, result.parallel, result.workload)
+    return " · ".join(part for part in (*parts, result.id) if part and part != "-")
+
+
+def headline(board: Scoreboard) -> str:
+    """Return the errors of all figures in a sentence."""
+    score = board.overall
+    ranks = [order.spearman for order in board.order]
+    order = f"; order of plans {_mean(ranks):.2f} over {len(ranks)} workloads (Spearman)" if ranks else ""
+    return (
+        f"{score.rows:,} measured figures, {score.expressed:,} expressed: error median {score.median:.1%}, "
+        f"p90 {score.p90:.1%}{order}"
+    )
+
+
+def plain(board: Scoreboard, *, recorded: bool) -> dict[str, Any]:
+    """Return a scoreboard as plain data for JSON.
+
+    Parameters
+    ----------
+    board : Scoreboard
+    recorded : bool
+        Whether these are the results that ship, or were simulated now.
+    """
+    return {
+        "recorded": recorded,
+        "overall": _plain(board.overall, *_NUMBERS),
+        "families": [_plain(score, "family", "engine", "metric", *_NUMBERS) for score in board.families],
+        "totals": [_plain(score, "family", "metric", *_NUMBERS) for score in board.totals],
+        "devices": [_plain(score, "family", "engine", "device", "metric", *_NUMBERS) for score in board.devices],
+        "order": [asdict(order) for order in board.order],
+        "inexpressible": [
+            {"family": family, "reason": reason, "rows": count}
+            for (family, reason), count in reasons(board.results).items()
+        ],
+        "constants": [asdict(origin) for origin in origins(board.results)],
+        "points": [
+            _plain(result, "id", "family", "metric", "unit", "measured", "predicted", "ratio", "reason")
+            for result in board.results
+        ],
+    }
+
+
+_NUMBERS: Final = ("rows", "expressed", "median", "p90", "bias", "held_out")
+
+
+def _plain(one: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
+
+
+def _errors(score: Score) -> tuple[str, ...]:
+    bias = "–" if score.bias is None else f"{score.bias:+.1%}"
+    return (
+        f"{score.rows:,}",
+        f"{score.expressed:,}",
+        f"{score.median:.1%}",
+        f"{score.p90:.1%}",
+        bias,
+        f"{score.held_out:.1%}",
+    )
+
+
+def _device_table(board: Scoreboard) -> Table:
+    return Table(
+        title="By engine and device",
+        caption="The same, for each engine and device of a family.",
+        columns=("family", "engine", "device", "metric", *_ERRORS),
+        rows=[(one.family, one.engine, one.device, one.metric, *_errors(one)) for one in board.devices],
+        numbers_from=4,
+    )
+
+
+def _order_table(board: Scoreboard) -> Table:
+    groups: dict[tuple[str, str, str, str], list[Order]] = {}
+    for order in board.order:
+        groups.setdefault((order.family, order.engine, order.device, order.model), []).append(order)
+    rows = [
+        (*key, _counted(orders), str(len(orders)), f"{_mean([order.spearman for order in orders]):.2f}",
+         f"{min(order.spearman for order in orders):.2f}")
+        for key, orders in groups.items()
+    ]  # fmt: skip
+    return Table(
+        title="Order of plans",
+        caption="Spearman's correlation of ranks, predicted and measured, wherever several plans served one workload: "
+        "1 where they are ranked as measured, 0 where a plan can't be expressed.",
+        columns=("family", "engine", "device", "model", "plans", "workloads", "mean", "least"),
+        rows=rows,
+        numbers_from=5,
+    )
+
+
+def _counted(orders: Sequence[Order]) -> str:
+    """Return the plans that these orders have, without their devices."""
+    return ", ".join(sorted({plan.partition(" on ")[0] for order in orders for plan in order.plans}))
+
+
+def _reason_table(board: Scoreboard) -> Table:
+    rows = [(family, reason, str(count)) for (family, reason), count in reasons(board.results).items()]
+    return Table(
+        title="What can't be expressed",
+        caption="Each of these figures counts as an error of 100 %.",
+        columns=("family", "why", "figures"),
+        rows=rows or [("–", "nothing", "0")],
+        numbers_from=2,
+    )
+
+
+def _origin_table(board: Scoreboard) -> Table:
+    return Table(
+        title="How the constants were found",
+        caption="No constant of a kernel or collective was fitted to a serving figure. Families beside an engine are "
+        "no prediction of it: their figures come from where its constants come from.",
+        columns=("constants", "found by", "from", "error of the fit", "families that share its source"),
+        rows=[(one.constants, one.found_by, one.source, one.fit, ", ".join(one.families) or "none")
+              for one in origins(board.results)],
+        numbers_from=5,
+    )  # fmt: skip
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 0.0

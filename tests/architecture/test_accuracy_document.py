@@ -1,0 +1,38 @@
+"""``docs/accuracy.md``, its picture and the README say what the recorded results say."""
+
+from __future__ import annotations
+
+import pytest
+
+from clustersim import catalog
+from clustersim.accuracy.document import END, START, document, picture, readme_block, with_block
+from clustersim.accuracy.result import read_results
+from clustersim.accuracy.score import scoreboard
+from tests.architecture.documents import ROOT
+
+
+@pytest.fixture(scope="module")
+def board():
+    return scoreboard(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/accuracy.md", "docs/accuracy.svg"])
+def test_document_is_up_to_date(board, name, request):
+    path = ROOT / name
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    made = {
+        "README.md": lambda: with_block(text, readme_block(board)),
+        "docs/accuracy.md": lambda: document(board),
+        "docs/accuracy.svg": lambda: picture(board),
+    }[name]()
+    if made != text and request.config.getoption("--update-golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made, encoding="utf-8")
+        pytest.fail(f"{name}: rewrote what it says of accuracy; look at what moved, and run again")
+    assert made == text, "out of date: pytest tests/architecture --update-golden"
+
+
+def test_readme_has_a_place_for_the_summary(board):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count(START) == text.count(END) == 1
+    assert with_block(text, "x").count("x") == text.count("x") - readme_block(board).count("x") + 1

@@ -1,0 +1,54 @@
+"""No family of measured figures gets worse: a stratified part of them is simulated anew and held to what was recorded.
+
+``scenarios/accuracy/points.csv`` has three runs of each family, engine and device that need no recorded requests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from clustersim import catalog
+from clustersim.accuracy.compare import compare
+from clustersim.accuracy.result import by_id, read_results, result_of
+from clustersim.accuracy.row import read_rows
+from clustersim.accuracy.score import score
+
+WORSE = 0.01
+"""A point: what the median error of a family may grow by before somebody must look."""
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Return (now, as recorded) of every figure of the part, by family and quantity."""
+    path = catalog.path_of("scenarios/accuracy", "points", ".csv")
+    recorded = by_id(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
+    found = {}
+    for point in compare(read_rows(path), path.parent, workers=2):
+        now = result_of(point)
+        found.setdefault((now.family, now.quantity), []).append((now, recorded[now.id]))
+    return found
+
+
+def test_the_part_has_every_family_that_needs_no_recorded_requests(pairs):
+    results = read_results(catalog.path_of("scenarios/accuracy", "results", ".csv"))
+    families = {result.family for result in results}
+    assert families - {family for family, _ in pairs} == {
+        "F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100"
+    }  # fmt: skip
+
+
+def test_no_family_got_worse(pairs):
+    worse = {}
+    for family, members in pairs.items():
+        now, before = (score([pair[place] for pair in members]).median for place in (0, 1))
+        if now > before + WORSE:
+            worse[family] = f"median error {before:.1%} as recorded, {now:.1%} now"
+    assert worse == {}, "if it was meant: CONTRIBUTING, how to record the accuracy anew"
+
+
+def test_figures_are_the_recorded_ones(pairs):
+    """What was measured is the same in both files."""
+    for members in pairs.values():
+        for now, before in members:
+            if now.measured is not None and before.measured is not None:
+                assert before.measured == pytest.approx(now.measured, rel=2e-3), now.id
