@@ -1,6 +1,7 @@
 """RUN-5: each request goes to the replica that the declared router chooses, by the loads that follow from the facts.
 
 ``round_robin`` of the replicas at which requests arrive is judged in ``routing``, and where some fail of all pools.
+Where some fail, loads are counted by ``whereabouts``, which knows what a failure moves.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
     if name == "round_robin" and (given.role != "decode" or given.down):
         return NOTHING
     fails = min((at for _, at, _ in given.down), default=NEVER)
-    moved = lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
+    moved = _among_living(reading, given, name, pool) if given.down else NOTHING
     if given.down and given.role == "decode":  # where those went that were moved before they had blocks is not told
         return moved
     layerwise = given.role == "decode" and reading.history.layerwise
@@ -58,8 +59,33 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
         FIX,
     )
     more = f"where some requests{pool} go by {name} (when some others left does not follow)"
-    lost = NOTHING if fails == NEVER else moved
-    return merged(found, lacks, lost, NOTHING if loads.told.all() else lacking(more))
+    return merged(found, lacks, moved, NOTHING if loads.told.all() else lacking(more))
+
+
+def _among_living(reading: Reading, given: Given, name: str, pool: str) -> Finding:
+    """Judge where requests go while some replicas are down, and since."""
+    whereabouts, facts = reading.whereabouts, reading.history.facts
+    assert whereabouts is not None
+    assert facts is not None
+    rows, due = np.array(whereabouts.misled, np.int64).reshape(-1, 2).T
+    mine = (due >= given.first_replica) & (due < given.first_replica + given.dp)
+    rows, due = rows[mine], due[mine]
+    request, replica, time = (facts[column][rows] for column in ("request", "replica", "time_ns"))
+    found = judged(
+        len(facts["kind"]),
+        np.ones(len(rows), bool),
+        lambda i: f"request {request[i]}",
+        lambda i: (
+            f"is on replica {replica[i]} at {time[i]:,} ns, and {name} chooses {due[i]} of those that live, by what "
+            f"each has to do"
+        ),
+        FIX,
+    )
+    if whereabouts.judged_by_load(0 if given.role != "decode" else 1):
+        return found
+    return merged(
+        found, lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
+    )
 
 
 def _score(loads: Loads) -> Int64Array:

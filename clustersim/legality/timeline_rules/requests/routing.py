@@ -1,6 +1,6 @@
 """RUN-3: which replica of each pool a request goes to: one that lives, and by ``round_robin`` the next one of these.
 
-It goes anew when its replica fails. Which of several that live another policy chooses is judged in ``routed``.
+It goes anew when its replica fails. Which of several that live a policy chooses by loads is judged in ``routed``.
 """
 
 from __future__ import annotations

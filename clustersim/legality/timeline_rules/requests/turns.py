@@ -1,22 +1,21 @@
 """To which replica of a pool something goes next, as far as what was declared determines it.
 
-By ``round_robin`` to the next one of those that live, of which there are fewer while some have failed; by any other
-policy to that which lives, where there is one. Where a turn may have been taken of which there is no record, whoever
-is found somewhere next tells where the turns are (:class:`Chain`).
+By ``round_robin`` to the next one of those that live, of which there are fewer while some have failed; by loads to
+that which has least to do of them (``tally``); by any other policy to that which lives, where there is one. Where a
+turn may have been taken of which there is no record, whoever is found somewhere next tells where the turns are
+(:class:`Chain`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import Given
-
-UNKNOWN: Final = -1
+from clustersim.legality.timeline_rules.requests.tally import UNKNOWN, Tally
 
 
 @dataclass(slots=True, eq=False)
@@ -30,9 +29,10 @@ class Chain:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where something went: ``told``, or what follows from its turn among those that lived."""
+    """Where something went: ``told`` (``by_load``), or what follows from its turn among those that lived."""
 
     told: int = UNKNOWN
+    by_load: bool = False
     turn: int = 0
     chain: Chain | None = None
     living: tuple[int, ...] = ()
@@ -57,9 +57,11 @@ class Turns:
     Parameters
     ----------
     pool : Given
+    unclear : set of int
+        See :class:`Tally`.
     """
 
-    def __init__(self, pool: Given) -> None:
+    def __init__(self, pool: Given, unclear: set[int]) -> None:
         self.replicas = replicas = range(pool.first_replica, pool.first_replica + pool.dp)
         down = [one for one in pool.down if one.replica in replicas]
         self._changes: Int64Array = np.unique(np.array([instant for one in down for instant in one.instants], np.int64))
@@ -70,6 +72,7 @@ class Turns:
         ]
         self._by_turns = pool.router == "round_robin"
         self.chain = Chain(first=0)
+        self.tally = Tally(pool, unclear)
         self.unsure = 0
         """How many steps may take turns now of which there is no record."""
 
@@ -80,8 +83,9 @@ class Turns:
     def doubt(self) -> None:
         """Forget whose turn it is."""
         self.chain = Chain()
+        self.tally.doubt()
 
-    def take(self, living: Sequence[int]) -> Place | None:
+    def take(self, living: Sequence[int], time: int) -> Place | None:
         """Let something go to one of those that live; None where there is none."""
         if not living:
             return None
@@ -89,8 +93,10 @@ class Turns:
         chain.count += 1
         if size == 1:
             return Place(told=living[0])
-        if not self._by_turns or self.unsure:
+        if self.unsure:
             return Place()
+        if not self._by_turns:
+            return Place(told=self.tally.chosen(living, time), by_load=True)
         if chain.size not in (0, size):
             self.chain = chain = Chain(count=1)
             turn = 0

@@ -7,14 +7,14 @@
 
 What a replica that fails has, goes in order of requests to those that live then, or waits for one to come back. Who
 leaves where is told by facts; a step that was cut off is not recorded, and where it may have let a prompt leave layer
-by layer, nothing follows for the turns of the others.
+by layer, nothing follows for the turns of the others. Where something may fail, what each replica has to do is counted
+on the way, for routers that go by it (``tally``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -23,27 +23,34 @@ from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
     CANCELLED,
-    FINISHED,
     HANDED_OVER,
     LOST,
-    RECEIVED,
+    PREEMPTED,
     REJECTED,
     History,
 )
-from clustersim.legality.timeline_rules.requests.turns import UNKNOWN, Place, Turns
+from clustersim.legality.timeline_rules.requests.moments import (
+    CHANGES,
+    COMES,
+    ENDS,
+    GOES,
+    IS_COMPUTED,
+    IS_DECIDED,
+    IS_TAKEN,
+    IS_UNSURE,
+    LEAVES,
+    LEAVES_BY_LAYER,
+    MOVES,
+    Event,
+    leaving,
+    told,
+)
+from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
+from clustersim.legality.timeline_rules.requests.turns import Place, Turns
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.tables import Table
-
-ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
-COMPLETES, MOVES, LEAVES, COMES, CHANGES, IS_DECIDED, LEAVES_BY_LAYER, IS_TAKEN, GOES, IS_UNSURE = range(10)
-"""What happens at one instant, in this order."""
-PHASE: Final = {FINISHED: COMPLETES, HANDED_OVER: MOVES, RECEIVED: MOVES, ADMITTED: IS_DECIDED} | dict.fromkeys(
-    (REJECTED, CANCELLED, LOST), GOES
-)
-Event = tuple[int, int, int, int]
-"""Instant, what happens, request, row of the fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +82,17 @@ class Whereabouts:
     waits: list[Wait] = field(default_factory=list)
     astray: list[tuple[int, int]] = field(default_factory=list)
     aside: list[tuple[int, int]] = field(default_factory=list)
+    misled: list[tuple[int, int]] = field(default_factory=list)
+    """As ``astray``, where the router goes by loads."""
     _entry: Turns = field(init=False)
     _decode: Turns | None = field(init=False)
+    _unclear: set[int] = field(default_factory=set)
+    _generated: dict[tuple[int, int], int] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
+    _is_last: frozenset[int] = frozenset()
+    """Facts of requests that leave after whatever changes at that instant."""
+    _made: dict[int, int] = field(default_factory=dict)
+    """How many tokens were generated of those that another pool is to go on with."""
     _at: dict[int, Place] = field(default_factory=dict)
     """Where requests are in the pool that they come to, until they are handed over or end."""
     _to: dict[int, Place] = field(default_factory=dict)
@@ -94,8 +110,19 @@ class Whereabouts:
 
     def __post_init__(self) -> None:
         pools = self.history.pools or (self.history.given,)
-        self._entry = Turns(pools[0])
-        self._decode = Turns(pools[1]) if len(pools) > 1 else None
+        self._entry = Turns(pools[0], self._unclear)
+        self._decode = Turns(pools[1], self._unclear) if len(pools) > 1 else None
+        facts = self._facts
+        if self._decode is not None and pools[0].down and "value" in facts:
+            lost = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] >= pools[1].first_replica))
+            columns = (facts[name][lost].tolist() for name in ("request", "time_ns", "value"))
+            self._generated = {(who, time): value for who, time, value in zip(*columns, strict=True)}
+
+    def judged_by_load(self, pool: int) -> bool:
+        """Return whether it follows for all that went somewhere in a pool where its router was to send it."""
+        turns = self._entry if pool == 0 else self._decode
+        assert turns is not None
+        return turns.tally.by_load and not turns.tally.blind
 
     @property
     def _in_a_loop(self) -> bool:
@@ -107,13 +134,42 @@ class Whereabouts:
         assert self.history.facts is not None
         return self.history.facts
 
+    def _given_up(self) -> dict[int, int]:
+        """Return when clients give up that do, where that was declared."""
+        requests = self.history.requests
+        if requests is None or "cancels_ns" not in requests or self._in_a_loop:
+            return {}
+        some = np.flatnonzero(requests["cancels_ns"] >= 0)
+        instants = requests["arrives_ns"][some] + requests["cancels_ns"][some]
+        return dict(zip(some.tolist(), instants.tolist(), strict=True))
+
     def follow(self, events: Iterable[Event], reserved: frozenset[int]) -> None:
         """Follow all requests; ``reserved`` are rows that set blocks aside on a decode replica."""
         kind, replica = (self._facts[name].tolist() for name in ("kind", "replica"))
         ordered = sorted(events)
         self._ends = {who: (time, kind[row]) for time, _, who, row in ordered if row >= 0 and kind[row] in ENDS}
+        self._rows = {who: row for _, _, who, row in ordered if row >= 0 and kind[row] in ENDS}
+        come = {row for _, what, _, row in ordered if what == COMES}
+        gone = {one for one in ordered if one[1] == GOES and one[3] not in come and kind[one[3]] != LOST}
+        due = self._given_up()
+        late = {one for one in gone if kind[one[3]] == CANCELLED and one[0] > due.get(one[2], one[0])}
+        last = {one for one in gone - late if kind[one[3]] == REJECTED or one[2] in due}
+        self._unclear |= {one[0] for one in (gone if self._in_a_loop else gone - late - last)}
+        self._is_last = frozenset() if self._in_a_loop else frozenset(one[3] for one in last)
+        ordered = sorted([*ordered, *((time, IS_COMPUTED, who, row) for time, _, who, row in late)])
+        if self._decode is not None:
+            taken = (one[0] for one in ordered if one[3] >= 0 and kind[one[3]] in (ADMITTED, PREEMPTED))
+            waits = self.history.layerwise and self.history.pools[1].router == "fewest_waiting"
+            self._decode.tally.unclear = self._unclear.union(taken if waits else ())  # decisions of one instant
         for time, what, who, row in ordered:
-            if what == COMES:
+            if what == IS_COMPUTED and row >= 0:
+                self._forget(who)
+            elif what == IS_COMPUTED:
+                self._made[who] = self._made.get(who, 0) + 1
+                self._entry.tally.drop(who)
+            elif row >= 0 and kind[row] == PREEMPTED:
+                self._preempted(time, who, replica[row])
+            elif what == COMES:
                 self._comes(time, who, row, replica[row])
             elif what in (LEAVES, LEAVES_BY_LAYER):
                 self._leaves(time, who, after=what == LEAVES_BY_LAYER)
@@ -121,6 +177,7 @@ class Whereabouts:
                 self._change(time)
             elif what in (IS_DECIDED, IS_TAKEN):
                 self._taken(time, who, row, replica[row], aside=row in reserved)
+                self._turns(replica[row]).tally.run(who, runs=True)
             elif what == MOVES and kind[row] == HANDED_OVER:
                 self._at.pop(who, None)
                 self._to.pop(who, None)
@@ -134,6 +191,9 @@ class Whereabouts:
                     kind[row] == CANCELLED and who in self._to
                 ):  # it may have left the queue before the step that ends now
                     self._since.pop(who, None)
+                place = self._at.get(who)
+                if place is not None and row in self._is_last and who not in self._to and who not in self._stranded:
+                    self._found(row, replica[row], place)
                 self._goes(time, who)
         horizon = self.history.given.horizon_ns
         if horizon is not None:
@@ -143,8 +203,24 @@ class Whereabouts:
     def _found(self, row: int, replica: int, place: Place) -> None:
         due = place.replica
         if due not in (UNKNOWN, replica):
-            self.astray.append((row, due))
+            (self.misled if place.by_load else self.astray).append((row, due))
         place.found_at(replica)
+
+    def _tokens(self, who: int, *, decodes: bool = False) -> int | None:
+        """Return what a request counts for where it goes; None where that was not recorded."""
+        requests = self.history.requests
+        if requests is None or who >= len(requests["prompt_tokens"]):
+            return None
+        last = self._decode is None or decodes
+        made = int(requests["output_tokens"][who]) if last else self._made.get(who, 0) + 1
+        return int(requests["prompt_tokens"][who]) + made
+
+    def _turns(self, replica: int) -> Turns:
+        return self._decode if self._decode is not None and replica in self._decode.replicas else self._entry
+
+    def _preempted(self, time: int, who: int, replica: int) -> None:
+        if not any(one == replica and since == time for one, since, _ in self.history.given.down):
+            self._turns(replica).tally.run(who, runs=False)
 
     def _waited(self, who: int, place: Place | None, until: int) -> None:
         since = self._since.pop(who, until)
@@ -153,10 +229,9 @@ class Whereabouts:
 
     def _comes(self, time: int, who: int, row: int, replica: int) -> None:
         before, after = (self._entry.living(time, after=later) for later in (False, True))
-        place = self._entry.take(before)
-        if self._in_a_loop and any(
-            time in one.instants for one in self.history.given.down
-        ):  # before or after what changes
+        place = self._entry.take(before, time)
+        changes = any(time in one.instants for one in self.history.given.down)
+        if self._in_a_loop and changes:  # before or after what changes
             self._shaken = time
             self._entry.doubt()
             place = Place(told=replica if replica in before and replica in after else UNKNOWN)
@@ -166,6 +241,8 @@ class Whereabouts:
         else:
             self._found(row, replica, place)
         self._at[who], self._since[who] = place, time
+        if self._facts["kind"][row] == ARRIVED:
+            self._entry.tally.put(who, place.replica, self._tokens(who))
 
     def _leaves(self, time: int, who: int, *, after: bool) -> None:
         assert self._decode is not None
@@ -176,11 +253,13 @@ class Whereabouts:
 
     def _depart(self, time: int, who: int, *, after: bool) -> None:
         assert self._decode is not None
-        place = self._decode.take(self._decode.living(time, after=after))
+        place = self._decode.take(self._decode.living(time, after=after), time)
         if place is None:
             self._stranded[who] = None
         else:
             self._to[who], self._since[who] = place, time
+            given_up = self.history.layerwise and self._ends.get(who, (-1, 0))[1] == CANCELLED  # nothing tells when
+            self._decode.tally.put(who, place.replica, None if given_up else self._tokens(who, decodes=True))
 
     def _taken(self, time: int, who: int, row: int, replica: int, *, aside: bool) -> None:
         place = (self._to if aside else self._at).get(who)
@@ -189,6 +268,7 @@ class Whereabouts:
         if place is None or (not aside and who in self._decoding):
             return
         self._found(row, replica, place)
+        self._turns(replica).tally.find(who, replica)
         self._waited(who, place, time)
 
     def _may_have_left(self, who: int) -> bool:
@@ -200,6 +280,12 @@ class Whereabouts:
         self._waited(who, self._to.get(who) or self._at.get(who), time)
         for table in (self._at, self._to, self._decoding, self._nowhere, self._stranded):
             table.pop(who, None)
+        self._forget(who)
+
+    def _forget(self, who: int) -> None:
+        self._entry.tally.drop(who)
+        if self._decode is not None:
+            self._decode.tally.drop(who)
 
     def _change(self, time: int) -> None:
         failing = {one for one, since, _ in self.history.given.down if since == time}
@@ -214,11 +300,14 @@ class Whereabouts:
                 self._since[who] = time
         moved += [who for who, replica in self._decoding.items() if replica in failing]
         gone = set(moved)
+        self._made |= {who: self._generated.get((who, time), 0) for who in gone.intersection(self._decoding)}
         if self._decode is not None:
             if self.history.layerwise and first:
                 self._decode.unsure -= len(first)
                 self._decode.doubt()
             again += self._sent_again(time, failing, gone)
+        for who in gone:
+            self._forget(who)
         for who in sorted(gone):
             self._move(time, who)
         for who in sorted(set(again) - gone):
@@ -236,13 +325,16 @@ class Whereabouts:
             if who in gone or place.replica in failing:
                 self._waited(who, place, time)
                 del self._to[who]
+                self._decode.tally.drop(who)
                 if who not in gone and self._ends.get(who, (-1, 0))[1] == CANCELLED:  # given up by now, or not
                     self._decode.doubt()
+                    self._decode.tally.put(who, UNKNOWN, None)
                 elif who not in gone:
                     found.append(who)
             elif place.replica == UNKNOWN and failing.intersection(self._decode.replicas):
                 self._decode.doubt()
                 self._to[who], self._since[who] = Place(), time
+                self._decode.tally.put(who, UNKNOWN, None)
         return found
 
     def _move(self, time: int, who: int) -> None:
@@ -251,15 +343,16 @@ class Whereabouts:
         for table in (self._to, self._decoding, self._nowhere, self._stranded):
             table.pop(who, None)
         ended, how = self._ends.get(who, (-1, 0))
-        if ended == time:
+        if ended == time and self._rows[who] not in self._is_last:
             if how != LOST:  # before it went, or after
                 self._entry.doubt()
             return
-        place = self._entry.take(self._entry.living(time, after=True))
+        place = self._entry.take(self._entry.living(time, after=True), time)
         if place is None:
             self._nowhere[who] = None
         else:
             self._at[who], self._since[who] = place, time
+            self._entry.tally.put(who, place.replica, self._tokens(who))
 
 
 def whereabouts_of(
@@ -267,50 +360,11 @@ def whereabouts_of(
 ) -> Whereabouts:
     """Return where requests wait, as it follows from a history with facts; ``pieces`` tell who leaves when."""
     found = Whereabouts(history)
-    events = list(_told(history, hand_overs.reserved))
+    events = list(told(history, hand_overs.reserved))
     until = np.iinfo(np.int64).max if history.given.horizon_ns is None else history.given.horizon_ns
     changes = {instant for one in history.given.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
     if len(history.pools) > 1 and pieces is not None and runs is not None and outputs is not None:
-        events += _leaving(history, pieces, runs, outputs)
+        events += leaving(history, pieces, runs, outputs)
     found.follow(events, frozenset(hand_overs.reserved.tolist()))
     return found
-
-
-def _told(history: History, reserved: Int64Array) -> Iterator[Event]:
-    """Yield what facts tell."""
-    facts = history.facts
-    assert facts is not None
-    kind, request, time = (facts[name].tolist() for name in ("kind", "request", "time_ns"))
-    come: dict[int, int] = {}
-    for row in np.flatnonzero(np.isin(facts["kind"], (ARRIVED, REJECTED))).tolist():
-        if request[row] not in come or (time[row], row) < (time[come[request[row]]], come[request[row]]):
-            come[request[row]] = row
-    aside = set(reserved.tolist())
-    for who, row in come.items():
-        yield time[row], COMES, who, row
-    for row in np.flatnonzero(np.isin(facts["kind"], list(PHASE))).tolist():
-        yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
-
-
-def _leaving(history: History, pieces: Pieces, runs: Runs, outputs: Int64Array) -> Iterator[Event]:
-    """Yield when prompts that are computed leave, and from when on steps may let some leave that are not recorded."""
-    given, first_decode = history.given, history.pools[1].first_replica
-    leaves = (pieces.replica < first_decode) & (pieces.gave > 0)
-    leaves &= pieces.tokens + pieces.gave < outputs[pieces.request]
-    early = leaves & pieces.is_chunk & history.layerwise
-    ends = runs.recorded_end[pieces.last_run]
-    for mine, times, what in ((early, pieces.begin, LEAVES_BY_LAYER), (leaves & ~early, ends, LEAVES)):
-        yield from (
-            (time, what, who, UNKNOWN)
-            for time, who in zip(times[mine].tolist(), pieces.request[mine].tolist(), strict=True)
-        )
-    if not history.layerwise:
-        return
-    cuts = [(failed, since) for failed, since, _ in given.down if failed < first_decode]
-    if given.horizon_ns is not None:
-        cuts = [cut for cut in cuts if cut[1] < given.horizon_ns]
-        cuts += [(replica, given.horizon_ns) for replica in range(first_decode)]
-    for failed, since in cuts:
-        begun = runs.start[(runs.replica == failed) & (runs.start < since)]
-        yield int(begun.max(initial=-1)), IS_UNSURE, UNKNOWN, UNKNOWN

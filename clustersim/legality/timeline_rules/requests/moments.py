@@ -1,0 +1,77 @@
+"""What happens to requests when, as facts and steps tell it: the events that ``whereabouts`` follows in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.history import (
+    ADMITTED,
+    ARRIVED,
+    CANCELLED,
+    FINISHED,
+    HANDED_OVER,
+    LOST,
+    PREEMPTED,
+    RECEIVED,
+    REJECTED,
+    History,
+)
+from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
+from clustersim.legality.timeline_rules.views.pieces import Pieces
+from clustersim.legality.timeline_rules.views.runs import Runs
+
+ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
+COMPLETES, MOVES, LEAVES, COMES, CHANGES, IS_DECIDED, LEAVES_BY_LAYER, IS_TAKEN, GOES, IS_UNSURE = range(10)
+IS_COMPUTED: Final = -1
+"""What happens at one instant, in this order."""
+PHASE: Final = {
+    FINISHED: COMPLETES, HANDED_OVER: MOVES, RECEIVED: MOVES, ADMITTED: IS_DECIDED, PREEMPTED: IS_DECIDED,
+    REJECTED: GOES, CANCELLED: GOES, LOST: GOES,
+}  # fmt: skip
+Event = tuple[int, int, int, int]
+"""Instant, what happens, request, row of the fact."""
+
+
+def told(history: History, reserved: Int64Array) -> Iterator[Event]:
+    """Yield what facts tell."""
+    facts = history.facts
+    assert facts is not None
+    kind, request, time = (facts[name].tolist() for name in ("kind", "request", "time_ns"))
+    come: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(facts["kind"], (ARRIVED, REJECTED))).tolist():
+        if request[row] not in come or (time[row], row) < (time[come[request[row]]], come[request[row]]):
+            come[request[row]] = row
+    aside = set(reserved.tolist())
+    for who, row in come.items():
+        yield time[row], COMES, who, row
+    kinds = [one for one in PHASE if one != PREEMPTED or history.given.down]
+    for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
+        yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
+
+
+def leaving(history: History, pieces: Pieces, runs: Runs, outputs: Int64Array) -> Iterator[Event]:
+    """Yield when prompts that are computed leave, and from when on steps may let some leave that are not recorded."""
+    given, first_decode = history.given, history.pools[1].first_replica
+    leaves = (pieces.replica < first_decode) & (pieces.gave > 0)
+    leaves &= pieces.tokens + pieces.gave < outputs[pieces.request]
+    early = leaves & pieces.is_chunk & history.layerwise
+    ends = runs.recorded_end[pieces.last_run]
+    moments = ((early, pieces.begin, LEAVES_BY_LAYER), (leaves & ~early, ends, LEAVES), (leaves, ends, IS_COMPUTED))
+    for mine, times, what in moments:
+        yield from (
+            (time, what, who, UNKNOWN)
+            for time, who in zip(times[mine].tolist(), pieces.request[mine].tolist(), strict=True)
+        )
+    if not history.layerwise:
+        return
+    cuts = [(failed, since) for failed, since, _ in given.down if failed < first_decode]
+    if given.horizon_ns is not None:
+        cuts = [cut for cut in cuts if cut[1] < given.horizon_ns]
+        cuts += [(replica, given.horizon_ns) for replica in range(first_decode)]
+    for failed, since in cuts:
+        begun = runs.start[(runs.replica == failed) & (runs.start < since)]
+        yield int(begun.max(initial=-1)), IS_UNSURE, UNKNOWN, UNKNOWN

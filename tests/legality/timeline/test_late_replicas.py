@@ -1,0 +1,44 @@
+"""Replicas that come back late or never, wherever the router looks at loads: ``late_replicas`` says what is tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from clustersim.errors import ClustersimError
+from clustersim.run.audit import audit_run
+from clustersim.run.simulate import simulate
+from tests.effort import is_long
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.late_replicas import MISTAKES, SCENARIOS, Mistake
+
+PAIRS = [(name, shown) for name, (_, shown) in MISTAKES.items()]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_fails_and_comes_back_as_declared_is_legal(scenario: str) -> None:
+    assert audit_run(simulate(scenario_of(SCENARIOS[scenario]))).violations == ()
+
+
+def verdict_of(mistake: Mistake, scenario: str) -> tuple[str, str]:
+    """Return the verdict on a replay with a mistake, and the digest of what it recorded."""
+    with pytest.MonkeyPatch.context() as patch:
+        mistake(patch)
+        result = simulate(scenario_of(SCENARIOS[scenario]))
+    return audit_run(result).verdict, result.timeline.digest
+
+
+@pytest.mark.parametrize(("name", "scenario"), PAIRS)
+def test_a_mistake_about_who_lives_is_found(name: str, scenario: str) -> None:
+    assert verdict_of(MISTAKES[name][0], scenario)[0] == "illegal"
+
+
+@pytest.mark.skipif(not is_long(), reason="for --long: each mistake in each scenario")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_mistake_that_is_not_found_changes_nothing(scenario: str) -> None:
+    digest = simulate(scenario_of(SCENARIOS[scenario])).timeline.digest
+    for name, (mistake, _) in MISTAKES.items():
+        try:
+            verdict, found = verdict_of(mistake, scenario)
+        except (ClustersimError, IndexError, ValueError):  # it records nothing
+            continue
+        assert (verdict, name) == ("illegal", name) or found == digest
