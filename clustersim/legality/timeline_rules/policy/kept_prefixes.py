@@ -21,7 +21,7 @@ import numpy as np
 
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Given
 from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
-from clustersim.legality.timeline_rules.policy.declared import Policies
+from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
 from clustersim.timeline.tables import Table
@@ -29,16 +29,6 @@ from clustersim.timeline.tables import Table
 FIX: Final = "take over the longest start of a prompt that is cached, and forget what has been free for longest first"
 FILLED, RELEASED, DECIDED = range(3)
 DECISIONS: Final = (PREEMPTED,)
-
-
-@dataclass(slots=True)
-class Block:
-    """How many hold a cached block; since it is free: when that was, and how many free blocks were ahead of it."""
-
-    holders: int = 0
-    since: int = 0
-    least: int = 0
-    most: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +41,12 @@ class Pool:
         When steps start and end, in order of starts, and how many blocks had been taken before each and by all.
     over_time, over : lists of int
         When blocks are taken over, and how many had been before each and by all.
+    holders : dict
+        Content → how many hold it.
+    free : dict
+        Content that nobody holds → since when, and how many free blocks were ahead of it: at least, and at most.
+    held : dict
+        Request → what it holds.
     """
 
     time: list[int]
@@ -58,37 +54,35 @@ class Pool:
     taken: list[int]
     over_time: list[int]
     over: list[int]
-    blocks: dict[int, Block] = field(default_factory=dict)
+    holders: dict[int, int] = field(default_factory=dict)
+    free: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     held: dict[int, list[int]] = field(default_factory=dict)
 
-    def hold(self, request: int, content: int) -> None:
-        """Let one more sequence hold a block."""
-        self.blocks.setdefault(content, Block()).holders += 1
-        self.held.setdefault(request, []).append(content)
+    def hold(self, request: int, contents: list[int]) -> None:
+        """Let one more sequence hold blocks."""
+        holders = self.holders
+        for content in contents:
+            holders[content] = holders.get(content, 0) + 1
+        self.held.setdefault(request, []).extend(contents)
 
     def release(self, request: int, now: int, free: int) -> None:
         """Let a sequence give its blocks back, after which so many are free: its last one before its first."""
+        holders, ahead = self.holders, free - 1
         for place, content in enumerate(self.held.pop(request, ())):
-            block = self.blocks[content]
-            block.holders -= 1
-            if not block.holders:
-                block.since, block.least, block.most = now, free - 1 - place, free - 1
+            left = holders[content] - 1
+            if left:
+                holders[content] = left
+            else:
+                del holders[content]
+                self.free[content] = now, ahead - place, ahead
 
-    def is_cached(self, content: int, now: int) -> bool | None:
-        """Return whether a block is cached at an instant; None where that does not follow."""
-        block = self.blocks.get(content)
-        if block is None:
-            return False
-        if block.holders:
-            return True
-        since = block.since
+    def taken_since(self, since: int, now: int) -> tuple[int, int]:
+        """Return how many blocks were taken between instants, at most and at least."""
         begun = bisect_right(self.end, since)  # one under way may take more
         most = self.taken[bisect_right(self.time, now)] - self.taken[min(bisect_left(self.time, since), begun)]
         most += self.over[bisect_right(self.over_time, now)] - self.over[bisect_left(self.over_time, since)]
-        if most <= block.least:
-            return True
         after, ended = bisect_right(self.time, since), bisect_right(self.end, now)
-        return False if ended > after and self.taken[ended] - self.taken[after] > block.most else None
+        return most, self.taken[ended] - self.taken[after] if ended > after else -NO_LIMIT
 
 
 def as_cached(reading: Reading, policies: Policies) -> Finding:
@@ -148,8 +142,7 @@ def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> F
             request, filled = int(pieces.request[one]), int(pieces.computed[one] + pieces.count[one])
             full = min(filled // size, int(contents.blocks[request]))
             first = len(pool.held.get(request, ()))
-            for content in _contents(reading, request, first, full):
-                pool.hold(request, content)
+            pool.hold(request, contents.row(request, first, full).tolist())
             continue
         request = int(facts["request"][one])
         if kind == RELEASED:
@@ -157,32 +150,28 @@ def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> F
             continue
         taken = reused.get((request, now), 0)
         most = min(int(contents.blocks[request]), (int(facts["value"][one]) - 1) // size)
-        prompt = _contents(reading, request, 0, most)
+        prompt: list[int] = contents.row(request, 0, most).tolist()
         if now <= last and (message := _wrong(pool, prompt, taken, now)):
             where = f"replica {replica}, request {request}"
             faults.append(Fault(where=where, message=f"takes over {taken:,} blocks at {now:,} ns, {message}", fix=FIX))
-        for content in prompt[:taken]:
-            pool.hold(request, content)
+        pool.hold(request, prompt[:taken])
     return Finding(looked_at=len(came), faults=tuple(faults[:1]))
-
-
-def _contents(reading: Reading, request: int, first: int, past: int) -> list[int]:
-    contents = reading.prefixes.contents
-    assert contents is not None
-    if past <= first:
-        return []
-    found: list[int] = contents.of(np.full(past - first, request), np.arange(first, past)).tolist()
-    return found
 
 
 def _wrong(pool: Pool, prompt: list[int], taken: int, now: int) -> str:
     """Return what is wrong with taking over so many blocks of a prompt; empty where nothing is."""
+    last, most, fewest = -1, 0, 0
     for place, content in enumerate(prompt[: taken + 1]):
-        cached = pool.is_cached(content, now)
-        if place < taken and cached is False:
-            return f"and block {place} of its prompt is not cached any longer"
+        cached = content in pool.holders
+        if not cached and content not in pool.free:
+            return f"and block {place} of its prompt is not cached any longer" if place < taken else ""
+        if not cached:
+            since, least_ahead, most_ahead = pool.free[content]
+            if since != last:
+                last, (most, fewest) = since, pool.taken_since(since, now)
+            cached = most <= least_ahead
+            if place < taken and not cached and fewest > most_ahead:
+                return f"and block {place} of its prompt is not cached any longer"
         if place == taken and cached:
             return f"and block {place} of its prompt is cached, too"
-        if cached is None and place >= taken:
-            return ""
     return ""

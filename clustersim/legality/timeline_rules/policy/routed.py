@@ -142,24 +142,27 @@ def _by_prefix(
     unbalanced = (most - fewest > policy.balance_abs_threshold) & (most > policy.balance_rel_threshold * fewest)
     if reading.facts_of(SWAPPED_OUT).size:
         unbalanced[:] = False
-    since: dict[tuple[int, int], int] = {}
-    for at in np.flatnonzero(pieces.is_chunk).tolist():
-        request, end = int(pieces.request[at]), int(pieces.end[at])
+    since: dict[int, dict[int, int]] = {given.first_replica + number: {} for number in range(given.dp)}
+    for at in np.flatnonzero(pieces.is_chunk & np.isin(pieces.replica, list(since))).tolist():
+        request, end, cached_at = int(pieces.request[at]), int(pieces.end[at]), since[int(pieces.replica[at])]
         full = min(int(pieces.computed[at] + pieces.count[at]) // size, int(contents.blocks[request]))
-        for block in range(int(pieces.computed[at]) // size, full):
-            key = int(pieces.replica[at]), int(contents.of(np.array(request), np.array(block)))
-            since[key] = min(since.get(key, NEVER), end)
+        for key in contents.row(request, int(pieces.computed[at]) // size, full).tolist():
+            if cached_at.get(key, NEVER) > end:
+                cached_at[key] = end
     prompts = requests["prompt_tokens"]
     chosen = loads.target.copy()
     forgets = _forgets(reading, given)
     for at in np.flatnonzero((loads.target >= 0) & ~unbalanced).tolist():
         request, now = int(loads.request[at]), int(loads.time[at])
-        blocks = np.arange(min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size))
-        keys = contents.of(np.full(len(blocks), request), blocks).tolist()
+        keys = contents.row(
+            request, 0, min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size)
+        ).tolist()
         cached = []
-        for replica in range(given.first_replica, given.first_replica + given.dp):
-            missing = (place for place, key in enumerate(keys) if since.get((replica, key), NEVER) > now)
-            cached.append(size * next(missing, len(keys)))
+        for cached_at in since.values():
+            full = 0
+            while full < len(keys) and cached_at.get(keys[full], NEVER) <= now:
+                full += 1
+            cached.append(size * full)
         mine, enough = int(loads.target[at]), max(1.0, policy.cache_threshold * int(prompts[request]))
         sure = [tokens if now <= until else 0 for tokens, until in zip(cached, forgets, strict=True)]
         if max(sure) > cached[mine] and max(sure) >= enough:

@@ -48,6 +48,11 @@ class Contents:
         found: Int64Array = self._numbers[self._first[request] + block]
         return found
 
+    def row(self, request: int, first: int, past: int) -> Int64Array:
+        """Return the numbers of the blocks of a prompt from ``first`` on, up to ``past``."""
+        start = int(self._first[request])
+        return self._numbers[start + first : start + max(first, past)]
+
 
 def _numbered(first: Int64Array, second: Int64Array) -> Int64Array:
     """Return a number for each pair, equal for equal ones."""
