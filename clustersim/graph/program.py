@@ -144,6 +144,7 @@ class _Block:
     positions: list[int]
     node_instance: Int64Array
     node_symbol: Int64Array
+    node_class: Int64Array
     members: list[tuple[int, ...]]
     send_classes: list[int]
     leaving: list[Needs]
@@ -175,6 +176,7 @@ class _Compiler:
         self.node_instance: list[Int64Array] = []
         self.node_symbol: list[Int64Array] = []
         self.node_layer: list[Int64Array] = []
+        self.node_class: list[Int64Array] = []
         self.members: list[tuple[int, ...]] = []
         self.leaving = {half: [-1] * plan.sp.degree for half in (1, 2)}
         self.turns = Turns()
@@ -225,6 +227,7 @@ class _Compiler:
         self.instances += [Instance(cls, s, stream, absolute(needs)) for cls, s, stream, needs in block.instances]
         self.node_instance.append(block.node_instance + base)
         self.node_symbol.append(block.node_symbol)
+        self.node_class.append(block.node_class)
         self.node_layer.append(np.full(len(block.members), layer, np.int64))
         self.members += block.members
         self.send_classes += block.send_classes
@@ -245,7 +248,7 @@ class _Compiler:
         merged: dict[tuple[int, tuple[int, ...]], int] = {}
         instances: list[tuple[int, tuple[int, ...], int, Needs]] = []
         positions: list[int] = []
-        nodes: list[tuple[int, int]] = []
+        nodes: list[tuple[int, int, int]] = []
         members: list[tuple[int, ...]] = []
         send_classes: list[int] = []
         even = True
@@ -268,14 +271,15 @@ class _Compiler:
                 for s in placed.s:
                     here[placed.position, s] = (number,)
             even = even and instances[number][0] == cls
-            nodes.append((number, symbol))
+            nodes.append((number, symbol, cls))
             members.append(placed.members)
-        node_instance, node_symbol = np.array(nodes, np.int64).reshape(-1, 2).T
+        node_instance, node_symbol, node_class = np.array(nodes, np.int64).reshape(-1, 3).T
         return _Block(
             instances=instances,
             positions=positions,
             node_instance=node_instance,
             node_symbol=node_symbol,
+            node_class=node_class,
             members=members,
             send_classes=send_classes,
             leaving=[here.get((body.exit, s), ()) if body.exit != INPUT else () for s in range(degree)],
@@ -284,9 +288,8 @@ class _Compiler:
 
     def template(self, kind: str, stage: int, variant: int, *, receives: bool) -> PassTemplate:
         """Return what was compiled as plain arrays, halves of a step in turn."""
-        node_instance, node_symbol, node_layer, node_half = (
-            np.concatenate(parts) for parts in (self.node_instance, self.node_symbol, self.node_layer, self.node_half)
-        )
+        columns = (self.node_instance, self.node_symbol, self.node_layer, self.node_half, self.node_class)
+        node_instance, node_symbol, node_layer, node_half, node_class = (np.concatenate(parts) for parts in columns)
         instances, members, exits = self.instances, self.members, self.leaving[1]
         if node_half.any():
             turn = np.array(self.instance_turn, np.int64)
@@ -295,6 +298,7 @@ class _Compiler:
             instances = _placed([instances[at] for at in order.tolist()], place.tolist())
             node_instance = place[node_instance[nodes]]
             node_symbol, node_layer, node_half = node_symbol[nodes], node_layer[nodes], node_half[nodes]
+            node_class = node_class[nodes]
             members = [members[at] for at in nodes.tolist()]
             exits = [int(place[at]) for at in exits]
         return PassTemplate(
@@ -316,6 +320,7 @@ class _Compiler:
             send_classes=tuple(self.send_classes),
             receives=receives,
             node_half=node_half if node_half.any() else np.empty(0, np.int64),
+            node_class=np.empty(0, np.int64) if self.even else node_class,
         )
 
 

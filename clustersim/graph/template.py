@@ -20,6 +20,8 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.levels import Levels, levels_of
 
+AT_TIMES: Final = ("node_half", "node_class")
+"""What only some templates say: of steps of two halves, and of groups that cost differently."""
 MANY: Final = 8
 """Passes whose ends are found together, from which on levels of few instances are faster than one by one."""
 
@@ -55,6 +57,8 @@ class PassTemplate:
         Whether the stage receives its input from another one.
     node_half : int64 array of shape (nodes,)
         Where a step runs as two halves that overlap: of which one each node is, 0 for both; else empty.
+    node_class : int64 array of shape (nodes,)
+        Where groups of one instance cost differently on their links: the cost class of each node; else empty.
     """
 
     kind: str
@@ -75,11 +79,17 @@ class PassTemplate:
     send_classes: tuple[int, ...]
     receives: bool
     node_half: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    node_class: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def num_classes(self) -> int:
         """Number of cost classes."""
         return len(self.class_symbol)
+
+    @property
+    def class_of_node(self) -> Int64Array:
+        """Cost class of each node, int64 of shape (nodes,)."""
+        return self.node_class if len(self.node_class) else self.instance_class[self.node_instance]
 
     @cached_property
     def num_inner_spans(self) -> int:
@@ -199,7 +209,8 @@ class PassTemplate:
         lengths = [np.fromiter(map(len, rows), np.int64, len(rows)) for rows in ragged]
         values = [np.fromiter(chain.from_iterable(rows), np.int64) for rows in ragged]
         halves = (self.node_half,) if len(self.node_half) else ()
-        for part in (*flat, *arrays, *lengths, *values, *halves):
+        uneven = (np.array([-1], np.int64), self.node_class) if len(self.node_class) else ()
+        for part in (*flat, *arrays, *lengths, *values, *halves, *uneven):
             numbers = np.ascontiguousarray(part, "<i8")
             found.update(len(numbers).to_bytes(8, "little") + numbers.tobytes())
         return found.digest()
@@ -224,14 +235,14 @@ class PassTemplate:
             "members": [list(m) for m in self.members],
             "send_classes": list(self.send_classes),
             "receives": self.receives,
-            **({"node_half": self.node_half.tolist()} if len(self.node_half) else {}),
+            **{name: getattr(self, name).tolist() for name in AT_TIMES if len(getattr(self, name))},
         }
 
 
 def template_from(values: Mapping[str, object]) -> PassTemplate:
     """Rebuild a template from :meth:`PassTemplate.as_mapping`."""
     fields: dict[str, object] = dict(values)
-    for name in ("instance_class", "instance_stream", "node_instance", "node_symbol", "node_layer", "node_half"):
+    for name in ("instance_class", "instance_stream", "node_instance", "node_symbol", "node_layer", *AT_TIMES):
         if name in fields:
             fields[name] = np.array(fields[name], np.int64)
     for name in ("symbols", "instance_s", "after", "members"):

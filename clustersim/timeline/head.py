@@ -14,14 +14,12 @@ import numpy as np
 from clustersim import inputs
 from clustersim.errors import InputError, Problem, unreadable
 from clustersim.graph.blueprint import STEP_KINDS, STREAMS
-from clustersim.graph.template import PassTemplate, template_from
+from clustersim.graph.template import AT_TIMES, PassTemplate, template_from
 from clustersim.timeline.layout import Layout, PoolShape
 
 FORMAT: Final = 5
 HEAD: Final = "templates.json"
 POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
-HALVES: Final = "node_half"
-"""What only templates of steps of two halves say."""
 MOST_LAYERS: Final = 1 << 16
 MOST_RANKS: Final = 1 << 22
 MOST: Final = 1 << 60
@@ -169,7 +167,7 @@ class Head:
             self._refuse(where, f"found {shown(values)}; expected an object")
         names = [field.name for field in fields(PassTemplate)]
         for name in (*names, *values):
-            if (name in values) != (name in names) and (name, name in values) != (HALVES, False):
+            if (name in values) != (name in names) and (name in values or name not in AT_TIMES):
                 word = "a value" if name in values else "nothing"
                 self._refuse(f"{where}.{name}", f"found {word}; expected {', '.join(names)}")
         for name, value, wanted in self._plain(values):
@@ -210,8 +208,9 @@ class Head:
             ("send_classes", ranks, 0, classes - 1),
         ):
             self._long(f"{where}.{name}", self._wholes(f"{where}.{name}", values[name], low, high), length)
-        if HALVES in values:
-            self._long(f"{where}.{HALVES}", self._wholes(f"{where}.{HALVES}", values[HALVES], 0, 2), nodes)
+        for name, high in zip(AT_TIMES, (2, classes - 1), strict=True):
+            if name in values:
+                self._long(f"{where}.{name}", self._wholes(f"{where}.{name}", values[name], 0, high), nodes)
         for name, length, high in (
             ("instance_s", instances, sp - 1),
             ("after", instances, instances - 1),

@@ -65,7 +65,7 @@ class Prices:
                 unknown.add(name)
                 continue
             priced = replace(priced, groups=tuple(groups))
-            same = found.setdefault(int(template.instance_class[template.node_instance[node]]), [])
+            same = found.setdefault(int(template.class_of_node[node]), [])
             if all((one.work, one.s, one.groups) != (priced.work, priced.s, priced.groups) for one in same):
                 same.append(priced)
         return found, unknown
@@ -99,7 +99,7 @@ class Prices:
         if self.visited_apart:
             routed = np.array([name.startswith(ROUTED) for name, _, _ in template.symbols], bool)
             layer = np.where(routed[template.node_symbol], template.node_layer, layer)
-        cls = template.instance_class[template.node_instance]
+        cls = template.class_of_node
         columns = np.stack((cls, template.node_symbol, layer, half, first, last, sizes))
         _, at, of = np.unique(numbered(columns), return_index=True, return_inverse=True)
         names = [symbol[0] for symbol in template.symbols]

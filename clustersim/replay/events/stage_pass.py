@@ -103,7 +103,7 @@ def expanded_program(program: StageProgram) -> EventProgram:
         resolved.append(tuple(found))
     operators = np.flatnonzero(kept).tolist()
     base = program.stage * program.plan.stage_ranks
-    classes = template.instance_class[template.node_instance].tolist()
+    classes = template.class_of_node.tolist()
     members: list[tuple[int, ...] | None] = [
         tuple(rank - base for rank in graph.ranks_of(node))
         if graph.symbols[int(graph.symbol[node])].is_collective

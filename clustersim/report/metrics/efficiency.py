@@ -90,7 +90,7 @@ def _product_weights(program: StageProgram) -> tuple[int, dict[int, int]]:
     """Return the elements of all ranks' dense weights, and by class of experts those of one expert × ranks."""
     template = program.template
     counts = np.bincount(
-        template.instance_class[template.node_instance],
+        template.class_of_node,
         [float(len(members)) for members in template.members],
         template.num_classes,
     )

@@ -237,7 +237,7 @@ class _OfTemplate:
         self, operators: list[Priced], features: Features, gap: FloatArray, values: Int64Array, replica: Int64Array,
         step: Int64Array,
     ) -> Finding:  # fmt: skip
-        """Compare durations of a class with what its operators cost, each on each of its groups that differ."""
+        """Compare durations of a class with what its operators cost, on every group that is of the class."""
         stage = self.template.stage
         findings = []
         for one in operators:
@@ -245,10 +245,9 @@ class _OfTemplate:
                 each = self.prices.collective_ns(one, features, replica, stage)
             else:
                 each = [self.prices.kernel_ns(one, features, gap)]
-            cost, *others = each
-            off = np.abs(values - cost) - ROUNDING * cost
-            for other in others:
-                off = np.minimum(off, np.abs(values - other) - ROUNDING * other)
+            apart = np.array([np.abs(values - cost) - ROUNDING * cost for cost in each])
+            off = apart.max(axis=0)
+            cost = np.choose(apart.argmax(axis=0), each)
             known = int(np.isfinite(off).sum())
             if known < len(off):
                 findings.append(lacking(UNTOLD))

@@ -197,7 +197,7 @@ def _waits(template: PassTemplate, program: Program, tp: int, named: Int64Array)
 
 def _classes(template: PassTemplate, program: Program, named: Int64Array) -> Iterator[str]:
     """Yield classes of operators that cost the same and are of several shapes, or named after none of theirs."""
-    cls = template.instance_class[template.node_instance]
+    cls = template.class_of_node
     shapes: dict[int, object] = {}
     names: dict[int, set[What]] = {}
     told = np.stack((cls, program.symbol, named))

@@ -153,7 +153,7 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
     for name, length in (
         ("instance_stream", instances), ("instance_s", instances), ("after", instances),
         ("node_instance", nodes), ("node_symbol", nodes), ("node_layer", nodes),
-        ("node_half", nodes if len(template.node_half) else 0),
+        *((name, nodes if len(getattr(template, name)) else 0) for name in ("node_half", "node_class")),
     ):  # fmt: skip
         if len(getattr(template, name)) != length:
             yield _told(f"{where}, {name}", f"has {len(getattr(template, name)):,} values; expected {length:,}")
@@ -170,6 +170,7 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
         ("class_symbol", 0, len(template.symbols) - 1), ("instance_class", 0, classes - 1),
         ("instance_stream", 0, len(STREAMS) - 1), ("exits", -1, instances - 1), ("node_instance", 0, instances - 1),
         ("node_symbol", 0, len(template.symbols) - 1), ("node_layer", -1, 1 << 20), ("send_classes", 0, classes - 1),
+        ("node_class", 0, classes - 1),
     ):  # fmt: skip
         yield _inside(f"{where}, {name}", np.array(getattr(template, name), np.int64), low, high)
     for name, high in (("instance_s", degree - 1), ("after", instances - 1), ("members", template.ranks - 1)):

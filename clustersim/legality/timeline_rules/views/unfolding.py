@@ -60,6 +60,7 @@ class TemplateRows:
         joins = np.array([op in COLLECTIVE_OPS for _, op, _ in template.symbols], bool)[template.node_symbol]
         self.group = np.where((sizes > 1) | joins, np.arange(len(sizes)), -1)[self.node]
         self.instance = template.node_instance[self.node]
+        self.cls = template.class_of_node[self.node]
         halves = template.node_half if len(template.node_half) else np.zeros(len(sizes), np.int64)
         self.second = (halves == 2).astype(np.int64)[self.node]
         self.row_of = np.full((len(template.instance_class), template.ranks), -1, np.int64)
@@ -107,7 +108,7 @@ def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Arr
         (block,) = passes.blocks(np.array([run]))
         durations = passes.durations(block, number)[0]
         by_instance = durations[template.instance_class]
-        least[place] = by_instance[rows.instance]
+        least[place] = durations[rows.cls]
         irregular = int(table["irregular"][run])
         if irregular >= 0:
             node_starts, node_ends = node_times(tables.irregular[irregular], template, durations)
