@@ -13,15 +13,18 @@ import pytest
 
 from clustersim.replay.replay import ReplayInput, ReplayResult
 from tests.audit import replayed
-from tests.effort import set_factor
+from tests.effort import PLAIN, set_factor
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say what is tried at night."""
     told = (
-        "try N times as much of what is drawn at random (20 where N is left out), and all of what a sample stands for"
+        f"try N times as much of what is drawn at random (20 where N is left out, {PLAIN} without the option), and from"
+        " 2 on all of what a sample stands for"
     )
-    parser.getgroup("clustersim").addoption("--long", nargs="?", type=int, default=1, const=20, metavar="N", help=told)
+    parser.getgroup("clustersim").addoption(
+        "--long", nargs="?", type=int, default=PLAIN, const=20, metavar="N", help=told
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,30 +1,35 @@
-"""How much is drawn at random: what shows a mistake soon, and with ``pytest --long`` many times as much.
+"""How much is drawn at random: half of what a change needs, all of it with ``pytest --long=1``, at night much more.
 
 ``tests/conftest.py`` sets the factor before it loads any module of tests.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from hypothesis import HealthCheck, settings
 
-factor = 1
+PLAIN: Final = 0.5
+"""Of a plain ``pytest``, which everybody waits for: the mutations that it must catch don't depend on it."""
+factor: float = PLAIN
 
 
-def set_factor(times: int) -> None:
+def set_factor(times: float) -> None:
     """Take ``times`` as many examples from now on, the same ones in every run and on slow machines too."""
     global factor
     factor = times
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile(
-        "clustersim", max_examples=times * 50, deadline=None, derandomize=True, print_blob=True,
+        "clustersim", max_examples=math.ceil(factor * 50), deadline=None, derandomize=True, print_blob=True,
         suppress_health_check=slow,
     )  # fmt: skip
     settings.load_profile("clustersim")
 
 
 def times(few: int) -> int:
-    """Return how many of something to try where ``few`` are enough for a change."""
-    return few * factor
+    """Return how many of something to try where ``few`` are enough for whoever changes what is tested."""
+    return math.ceil(few * factor)
 
 
 def examples(few: int, *, sieved: bool = False) -> settings:

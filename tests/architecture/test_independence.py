@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,13 @@ DATA: Final = {f"clustersim.serving.{name}" for name in ("config", "order", "seq
 PRICES: Final = ("clustersim.graph.prices.pricer", "clustersim.graph.prices.table", "clustersim.graph.prices.steps")
 
 
-def imports(module: str) -> Iterator[str]:
-    """Yield what a module imports when it runs, as dotted names of modules."""
+@cache
+def imports(module: str) -> tuple[str, ...]:
+    """Return what a module imports when it runs, as dotted names of modules."""
+    return tuple(_imports(module))
+
+
+def _imports(module: str) -> Iterator[str]:
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
     unseen = [
         inner

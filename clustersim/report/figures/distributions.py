@@ -22,6 +22,10 @@ _FAR: Final = 2.5
 """A target beyond so many times the largest value is named, not drawn."""
 
 
+Marks = dict[str, list[dict[str, Any]]]
+"""Shapes and annotations of a layout."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
     """Share of values per bin (sums to 1), with ``len(edges) == len(share) + 1``."""
@@ -75,24 +79,29 @@ def latencies_figure(
             "hovermode": "closest",
         }
     )
+    marks: Marks = {"shapes": [], "annotations": []}  # given at once: plotly checks all for each more
+    axes: dict[str, Any] = {}
+    domains: dict[str, Any] = {}
+    traces: list[go.Scatter] = []
     for index, (name, (values, weights)) in enumerate(found.items()):
         row, column = divmod(index, columns)
-        _add_chart(figure, index, name, (values, weights), limit_ns=limits_ns.get(name), scale=scale)
+        traces += _chart(marks, axes, index, name, (values, weights), limit_ns=limits_ns.get(name), scale=scale)
         gap_x, gap_y = 0.12, 0.2
         width, tall = (1 - gap_x * (columns - 1)) / columns, (1 - gap_y * (rows - 1)) / rows
         left, top = column * (width + gap_x), 1 - row * (tall + gap_y)
-        figure.update_layout(
-            {
-                axis_name("xaxis", index): {"domain": [left, left + width]},
-                axis_name("yaxis", 2 * index): {"domain": [max(0.0, top - tall), top]},
-            }
-        )
+        domains[axis_name("xaxis", index)] = {"domain": [left, left + width]}
+        domains[axis_name("yaxis", 2 * index)] = {"domain": [max(0.0, top - tall), top]}
+    figure.add_traces(traces)
+    for part in (marks if found else {}, axes, domains):
+        figure.update_layout(part)
     return figure
 
 
-def _add_chart(
-    figure: go.Figure, index: int, name: str, weighted: Weighted, *, limit_ns: float | None, scale: str
-) -> None:
+def _chart(
+    marks_of_all: Marks, axes: dict[str, Any], index: int, name: str, weighted: Weighted,
+    *, limit_ns: float | None, scale: str,
+) -> tuple[go.Scatter, go.Scatter]:  # fmt: skip
+    """Return the histogram and the curve of a chart, and add its marks and axes."""
     values, weights = weighted
     percentiles = weighted_percentile(values, weights, (*_MARKED, *_CURVE))
     marks = percentiles[: len(_MARKED)]
@@ -102,36 +111,32 @@ def _add_chart(
     log = values.min() > 0 and (scale == "log" or (scale == "auto" and bool(skewed)))
     x, y, y_right = axis_name("x", index), axis_name("y", 2 * index), axis_name("y", 2 * index + 1)
     bins = histogram(values, weights, log=log)
-    figure.add_trace(
-        go.Scatter(
-            x=np.append(bins.edges, bins.edges[-1]).astype(np.float32),
-            y=np.concatenate([bins.share, bins.share[-1:], [0.0]]).astype(np.float32),
-            line={"shape": "hv", "width": 1, "color": BLUE},
-            fill="tozeroy",
-            fillcolor=faded(BLUE, 0.25),
-            mode="lines",
-            xaxis=x,
-            yaxis=y,
-            hovertemplate=f"from %{{x:.4~g}} {unit}: %{{y:.2%}}<extra></extra>",
-        )
+    bars = go.Scatter(
+        x=np.append(bins.edges, bins.edges[-1]).astype(np.float32),
+        y=np.concatenate([bins.share, bins.share[-1:], [0.0]]).astype(np.float32),
+        line={"shape": "hv", "width": 1, "color": BLUE},
+        fill="tozeroy",
+        fillcolor=faded(BLUE, 0.25),
+        mode="lines",
+        xaxis=x,
+        yaxis=y,
+        hovertemplate=f"from %{{x:.4~g}} {unit}: %{{y:.2%}}<extra></extra>",
     )
-    figure.add_trace(
-        go.Scatter(
-            x=curve.astype(np.float32),
-            y=(_CURVE / 100).astype(np.float32),
-            line={"width": 1.8, "color": INK},
-            mode="lines",
-            xaxis=x,
-            yaxis=y_right,
-            hovertemplate=f"%{{y:.1%}} take at most %{{x:.4~g}} {unit}<extra></extra>",
-        )
+    at_most = go.Scatter(
+        x=curve.astype(np.float32),
+        y=(_CURVE / 100).astype(np.float32),
+        line={"width": 1.8, "color": INK},
+        mode="lines",
+        xaxis=x,
+        yaxis=y_right,
+        hovertemplate=f"%{{y:.1%}} take at most %{{x:.4~g}} {unit}<extra></extra>",
     )
     for level, (percent, mark) in enumerate(zip(_MARKED, marks, strict=True)):
         text, height = f"p{percent}", 1 - 0.09 * level
-        _mark(figure, (x, y), float(mark), text, log=log, colour=MUTED, dash="dot", level=height)
+        _mark(marks_of_all, (x, y), float(mark), text, log=log, colour=MUTED, dash="dot", level=height)
     if limit_ns is not None:
-        _mark_target(figure, (x, y), limit_ns / factor, unit, log=log, largest=float(values.max()))
-    figure.update_layout(
+        _mark_target(marks_of_all, (x, y), limit_ns / factor, unit, log=log, largest=float(values.max()))
+    axes.update(
         {
             axis_name("xaxis", index): {
                 "anchor": y,
@@ -147,19 +152,21 @@ def _add_chart(
                 "title": {"text": "share at most this"}},
         }
     )  # fmt: skip
+    return bars, at_most
 
 
 def _mark_target(
-    figure: go.Figure, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float
+    marks: Marks, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float
 ) -> None:
     """Draw the target, or say where it lies when drawing it would squeeze the values into a corner."""
     if limit <= _FAR * largest:
-        _mark(figure, axes, limit, "target", log=log, colour=TARGET, dash="dash", level=0.7)
+        _mark(marks, axes, limit, "target", log=log, colour=TARGET, dash="dash", level=0.7)
         return
-    figure.add_annotation(
+    annotation = dict(
         xref=f"{axes[0]} domain", yref=f"{axes[1]} domain", x=1, y=0.72, xanchor="right", yanchor="top",
         text=f"target {limit:,.10g} {unit} →", showarrow=False, font={"size": 10, "color": TARGET},
     )  # fmt: skip
+    marks["annotations"].append(annotation)
 
 
 def _log_ticks(low: float, high: float) -> dict[str, Any]:
@@ -171,15 +178,16 @@ def _log_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def _mark(
-    figure: go.Figure, axes: tuple[str, str], at: float, text: str,
+    marks: Marks, axes: tuple[str, str], at: float, text: str,
     *, log: bool, colour: str, dash: str, level: float,
 ) -> None:  # fmt: skip
     """Draw a vertical line with a label at that height (0 to 1) of the chart."""
     x, y = axes
     line = {"color": colour, "width": 1.4 if dash == "dash" else 1, "dash": dash}
-    figure.add_shape(type="line", xref=x, yref=f"{y} domain", x0=at, x1=at, y0=0, y1=1, line=line)
-    figure.add_annotation(
+    marks["shapes"].append(dict(type="line", xref=x, yref=f"{y} domain", x0=at, x1=at, y0=0, y1=1, line=line))
+    annotation = dict(
         xref=x, yref=f"{y} domain", x=np.log10(at) if log else at, y=level, text=text, showarrow=False,
         xanchor="left", xshift=2, yanchor="top", font={"size": 10, "color": colour},
         bgcolor="rgba(255,255,255,0.8)", borderpad=0,
     )  # fmt: skip
+    marks["annotations"].append(annotation)
