@@ -5,6 +5,7 @@ The option that rewrites regression goldens is that of ``clustersim.pytest_plugi
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -33,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if sys.dont_write_bytecode and hasattr(config, "cache"):  # not beside the sources, where nobody wants it
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what stays until the end: modules and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture

@@ -159,12 +159,9 @@ class Place:
 
     def made(self, block: FloatArray, width: int, columns: Columns = ALL, *, partial: bool = False) -> Dense:
         """Return a value that has ``block`` at this node's rows and some columns."""
-        data = np.full((len(self.tokens), width), np.nan)
-        if isinstance(columns, slice):
-            data[self.rows, columns] = block
-        else:
-            data[np.ix_(self.rows, columns)] = block
-        return Dense(data=data, rows=self.rows, columns=columns, partial=partial)
+        data, rows = np.full((len(self.tokens), width), np.nan), self.rows
+        data[rows if isinstance(columns, slice) else rows[:, None], columns] = block
+        return Dense(data=data, rows=rows, columns=columns, partial=partial)
 
     def shard(self) -> Shard:
         """Return this rank's part of the node's linear map."""

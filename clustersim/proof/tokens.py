@@ -114,12 +114,25 @@ class StepTokens:
 
     def rows(self, feature: str, s: int) -> Int64Array:
         """Return the rows that an operator at SP coordinate ``s`` with an amount of ``feature`` works on."""
-        name, _, half = feature.partition(HALF)
-        return self._rows[_SETS.get(name, "tokens"), s, half]
+        found = self._by_feature.get((feature, s))
+        if found is None:
+            name, _, half = feature.partition(HALF)
+            found = self._by_feature[feature, s] = self._rows[_SETS.get(name, "tokens"), s, half]
+        return found
+
+    @cached_property
+    def _by_feature(self) -> dict[tuple[str, int], Int64Array]:
+        return {}
+
+    @cached_property
+    def _shares(self) -> dict[tuple[int, str], list[Int64Array]]:
+        return {
+            (s, half): np.array_split(rows, self.tp) for (name, s, half), rows in self._rows.items() if name == "tokens"
+        }
 
     def share(self, s: int, t: int, half: str = "") -> Int64Array:
         """Return the rows that TP rank ``t`` sends to the experts: its even share of those (of a half) at ``s``."""
-        return np.array_split(self._rows["tokens", s, half], self.tp)[t]
+        return self._shares[s, half][t]
 
 
 def lay_out(parts: Sequence[Part], plan: ParallelPlan, sequences: int, positions: int) -> StepTokens:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-STATUS = {"models llama-3.1-8b": 0, "check nowhere": 2, "check --nothing": 2}
+STATUS = {"rules TP-1": 0, "rules nowhere": 2, "rules --nothing": 2}
+"""The command that starts soonest: printed, not usable, not to be parsed."""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

@@ -6,7 +6,6 @@ Several rules look at it, each for its own operators: :data:`OWNER` says whose a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +14,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, cell_place
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
-from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView, once
 from clustersim.legality.graph_rules.views.roster import is_known, replicas_of, roster
 from clustersim.plan.parallel import ParallelPlan
 
@@ -37,23 +36,13 @@ OWNER: Final[Mapping[str, str]] = {
 FIX: Final = "let every rank of a stage run each operator of the single-device graph once"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Counts:
-    """Per (step, layer, rank, name), ascending: how often the graph has it, and how often it should."""
-
-    names: tuple[str, ...]
-    cell: Int64Array
-    found: Int64Array
-    wanted: Int64Array
-
-
 def complete(view: GraphView, rule: str) -> GraphFinding:
     """Compare the operators that ``rule`` answers for with those that plan and model ask for.
 
     Not checkable where plan, model or step are unknown, and on ranks that lack altogether (:func:`all_ranks`).
     """
     plan, model = view.plan, view.model
-    if not is_known(view) or plan is None or model is None or _absent(view, plan) is not None:
+    if not is_known(view) or plan is None or model is None or _absent(view) is not None:
         return NOTHING
     wanted = roster(view, plan, model, lambda name: OWNER.get(name, "TP-8") == rule and name not in view.not_asked)
     node, rank = _members(view, plan, rule)
@@ -105,10 +94,7 @@ def _words(name: str, rank: int, found: int, should: int) -> str:
 
 def all_ranks(view: GraphView) -> GraphFinding:
     """Every rank of the plan's stages has something to run in each step; SP ranks may idle in decode."""
-    plan = view.plan
-    if plan is None:
-        return NOTHING
-    absent = _absent(view, plan)
+    absent = _absent(view)
     if absent is None:
         return NOTHING
     step, rank, found, expected = absent
@@ -121,18 +107,22 @@ def all_ranks(view: GraphView) -> GraphFinding:
     return GraphFinding(looked_at=0, faults=(GraphFault(where=where, message=message, fix=fix),))
 
 
-def _absent(view: GraphView, plan: ParallelPlan) -> tuple[int, int, int, int] | None:
+@once
+def _absent(view: GraphView) -> tuple[int, int, int, int] | None:
     """Return (step, the first rank without any operator, how many have one, how many should), None where all have.
 
     It makes no list of the plan's ranks, of which a file may name any number.
     """
+    plan = view.plan
+    if plan is None:
+        return None
     stage = view.member_rank % plan.replica_ranks // plan.stage_ranks
     idle = plan.sp.degree > 1 and plan.sp.decode == "idle"
     rests = np.array([idle and step.kind in ("decode", "unknown") for step in view.steps], bool)
     step = view.step[view.member_node]
     busy = view.shows_each(stage) & ~(rests[step] & (view.local(view.member_rank) >= plan.tp))
     busy &= (view.member_rank >= 0) & (view.member_rank < plan.world)
-    for at, replica in zip(*replicas_of(view, plan), strict=True):
+    for at, replica in zip(*replicas_of(view), strict=True):
         width = plan.tp if rests[at] else plan.stage_ranks
         expected = width * view.num_shown(plan.pp)
         here = busy & (step == at) & (view.replica_of(view.member_rank) == replica)

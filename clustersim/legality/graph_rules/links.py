@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.legality.graph_rules.views.dataflow import contains
-from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
+from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, once
 from clustersim.legality.graph_rules.views.reach import Reach, reach
 
 
@@ -51,6 +51,7 @@ class Links:
         return waiting[np.unique(masks, axis=0, return_index=True)[1]]
 
 
+@once
 def links(view: GraphView) -> Links:
     """Return the edges between steps of one lane."""
     lane = np.array([(step.replica << 32) + step.lane for step in view.steps], np.int64)[view.step]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -12,21 +11,16 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, merged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
-from clustersim.legality.graph_rules.views.dataflow import contains, contracted, on_one_rank
-from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView, base_name
-from clustersim.legality.reference import EXITS, EXPERT_CHAIN, HEAD, PREVIOUS, Inputs, inputs_of
+from clustersim.legality.graph_rules.views.dataflow import on_one_rank
+from clustersim.legality.graph_rules.views.edges import About, edges_of
+from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
+from clustersim.legality.reference import EXPERT_CHAIN
 from clustersim.plan.parallel import ParallelPlan
 
 MOE_ENTRY: Final = ("moe_norm",)
 CACHE: Final = ("kv_write", "kv_read")
 """What attention needs of these is rule PH-5."""
 CORES: Final = ("attention_prefill", "attention_decode")
-
-About = Callable[[str, str], bool]
-"""Whether a rule is about the edge from one operator to another."""
-
-Edge = tuple[int, int, int, str, str]
-"""(step, layer, rank, needed, operator)"""
 
 
 def keeps_the_graph(view: GraphView) -> GraphFinding:
@@ -110,69 +104,18 @@ def _strangers(view: GraphView, plan: ParallelPlan) -> BoolArray:
     return found & (view.size[target] > 0)
 
 
-def elsewhere(name: str) -> str:
-    """Return what an operator inside a layer is called where it feeds another one."""
-    return f"{name} of another layer"
-
-
-class _Cells:
-    """Edges as integers: which (step, layer, rank) needs which operator for which."""
-
-    def __init__(self, view: GraphView, expected: dict[tuple[int, str], Inputs]) -> None:
-        self.full = [symbol.name for symbol in view.symbols]
-        names = dict.fromkeys((*view.names, *self.full, *map(elsewhere, view.names), PREVIOUS, *HEAD))
-        for inputs in expected.values():
-            names |= dict.fromkeys(inputs)
-            names |= dict.fromkeys(name for needed in inputs.values() for name in needed)
-        self.names = list(names)
-        self.number = {name: at for at, name in enumerate(self.names)}
-        self.base = {symbol.name: base_name(symbol) for symbol in view.symbols}
-        self.parts: dict[str, list[str]] = {}
-        for symbol in dict.fromkeys(view.symbols):
-            parts = self.parts.setdefault(base_name(symbol), [])
-            parts += [symbol.name] if symbol.name not in parts else []
-        self.layers = int(view.layer.max(initial=-1)) + 2
-        self.ranks = max(1, view.num_ranks)
-
-    def wanted(self, inputs: Inputs) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yield (base name, name, what it needs) of every operator, the parts of a ring one by one."""
-        for base, needs in inputs.items():
-            for name in self.parts.get(base, [base]):
-                yield base, name, needs
-
-    def cell(self, step: Int64Array, layer: Int64Array, rank: Int64Array) -> Int64Array:
-        return (step * self.layers + layer + 1) * self.ranks + rank
-
-    def key(self, cell: Int64Array, needed: Int64Array | int, name: Int64Array | int) -> Int64Array:
-        return (cell * len(self.names) + needed) * len(self.names) + name
-
-    def edge(self, key: int) -> Edge:
-        rest, name = divmod(key, len(self.names))
-        rest, needed = divmod(rest, len(self.names))
-        rest, rank = divmod(rest, self.ranks)
-        step, layer = divmod(rest, self.layers)
-        return step, layer - 1, rank, self.names[needed], self.names[name]
-
-
 def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
     """Compare the edges into the operators that ``looked_at(needed, name)`` is about with the single-device ones."""
-    model, plan = view.model, view.plan
-    if model is None or plan is None or any(step.kind == "unknown" for step in view.steps):
+    edges = edges_of(view)
+    if edges is None:
         return NOTHING
-    kinds = dict.fromkeys(step.kind for step in view.steps)
-    expected = {
-        (layer, kind): inputs_of(spec, prefills=kind != "decode", decodes=kind != "prefill")
-        for kind in kinds
-        for layer, spec in enumerate(model.layers)
-    } | {(-1, kind): HEAD for kind in kinds}
-    cells = _Cells(view, expected)
-    found = _found_keys(view, cells, looked_at)
-    wanted = _wanted_keys(view, cells, expected, looked_at)
-    missing, extra = np.setdiff1d(wanted, found), np.setdiff1d(found, wanted)
+    found, wanted = edges.found_by(looked_at), edges.wanted_by(looked_at)
+    missing = np.setdiff1d(wanted, found, assume_unique=True)
+    extra = np.setdiff1d(found, wanted, assume_unique=True)
     faults = []
     for keys, words in ((missing, "has no edge from"), (extra, "has an edge from")):
         if len(keys):
-            step, layer, rank, needed, name = cells.edge(int(keys[0]))
+            step, layer, rank, needed, name = edges.cells.edge(int(keys[0]))
             others = f" (and {len(keys) - 1:,} more such edges)" if len(keys) > 1 else ""
             here = (view.step == step) & (view.layer == layer) & view.mask(lambda node, name=name: node.name == name)  # type: ignore[misc]
             at = np.flatnonzero(here)
@@ -184,70 +127,3 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
             missing_one = GraphFault(where=where, message=message, fix=advice)
             faults.append(fault_at(view, int(own[0]), message, advice) if len(own) else missing_one)
     return GraphFinding(looked_at=len(wanted), faults=tuple(faults))
-
-
-def _found_keys(view: GraphView, cells: _Cells, looked_at: About) -> Int64Array:
-    source, target, rank = contracted(view)
-    numbers = np.array([cells.number[name] for name in view.names], np.int64)
-    others = np.array([cells.number[elsewhere(name)] for name in view.names], np.int64)
-    same = view.layer[source] == view.layer[target]
-    needed = np.where(same, numbers[view.name[source]], others[view.name[source]])
-    needed[~same & view.named(*EXITS)[source]] = cells.number[PREVIOUS]  # which layer that is, is rule PP-6
-    full = np.array([cells.number[name] for name in cells.full], np.int64)[view.symbol]
-    name = full[target]
-    apart = same & (numbers[view.name[target]] == needed)  # parts of one ring
-    wide = len(cells.names)
-    table = np.zeros(wide * wide, bool)
-    for pair in np.unique(needed * wide + name).tolist():
-        name_of = cells.names[pair % wide]
-        table[pair] = looked_at(cells.names[pair // wide], cells.base[name_of])
-    kept = table[needed * wide + name] & ~apart
-    cell = cells.cell(view.step[target[kept]], view.layer[target[kept]], rank[kept])
-    return np.unique(cells.key(cell, needed[kept], name[kept]))
-
-
-def _wanted_keys(
-    view: GraphView, cells: _Cells, expected: dict[tuple[int, str], Inputs], looked_at: About
-) -> Int64Array:
-    """Return the single-device edges whose both ends are on one rank."""
-    node, rank = view.member_node, view.member_rank
-    cell = cells.cell(view.step[node], view.layer[node], rank)
-    numbers = np.array([cells.number[name] for name in view.names], np.int64)
-    full = np.array([cells.number[name] for name in cells.full], np.int64)[view.symbol]
-    wide = len(cells.names)
-    present = np.unique(np.concatenate((cell * wide + numbers[view.name[node]], cell * wide + full[node])))
-    step_of, layer_of = np.arange(len(view.steps)), np.arange(-1, cells.layers - 1)
-    found = []
-    first = _first_layers(view, cells)
-    for (layer, kind), inputs in expected.items():
-        steps = step_of[[step.kind == kind for step in view.steps]]
-        if layer not in layer_of:
-            continue
-        grid = cells.cell(
-            np.repeat(steps, cells.ranks),
-            np.full(len(steps) * cells.ranks, layer),
-            np.tile(np.arange(cells.ranks), len(steps)),
-        )
-        for base, name, needs in cells.wanted(inputs):
-            has = contains(present, grid * len(cells.names) + cells.number[name])
-            for needed in needs:
-                if not looked_at(needed, base):
-                    continue
-                if needed == PREVIOUS:
-                    both = has & ~contains(first, grid)
-                else:
-                    both = has & contains(present, grid * len(cells.names) + cells.number[needed])
-                found.append(cells.key(grid[both], cells.number[needed], cells.number[name]))
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
-
-
-def _first_layers(view: GraphView, cells: _Cells) -> Int64Array:
-    """Return the cells whose input comes from another stage: the first layer on a rank of a later stage."""
-    node, rank = view.member_node, view.member_rank
-    inner = (view.layer[node] >= 0) & (view.stage[node] > 0)
-    node, rank = node[inner], rank[inner]
-    key, layer = view.step[node] * cells.ranks + rank, view.layer[node]
-    least = np.full(len(view.steps) * cells.ranks, np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(least, key, layer)
-    has = np.flatnonzero(least < np.iinfo(np.int64).max)
-    return np.sort(cells.cell(has // cells.ranks, least[has], has % cells.ranks))

@@ -155,17 +155,16 @@ def _chart(
     return bars, at_most
 
 
-def _mark_target(
-    marks: Marks, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float
-) -> None:
+def _mark_target(marks: Marks, axes: tuple[str, str], limit: float, unit: str, *, log: bool, largest: float) -> None:
     """Draw the target, or say where it lies when drawing it would squeeze the values into a corner."""
     if limit <= _FAR * largest:
         _mark(marks, axes, limit, "target", log=log, colour=TARGET, dash="dash", level=0.7)
         return
-    annotation = dict(
-        xref=f"{axes[0]} domain", yref=f"{axes[1]} domain", x=1, y=0.72, xanchor="right", yanchor="top",
-        text=f"target {limit:,.10g} {unit} →", showarrow=False, font={"size": 10, "color": TARGET},
-    )  # fmt: skip
+    annotation = {
+        "xref": f"{axes[0]} domain", "yref": f"{axes[1]} domain", "x": 1, "y": 0.72, "xanchor": "right",
+        "yanchor": "top", "text": f"target {limit:,.10g} {unit} →", "showarrow": False,
+        "font": {"size": 10, "color": TARGET},
+    }  # fmt: skip
     marks["annotations"].append(annotation)
 
 
@@ -184,10 +183,11 @@ def _mark(
     """Draw a vertical line with a label at that height (0 to 1) of the chart."""
     x, y = axes
     line = {"color": colour, "width": 1.4 if dash == "dash" else 1, "dash": dash}
-    marks["shapes"].append(dict(type="line", xref=x, yref=f"{y} domain", x0=at, x1=at, y0=0, y1=1, line=line))
-    annotation = dict(
-        xref=x, yref=f"{y} domain", x=np.log10(at) if log else at, y=level, text=text, showarrow=False,
-        xanchor="left", xshift=2, yanchor="top", font={"size": 10, "color": colour},
-        bgcolor="rgba(255,255,255,0.8)", borderpad=0,
-    )  # fmt: skip
+    ends = {"x0": at, "x1": at, "y0": 0, "y1": 1}
+    marks["shapes"].append({"type": "line", "xref": x, "yref": f"{y} domain", **ends, "line": line})
+    annotation = {
+        "xref": x, "yref": f"{y} domain", "x": np.log10(at) if log else at, "y": level, "text": text,
+        "showarrow": False, "xanchor": "left", "xshift": 2, "yanchor": "top", "font": {"size": 10, "color": colour},
+        "bgcolor": "rgba(255,255,255,0.8)", "borderpad": 0,
+    }  # fmt: skip
     marks["annotations"].append(annotation)

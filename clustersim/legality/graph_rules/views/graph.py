@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final
+from functools import cached_property, wraps
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 
 BoolArray = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 DATA: Final = EDGE_KINDS.index("data")
 KV: Final = EDGE_KINDS.index("kv")
@@ -166,6 +167,11 @@ class GraphView:
         return np.array([int(getattr(symbol, name)) for symbol in self.symbols], np.int64)[self.symbol]
 
     @cached_property
+    def worked_out(self) -> dict[Callable[[GraphView], Any], Any]:
+        """What :func:`once` keeps: function → what it found."""
+        return {}
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Distinct base names; :attr:`name` points into it."""
         return tuple(dict.fromkeys(base_name(symbol) for symbol in self.symbols))
@@ -175,10 +181,6 @@ class GraphView:
         """Per node, the index of its base name in :attr:`names`."""
         number = {name: at for at, name in enumerate(self.names)}
         return np.array([number[base_name(symbol)] for symbol in self.symbols], np.int64)[self.symbol]
-
-    def name_number(self, name: str) -> int:
-        """Return the index of a name in :attr:`names`; −1 when no node has it."""
-        return self.names.index(name) if name in self.names else -1
 
     @cached_property
     def size(self) -> Int64Array:
@@ -273,6 +275,22 @@ class GraphView:
     def replica_of(self, rank: Int64Array) -> Int64Array:
         """Return the replica of ranks."""
         return rank // self.plan.replica_ranks if self.plan is not None else rank * 0
+
+
+def once(function: Callable[[GraphView], T]) -> Callable[[GraphView], T]:
+    """Let a function of a view alone work once for each: several rules ask, and a view never changes.
+
+    What it returns is shared: nobody may change an array of it.
+    """
+
+    @wraps(function)
+    def found(view: GraphView) -> T:
+        if function not in view.worked_out:
+            view.worked_out[function] = function(view)
+        kept: T = view.worked_out[function]
+        return kept
+
+    return found
 
 
 def base_name(node: Node) -> str:

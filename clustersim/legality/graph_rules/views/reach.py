@@ -18,15 +18,19 @@ def levels(num_nodes: int, source: Int64Array, target: Int64Array) -> Int64Array
     offsets = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=num_nodes))))
     following = target[order]
     found = np.full(num_nodes, -1, np.int64)
+    place = np.empty(num_nodes, np.int64)
     ready = np.flatnonzero(pending == 0)
     level = 0
     while len(ready):
         found[ready] = level
         counts = offsets[ready + 1] - offsets[ready]
         starts = np.repeat(offsets[ready] - (np.cumsum(counts) - counts), counts)
-        after, times = np.unique(following[starts + np.arange(counts.sum())], return_counts=True)
-        pending[after] -= times
+        after = following[starts + np.arange(len(starts))]
+        np.subtract.at(pending, after, 1)
         ready = after[pending[after] == 0]
+        numbers = np.arange(len(ready))
+        place[ready] = numbers
+        ready = ready[place[ready] == numbers]  # each once
         level += 1
     return found
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.graph import GraphView, once
 from clustersim.legality.reference import attention_inputs, ffn_inputs
 from clustersim.legality.stages import Module, stages_of
 from clustersim.model.architecture import ModelSpec
@@ -63,14 +63,16 @@ def is_known(view: GraphView) -> bool:
     return not (plan is None or view.model is None or spread or any(step.kind == "unknown" for step in view.steps))
 
 
-def replicas_of(view: GraphView, plan: ParallelPlan) -> tuple[Int64Array, Int64Array]:
+@once
+def replicas_of(view: GraphView) -> tuple[Int64Array, Int64Array]:
     """Return (step, replica) of every replica that has an operator in a step; the first one, where none has."""
+    dp = 1 if view.plan is None else view.plan.dp
     replica = view.replica_of(view.member_rank)
-    inside = (replica >= 0) & (replica < plan.dp)
-    key = np.unique(view.step[view.member_node[inside]] * plan.dp + replica[inside])
-    empty = np.setdiff1d(np.arange(len(view.steps)), key // plan.dp) * plan.dp
+    inside = (replica >= 0) & (replica < dp)
+    key = np.unique(view.step[view.member_node[inside]] * dp + replica[inside])
+    empty = np.setdiff1d(np.arange(len(view.steps)), key // dp) * dp
     every = np.sort(np.concatenate((key, empty)))
-    return every // plan.dp, every % plan.dp
+    return every // dp, every % dp
 
 
 def roster(view: GraphView, plan: ParallelPlan, model: ModelSpec, about: Callable[[str], bool]) -> Roster:
@@ -78,7 +80,7 @@ def roster(view: GraphView, plan: ParallelPlan, model: ModelSpec, about: Callabl
     names: dict[str, int] = {}
     parts: list[Int64Array] = []
     kinds = np.array([step.kind for step in view.steps])
-    steps, replicas = replicas_of(view, plan)
+    steps, replicas = replicas_of(view)
     local = np.arange(plan.stage_ranks)
     for kind in dict.fromkeys(kinds.tolist()):
         here = kinds[steps] == kind
