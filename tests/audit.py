@@ -64,7 +64,7 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
 
 def token_instants(timeline: Timeline, num_requests: int) -> list[list[int]]:
     """Return the instants at which each request got its tokens, in order."""
-    return [instants.tolist() for instants in tokens.token_instants(timeline, range(num_requests))]
+    return [instants.tolist() for instants in tokens.TokenInstants(timeline).of(range(num_requests))]
 
 
 def _facts(timeline: Timeline, kind: int) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -1,7 +1,6 @@
 """Devices, links and topologies: what there is to run on, and how one device reaches another."""
 
 from clustersim.cluster.build import build_topology, device_name
-from clustersim.cluster.description import describe
 from clustersim.cluster.device import Device, device_from
 from clustersim.cluster.topology import Topology, topology_from_edges
 
@@ -9,7 +8,6 @@ __all__ = [
     "Device",
     "Topology",
     "build_topology",
-    "describe",
     "device_from",
     "device_name",
     "topology_from_edges",

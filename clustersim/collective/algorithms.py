@@ -128,10 +128,6 @@ def _check_algorithm(known: Mapping[str, Algorithm], kind: str, name: str, membe
         raise InputError(Problem(path=f"collectives.{kind}", message=message))
 
 
-def _needs_one_domain(group: Group) -> Why:
-    return "" if group.is_one_domain else "spans several scale-up domains"
-
-
 def _needs_shared_memory(group: Group) -> Why:
     if not group.is_one_domain:
         return "spans several scale-up domains"

@@ -153,23 +153,3 @@ def touched(loads: Sequence[Load], links: Int64Array, num_links: int) -> Int64Ar
             return np.array(occupied, np.int64)[reached]
         found = int(reached.sum())
         marked[entries[np.repeat(reached, lengths)]] = True
-
-
-def components(loads: Sequence[Load], num_links: int) -> Int64Array:
-    """Return, per activity, the first activity that it shares links with, directly or through others.
-
-    Activities with different values can be solved apart: :func:`fair_rates` gives them the rates they have
-    together.
-
-    Examples
-    --------
-    >>> first, apart, both = np.array([0]), np.array([2]), np.array([0, 1])
-    >>> components([(first, np.ones(1)), (apart, np.ones(1)), (both, np.ones(2))], num_links=3)
-    array([0, 1, 0])
-    """
-    label = np.full(len(loads), -1, np.int64)
-    for a in range(len(loads)):
-        if label[a] < 0:
-            label[touched(loads, loads[a][0], num_links)] = a
-            label[a] = a
-    return label

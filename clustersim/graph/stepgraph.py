@@ -280,25 +280,3 @@ class _Tile:
         entry = np.array(list(entries), np.int64).reshape(-1, 3).T
         self.entry_rank, self.entry_node, self.entry_kind = entry
         self.exit_node = np.array([at.get((body.exit, local), NO_RANK) for local in range(plan.stage_ranks)], np.int64)
-
-
-def is_acyclic(graph: StepGraph, extra: tuple[Int64Array, Int64Array] | None = None) -> bool:
-    """Tell whether the edges (and ``extra`` ones) leave no cycle (Kahn, 1962)."""
-    sources = graph.source if extra is None else np.concatenate((graph.source, extra[0]))
-    targets = graph.target if extra is None else np.concatenate((graph.target, extra[1]))
-    if np.all(sources < targets):
-        return True
-    pending = np.bincount(targets, minlength=len(graph))
-    order = np.argsort(sources, kind="stable")
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(sources, minlength=len(graph)))))
-    following = targets[order]
-    ready = list(np.flatnonzero(pending == 0))
-    done = 0
-    while ready:
-        node = ready.pop()
-        done += 1
-        for after in following[offsets[node] : offsets[node + 1]]:
-            pending[after] -= 1
-            if pending[after] == 0:
-                ready.append(after)
-    return done == len(graph)

@@ -33,7 +33,6 @@ from clustersim.run.halves import (
     two_halves,
     with_crossing,
 )
-from clustersim.scenario.scenario import Scenario
 
 _NO_GRAPHS: Final = "replicas that share experts can't be expanded where they have stages or split prompts"
 NOT_CHECKABLE: Final = Verdict(
@@ -163,11 +162,6 @@ def check_steps(model: ModelSpec, plan: ParallelPlan, precision: Precision) -> V
         return NOT_CHECKABLE
     together = plan.lockstep
     return check_graph(graph_view(model, together, precision, steps=lockstep_story(together)))
-
-
-def check_scenario_steps(scenario: Scenario) -> Verdict:
-    """Check the step graphs of a scenario whose plan is legal."""
-    return check_steps(scenario.model, scenario.plan, scenario.precision)
 
 
 def graph_headline(name: str, verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.timeline.head import FORMAT, HEAD, MOST, POOL, Head
-from clustersim.timeline.parquet import read_columns, read_table, write_table
+from clustersim.timeline.parquet import read_columns, write_table
 from clustersim.timeline.soundness import refuse_unsound
 from clustersim.timeline.stretch import Irregular, Stretch
 from clustersim.timeline.tables import TABLES, VECTORS
@@ -99,4 +99,4 @@ def _irregular(file: Path, flat: Int64Array, sizes: list[int]) -> tuple[Irregula
     )
 
 
-__all__ = ["load_timeline", "read_table", "save_timeline", "write_table"]
+__all__ = ["load_timeline", "save_timeline", "write_table"]

@@ -31,12 +31,6 @@ def write_table(path: Path, columns: Any) -> None:
     )
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """Read a Parquet file as named numpy arrays; nulls become NaN in numbers and None in text."""
-    table = inputs.read_parquet(path, least=inputs.RECORDED_BYTES)
-    return {name: table.column(name).to_numpy() for name in table.column_names}
-
-
 def read_columns(path: Path, types: Mapping[str, str], nullable: Collection[str] = ()) -> dict[str, Any]:
     """Read a Parquet file that must have exactly these columns.
 

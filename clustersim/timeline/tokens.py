@@ -187,8 +187,3 @@ class TokenInstants:
             instants[~once] = events.ends[steps[~once]]
             found.append(instants)
         return found
-
-
-def token_instants(tables: Tables, requests: Sequence[int]) -> list[Int64Array]:
-    """Return all instants at which each of the given requests got a token; see :class:`TokenInstants`."""
-    return TokenInstants(tables).of(requests)

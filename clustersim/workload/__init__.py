@@ -3,7 +3,6 @@
 from clustersim.workload.arrivals import ARRIVALS, AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload, generate
 from clustersim.workload.lengths import (
-    LENGTHS,
     Empirical,
     Fixed,
     Lengths,
@@ -18,7 +17,6 @@ from clustersim.workload.trace import FORMATS, read_trace
 __all__ = [
     "ARRIVALS",
     "FORMATS",
-    "LENGTHS",
     "AllAtOnce",
     "Arrivals",
     "ClosedLoop",

@@ -7,7 +7,6 @@ outputs is not modelled (replay a trace for it).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -158,14 +157,6 @@ class Empirical:
 
 
 Lengths = Fixed | Uniform | LogNormal | Empirical
-
-LENGTHS: Final[Mapping[str, type[Lengths]]] = {
-    "fixed": Fixed,
-    "uniform": Uniform,
-    "lognormal": LogNormal,
-    "empirical": Empirical,
-}
-"""Name of the distribution in a scenario → its class."""
 
 
 def empirical_from_trace(

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.legality.check_graph import GRAPH_CHECKS
-from clustersim.run.foreign.graph import check_foreign
-from clustersim.run.graph_legality import check_scenario_steps
+from clustersim.run.foreign.graph import check_read
+from clustersim.run.foreign.graph_file import graph_at
+from clustersim.run.graph_legality import check_steps
 from clustersim.scenario.load import load
 from tests.effort import examples
 
@@ -250,11 +251,12 @@ def test_a_damaged_graph_is_judged_or_refused(
     path = tmp_path_factory.mktemp("damaged") / "g.json"
     path.write_text(json.dumps(document))
     with suppress(InputError):
-        assert check_foreign(path).verdict in ("legal", "illegal", "not_checkable")
+        assert check_read(graph_at(path)).verdict in ("legal", "illegal", "not_checkable")
 
 
 def test_the_template_of_a_shipped_scenario_is_what_check_looks_at() -> None:
-    verdict = check_scenario_steps(load("long-context-ring"))
+    scenario = load("long-context-ring")
+    verdict = check_steps(scenario.model, scenario.plan, scenario.precision)
     assert verdict.verdict == "legal"
     assert {rule.id for rule in verdict.rules if not rule.looked_at} == {
         "PP-2", "PP-5", "EP-2", "EP-4", "EP-5", "EP-6", "EP-7", "DP-3",

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.graph.foreign.read import read_graph
 from clustersim.graph.prices.priced import start_times
-from clustersim.graph.stepgraph import is_acyclic
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from tests.acyclic import is_acyclic
 
 SCENARIO: dict[str, Any] = {
     "name": "small",

@@ -35,13 +35,14 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.prices.table import amount
 from clustersim.graph.prices.work import flops
 from clustersim.graph.program import build_program
-from clustersim.graph.stepgraph import StepGraph, expand, is_acyclic
+from clustersim.graph.stepgraph import StepGraph, expand
 from clustersim.model import Moe
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.work import attended_pairs, module_flops
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_cuts
+from tests.acyclic import is_acyclic
 from tests.laws.graph_cases import CONFIGS, PRECISION, Case, cases, model_of
 
 

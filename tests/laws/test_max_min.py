@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.collective.fair_shares import Load, components, fair_rates
+from clustersim.collective.fair_shares import Load, fair_rates, touched
 from tests.effort import examples
 
 NUM_LINKS = 8
@@ -75,6 +75,16 @@ def test_a_permutation_permutes_the_rates_to_the_bit(loads, capacity, random):
     random.shuffle(order)
     shuffled = fair_rates([loads[a] for a in order], capacity)
     assert list(shuffled) == list(fair_rates(loads, capacity)[order])
+
+
+def components(loads, num_links):
+    """Return, per activity, the first activity that it shares links with, directly or through others."""
+    label = np.full(len(loads), -1, np.int64)
+    for a in range(len(loads)):
+        if label[a] < 0:
+            label[touched(loads, loads[a][0], num_links)] = a
+            label[a] = a
+    return label
 
 
 @given(activities(), capacities)

@@ -18,7 +18,7 @@ from clustersim import catalog
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
-from clustersim.run.graph_legality import check_scenario_steps, check_steps, graph_view, story
+from clustersim.run.graph_legality import check_steps, graph_view, story
 from clustersim.run.legality import check_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.parts import load_model
@@ -32,7 +32,7 @@ from tests.laws.random_scenarios import documents, scenario_of
 def test_a_random_legal_scenario_expands_to_legal_graphs(document: dict[str, Any]) -> None:
     scenario = scenario_of(document)
     assert check_scenario(scenario).verdict == "legal"
-    assert check_scenario_steps(scenario).violations == ()
+    assert check_steps(scenario.model, scenario.plan, scenario.precision).violations == ()
 
 
 @examples(20, sieved=True)
@@ -46,7 +46,8 @@ def test_a_random_plan_has_one_verdict_on_its_template_and_in_full(random: Any, 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names("scenarios") if not name.startswith("illegal")])
 def test_a_shipped_scenario_expands_to_legal_graphs(name: str) -> None:
-    assert check_scenario_steps(load(name)).violations == ()
+    scenario = load(name)
+    assert check_steps(scenario.model, scenario.plan, scenario.precision).violations == ()
 
 
 @pytest.mark.parametrize(("name", "memory", "plan"), CORPUS)

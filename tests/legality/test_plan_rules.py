@@ -15,7 +15,7 @@ from clustersim.legality.check import PLAN_CHECKS
 from clustersim.legality.deployment import Deployment, ServingLimits
 from clustersim.legality.layout import layout_of
 from clustersim.legality.repair.candidates import changed
-from clustersim.legality.repair.nearest import nearest_legal
+from clustersim.legality.repair.nearest import Scope, Search
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
 from clustersim.legality.rulebook import RULES
 from clustersim.model.architecture import Ffn
@@ -103,8 +103,7 @@ def test_what_is_not_built_is_neither_illegal_nor_offered() -> None:
     silent = planned(COMPRESSED, sp=replace(RING, scheme=None))
     (violation,) = check(silent).violations
     assert (violation.fix, violation.change) == ("use all_gather", (("plan.sp.scheme", "all_gather"),))
-    found = nearest_legal(planned(COMPRESSED, sp=replace(RING, decode=None)))
-    assert found is not None
+    found = next(Search([Scope(deployment=planned(COMPRESSED, sp=replace(RING, decode=None)))]).legal())
     assert found.state == {"plan.sp.decode": "idle", "plan.sp.scheme": "all_gather"}
 
 

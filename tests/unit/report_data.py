@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from clustersim.report.traces.spans import SpansLike
 
 MS = 1_000_000
 
@@ -188,3 +191,34 @@ def summary_of(run: dict[str, Any], *, ranks: int = 8) -> dict[str, Any]:
         "devices": [f"n0.g{index}" for index in range(ranks)],
         "targets": {"ttft": "1 s", "tpot": "50 ms"},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class OnePiece:
+    """Spans that are one piece."""
+
+    spans: SpansLike
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What spans are called."""
+        return self.spans.names
+
+    @property
+    def ops(self) -> Sequence[str]:
+        """Kinds of operators."""
+        return self.spans.ops
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """From the first start to the last end, ns."""
+        some = len(self.spans.start_ns)
+        return (int(self.spans.start_ns.min()), int(self.spans.end_ns.max())) if some else (0, 0)
+
+    @property
+    def transfers(self) -> SpansLike:
+        """All spans: those of other streams make no pairs."""
+        return self.spans
+
+    def __iter__(self) -> Iterator[SpansLike]:
+        yield self.spans

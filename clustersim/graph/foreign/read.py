@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -61,7 +61,6 @@ TOP_KEYS: Final = (
     "edges",
 )
 _COLUMNS: Final = {"layer": int | None, "stage": int, "unit": int}
-_HINTS: Final = get_type_hints(Node)
 _OWN: Final = ("name", "op", "amount", "least", "loads", "stream")
 _PLAIN: Final = tuple(f.name for f in fields(Node) if f.name not in _OWN)
 NODE_KEYS: Final = (
@@ -123,11 +122,6 @@ class ForeignGraph:
     written: tuple[Written, ...] = ()
     placed: Placing | None = None
     unread: tuple[UnreadKey, ...] = ()
-
-
-def graph_from_json(document: Mapping[str, Any], file: str | None = None) -> StepGraph:
-    """Return the graph of a document; see :func:`read_graph`."""
-    return read_graph(document, file).graph
 
 
 def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignGraph:

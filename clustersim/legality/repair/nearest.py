@@ -10,7 +10,7 @@ legal one is the nearest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -310,8 +310,3 @@ class Search:
         """Return what is wrong with the candidate that comes closest."""
         state = self.closest[1] if self.closest is not None else {}
         return [text for scope in self.scopes for text in faults_of(scope.deployment, scope.local(state))]
-
-
-def nearest_legal(deployment: Deployment, verify: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Legal | None:
-    """Return the nearest legal deployment of one plan; ``verify`` may find something else wrong with a state."""
-    return next((one for one in Search([Scope(deployment=deployment)]).legal() if verify(one.state)), None)

@@ -24,8 +24,6 @@ from clustersim.report.metrics.latencies import (
     within_targets,
 )
 
-TTFT_PARTS: Final = {"ttft_queueing": "arrival to first admission", "ttft_prefill": "first admission to first token"}
-"""Name → what it stands for; the two add up to TTFT, request by request."""
 USER_STATISTICS: Final = ("mean", "p50", "p10", "p5", "p1", "min")
 """Statistics of a rate: low percentiles are the users who wait most."""
 

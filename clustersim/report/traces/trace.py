@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,44 +13,13 @@ from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.chrome import write_chrome
 from clustersim.report.traces.flows import Flows
 from clustersim.report.traces.perfetto import write_perfetto
-from clustersim.report.traces.spans import SpanPieces, SpansLike
+from clustersim.report.traces.spans import SpanPieces
 from clustersim.report.traces.tracks import Tracks, counters_of
 
 WRITERS: Final = {".pftrace": write_perfetto, ".json": write_chrome}
 """Suffix (to which ``.gz`` may be added) → writer."""
 SPAN_BYTES: Final = {".pftrace": 91, ".json": 150, ".pftrace.gz": 13, ".json.gz": 16}
 """About what a span takes in a file, measured on the quickstart."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnePiece:
-    """Spans that are one piece."""
-
-    spans: SpansLike
-
-    @property
-    def names(self) -> Sequence[str]:
-        """What spans are called."""
-        return self.spans.names
-
-    @property
-    def ops(self) -> Sequence[str]:
-        """Kinds of operators."""
-        return self.spans.ops
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """From the first start to the last end, ns."""
-        some = len(self.spans.start_ns)
-        return (int(self.spans.start_ns.min()), int(self.spans.end_ns.max())) if some else (0, 0)
-
-    @property
-    def transfers(self) -> SpansLike:
-        """All spans: those of other streams make no pairs."""
-        return self.spans
-
-    def __iter__(self) -> Iterator[SpansLike]:
-        yield self.spans
 
 
 def write_trace(path: Path, pieces: SpanPieces, devices: Sequence[str], steps: Sequence[Columns] = ()) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from clustersim.errors import Problem
@@ -18,24 +17,10 @@ from clustersim.legality.merging.merge import merged
 from clustersim.legality.relevance import demanded, relevant_to
 from clustersim.legality.rule import Verdict, together
 from clustersim.legality.unsaid import left_out
-from clustersim.run.foreign.graph_file import graph_at
 from clustersim.run.graph_legality import graph_headline, no_say
 
 ENOUGH_BYTES: Final = 2**60
 """Memory of a device of which nothing is known."""
-
-
-def check_foreign(path: Path, names: str | None = None) -> Verdict:
-    """Check a step graph in a file that clustersim or another program wrote.
-
-    Where it names its plan and its model, the plan is checked first, as of a cluster that is large enough.
-
-    Raises
-    ------
-    InputError
-        When the file can't be read, is no graph, or contradicts itself.
-    """
-    return check_read(graph_at(path, names))
 
 
 def check_read(found: ForeignGraph) -> Verdict:

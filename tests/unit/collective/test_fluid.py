@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from clustersim.collective.fair_shares import components, fair_rates, solo_rate, touched
+from clustersim.collective.fair_shares import fair_rates, solo_rate, touched
 from clustersim.errors import BrokenLawError
 
 
@@ -76,8 +76,3 @@ def test_touched_follows_shared_links_to_the_end_of_the_chain():
     loads = [load(l0=1, l1=1), load(l1=1, l2=1), load(l2=1), load(l3=1), load()]
     assert list(touched(loads, np.array([0]), 5)) == [0, 1, 2]
     assert list(touched(loads, np.array([4]), 5)) == []
-
-
-def test_components_names_each_by_its_first_activity():
-    loads = [load(l0=1), load(), load(l2=1), load(l0=1, l1=1), load(l2=1, l3=1)]
-    assert list(components(loads, 4)) == [0, 1, 2, 0, 2]

@@ -10,10 +10,11 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import EDGE_KINDS
 from clustersim.graph.condense import condensed, shortened, whole
 from clustersim.graph.expand import blueprint_of
-from clustersim.graph.stepgraph import expand, is_acyclic
+from clustersim.graph.stepgraph import expand
 from clustersim.graph.steps import ChainedStep, StepChain, chain
 from clustersim.model import ModelSpec
 from clustersim.plan.parallel import Cut
+from tests.acyclic import is_acyclic
 
 
 def deep(layers: int) -> ModelSpec:

@@ -13,7 +13,7 @@ from graph_models import DENSE, MIXTURE, priced, prompt
 from clustersim.errors import InputError
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.export import WRITERS, dot_text, graphml_text, json_text, node_facts, to_networkx
-from clustersim.graph.foreign.read import graph_from_json, read_graph
+from clustersim.graph.foreign.read import read_graph
 from clustersim.plan.parallel import Cut
 
 SMALL = priced(DENSE, prompt(4), tp=2, pp=2)
@@ -109,7 +109,7 @@ def test_networkx_has_every_node_and_edge():
 def test_networkx_keeps_parallel_edges_of_different_kinds():
     document = copy.deepcopy(FOREIGN)
     document["edges"].append({"source": "a", "target": "b", "kind": "kv"})
-    graph = graph_from_json(document)
+    graph = read_graph(document).graph
     assert graph.source.tolist() == [0, 2, 0]
     assert graph.kind.tolist() == [0, 1, 1]
 
@@ -143,7 +143,7 @@ def test_every_format_is_the_same_each_time(suffix):
 
 
 def test_a_foreign_graph_needs_little():
-    graph = graph_from_json(FOREIGN)
+    graph = read_graph(FOREIGN).graph
     assert [graph.symbols[s].name for s in graph.symbol] == ["up", "sum", "read"]
     assert graph.stream.tolist() == [0, 1, -1]  # compute, comm, none
     assert graph.layer.tolist() == [-1, -1, -1]

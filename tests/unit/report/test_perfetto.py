@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_data import PlainSpans, pipeline_spans, spans_of
+from report_data import OnePiece, PlainSpans, pipeline_spans, spans_of
 
 from clustersim.errors import InputError
 from clustersim.report.traces.flows import send_pairs
 from clustersim.report.traces.protobuf import padded_varints
-from clustersim.report.traces.trace import OnePiece, write_trace
+from clustersim.report.traces.trace import write_trace
 
 DEVICES = ["n0.g0", "n0.g1", "n1.g0", "n1.g1"]
 PIPELINE = pipeline_spans(steps=2, stages=2, tp=2, layers=2)

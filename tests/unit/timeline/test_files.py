@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.timeline.digest import digest_of
-from clustersim.timeline.files import load_timeline, read_table, save_timeline, write_table
+from clustersim.timeline.files import load_timeline, save_timeline, write_table
 from clustersim.timeline.spans import SPAN_COLUMNS
 from clustersim.timeline.tables import TABLES, VECTORS
 from clustersim.timeline.tokens import token_times
@@ -36,6 +37,11 @@ CASES = {
         layers=2,
     ),
 }
+
+
+def read_table(path):
+    table = pq.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 @pytest.fixture(params=CASES)

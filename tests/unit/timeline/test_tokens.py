@@ -11,7 +11,7 @@ from pass_templates import pair
 from clustersim.timeline import tokens
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.timeline import timeline_of
-from clustersim.timeline.tokens import token_instants, token_times
+from clustersim.timeline.tokens import TokenInstants, token_times
 
 
 def recorded(*steps, slots=1):
@@ -49,7 +49,7 @@ def test_a_run_of_steps_ends_each_step_where_the_next_pass_starts():
     recorder.run(0, 0, 0, 1, np.array([40, 170, 301]), varying)
     recorder.step(0, 1, 3, recorder.decoded(0, 1, 3, (1,)), 1, 40, 435, 1, 0, 1, 5, 0, 1, 2, 9)
     timeline = timeline_of(recorder, sp=1, tp=2, stages=1)
-    assert [instants.tolist() for instants in token_instants(timeline, [1, 0])] == [[40, 170, 301, 435], []]
+    assert [instants.tolist() for instants in TokenInstants(timeline).of([1, 0])] == [[40, 170, 301, 435], []]
     assert gaps(token_times(timeline, 2)) == {130: 1, 131: 1, 134: 1}
 
 
@@ -75,13 +75,13 @@ def test_a_request_that_steps_skip_waits_from_its_last_token_to_its_next():
 
 def test_a_preempted_request_gets_its_next_token_when_all_are_computed_anew():
     timeline = recorded(((), [0, 1], 10), ((), [0], 20), ([1], (), 70), ((), [0, 1], 80))
-    assert [instants.tolist() for instants in token_instants(timeline, [0, 1])] == [[10, 20, 80], [10, 70, 80]]
+    assert [instants.tolist() for instants in TokenInstants(timeline).of([0, 1])] == [[10, 20, 80], [10, 70, 80]]
     assert gaps(token_times(timeline, 2)) == {10: 2, 60: 2}
 
 
 def test_tokens_of_two_slots_are_those_of_their_own_steps():
     timeline = recorded(((), [0], 10), ((), [1], 14), ((), [0], 30), ((), [1], 35), slots=2)
-    assert [instants.tolist() for instants in token_instants(timeline, [0, 1])] == [[10, 30], [14, 35]]
+    assert [instants.tolist() for instants in TokenInstants(timeline).of([0, 1])] == [[10, 30], [14, 35]]
     assert gaps(token_times(timeline, 2)) == {20: 1, 21: 1}
 
 
@@ -92,7 +92,7 @@ def test_tokens_of_replicas_do_not_mix():
             slot = recorder.decoded(replica, step, 1, (replica,))
             recorder.step(replica, step, 1, slot, 1, 0, 10 + step * (5 + replica), 1, 0, 1, 5, 0, 1, 2, 9)
     timeline = timeline_of(recorder, sp=1, tp=1, stages=1)
-    assert [instants.tolist() for instants in token_instants(timeline, range(3))] == [[10, 15], [], [10, 17]]
+    assert [instants.tolist() for instants in TokenInstants(timeline).of(range(3))] == [[10, 15], [], [10, 17]]
     assert gaps(token_times(timeline, 3)) == {5: 1, 7: 1}
 
 

@@ -8,7 +8,6 @@ import pytest
 from clustersim.errors import InputError
 from clustersim.workload import (
     ARRIVALS,
-    LENGTHS,
     AllAtOnce,
     ClosedLoop,
     Constant,
@@ -112,9 +111,8 @@ def test_prompts_and_outputs_of_one_distribution_are_drawn_apart():
     assert requests.prompt_tokens.tolist() != requests.output_tokens.tolist()
 
 
-def test_tables_name_every_process_and_distribution():
+def test_table_names_every_process():
     assert list(ARRIVALS) == ["poisson", "gamma", "constant", "all_at_once", "closed_loop"]
-    assert list(LENGTHS) == ["fixed", "uniform", "lognormal", "empirical"]
 
 
 @pytest.mark.parametrize(
