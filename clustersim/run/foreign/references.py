@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.errors import Problem
+from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
+from clustersim.graph.vocabulary import kind_of
 from clustersim.run.foreign.table import ForeignTable
 
 Tables = Mapping[str, ForeignTable]
@@ -38,6 +40,7 @@ def problems_of(tables: Tables) -> Iterator[Problem]:
     yield from _sampled(tables)
     if "spans" in tables:
         yield from _needs(tables["spans"])
+        yield from _kinds(tables["spans"])
     if "flows" in tables:
         yield from _capacities(tables["flows"])
 
@@ -129,6 +132,18 @@ def _needs(spans: ForeignTable) -> Iterator[Problem]:
             if name not in first:
                 yield spans.problem(row, "after", f"found {name!r}; expected ids of this table, separated by spaces")
                 return
+
+
+def _kinds(spans: ForeignTable) -> Iterator[Problem]:
+    """An operator is of the kind that its name says, where both are words of step graphs."""
+    if not {"name", "op"} <= spans.recorded:
+        return
+    for row, (name, op) in enumerate(zip(spans.columns["name"].tolist(), spans.columns["op"].tolist(), strict=True)):
+        kind = kind_of(name)
+        spread = name in ("dispatch", "combine") and op in COLLECTIVE_OPS
+        if op in OPS and kind is not None and op != kind and not spread:
+            yield spans.problem(row, "op", f"found {op!r}; expected {kind!r}, as {name} is (or words of your own)")
+            return
 
 
 def _capacities(flows: ForeignTable) -> Iterator[Problem]:

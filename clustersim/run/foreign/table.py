@@ -54,6 +54,13 @@ TEXT: Final[Mapping[str, tuple[str, ...]]] = {
     "facts": ("reason",),
 }
 """Table → columns of text that it may have."""
+UNITS: Final = {"s": 9, "ms": 6, "us": 3, "µs": 3, "sec": 9, "seconds": 9}
+"""What behind the name of a column says in which unit it is → the power of ten that makes it nanoseconds."""
+LASTS: Final = {
+    "ttft": ("arrived_ns", "first_token_ns"), "e2e": ("arrived_ns", "finished_ns"),
+    "latency": ("arrived_ns", "finished_ns"), "duration": ("start_ns", "end_ns"), "dur": ("start_ns", "end_ns"),
+}  # fmt: skip
+"""What may be told as a time that passes → the instants between which it does."""
 RICHER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "decodes": {"chunks": ("start", "count", "sampled"), "routes": ("layer", "token", "expert")},
     "steps": {"spans": ("stream", "layer", "group", "module", "op", "after")},
@@ -110,6 +117,7 @@ def read_foreign(path: Path) -> ForeignTable:
         message = f"is a file of a run of clustersim: audit its run directory, clustersim audit {own}"
         raise InputError(Problem(file=str(path), message=message))
     raw, lines = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    _refuse_units(path, list(raw))
     name = _table_of(path, list(raw))
     count = len(raw[NEEDED[name][0]])
     columns: dict[str, Any] = {column: np.full(count, value) for column, value in OPTIONAL[name].items()}
@@ -186,6 +194,31 @@ def _refuse_twins(path: Path, names: Sequence[str]) -> None:
     twins = sorted({name for name in names if names.count(name) > 1})
     if twins:
         raise InputError(Problem(file=str(path), path=twins[0], message="found twice; expected each column once"))
+
+
+def _refuse_units(path: Path, names: Sequence[str]) -> None:
+    """Refuse times in other units, and times that pass, in place of the instants that rules read.
+
+    Beside those instants they are somebody's own figures.
+    """
+    known = {column for of in (NEEDED, TOLD, OPTIONAL) for columns in of.values() for column in columns}
+    problems = []
+    for name in names:
+        stem, _, unit = name.rpartition("_")
+        power, stem = (UNITS[unit], stem) if unit in UNITS else (0, stem if unit == "ns" else name)
+        times = f" × 10^{power}" if power else ""
+        if power and f"{stem}_ns" in known:
+            wanted, how = (f"{stem}_ns",), f"{stem}_ns, in whole nanoseconds ({name}{times})"
+        elif stem in LASTS:
+            first, last = LASTS[stem]
+            wanted = (first, last)
+            how = f"the instants {first} and {last}, in whole nanoseconds ({last} = {first} + {name}{times})"
+        else:
+            continue
+        if not set(wanted) <= set(names):
+            problems.append(Problem(file=str(path), line=1, path=name, message=f"is read by no rule; expected {how}"))
+    if problems:
+        raise InputError(problems)
 
 
 def _table_of(path: Path, found: list[str]) -> str:

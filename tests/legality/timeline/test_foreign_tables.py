@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,10 @@ def refused(paths: Sequence[Path], given: Sequence[str] = ()) -> str:
         ("spans", 8, "start_ns", "50", "spans.csv:9: end_ns: found 40, which is before start_ns 50"),
         ("spans", 1, "rank", "-1", "spans.csv:2: rank: found '-1'; expected a whole number from 0 to"),
         ("spans", 1, "stream", "gpu", "spans.csv:2: stream: found 'gpu'; expected one of compute, comm, send"),
+        ("spans", 1, "op", "all_reduce", "spans.csv:2: op: found 'all_reduce'; expected 'gemm', as o_proj is"),
+        ("requests", 0, "first_token_ns", "ttft_ms", "requests.csv:1: ttft_ms: is read by no rule; expected the insta"),
+        ("requests", 0, "arrived_ns", "arrived_s", "requests.csv:1: arrived_s: is read by no rule; expected arrived_n"),
+        ("spans", 0, "start_ns", "start_us", "spans.csv:1: start_us: is read by no rule; expected start_ns, in whole"),
         ("spans", 4, "after", "zz", "spans.csv:5: after: found 'zz'; expected ids of this table"),
         ("spans", 2, "id", "a", "spans.csv:3: id: found 'a' again, after row 1; expected each id once"),
         ("spans", 8, "rank", "9", "--given: tp × sp × pp × dp are 4 ranks, but the spans have rank 9"),
@@ -298,3 +303,34 @@ def test_chunks_need_no_decodes_where_no_request_has_a_second_token(tmp_path: Pa
     for tokens, answer in ((1, "legal"), (2, "not_checkable")):
         verdict = verdict_on(tmp_path, [], steps=steps, chunks=chunks, requests=requests.format(tokens))
         assert verdict.of("PH-4", "T") == answer
+
+
+def without_groups(*, lacks: str = "", name: str = "o_proj", op: str = "gemm") -> Verdict:
+    """Return the verdict on the history without a column ``group``, and without the operator with an id."""
+    whole = tables()
+    at = whole["spans"][0].index("group")
+    kept = [row[:at] + row[at + 1 :] for row in whole["spans"] if row[0] != lacks]
+    whole["spans"] = [[cell.replace("o_proj", name).replace("gemm", op) for cell in row] for row in kept]
+    if lacks:
+        whole["spans"] = [[*row[:-1], row[-1].replace(lacks, "c")] for row in whole["spans"]]
+    with tempfile.TemporaryDirectory() as folder:
+        return check_history(read_history(written(Path(folder), whole), GIVEN))
+
+
+@pytest.mark.parametrize("name", ["o_proj", "wo"])
+def test_a_collective_that_a_rank_lacks_is_found_without_groups(name: str) -> None:
+    assert without_groups(name=name).violations == ()
+    found = without_groups(lacks="d", name=name).violations
+    assert {one.rule for one in found} == {"TP-5"}
+    assert "1 of the 2 ranks of the TP group runs fewer collectives of the kind all_reduce" in found[0].message
+
+
+def test_words_of_other_programs_for_kinds_of_operators_are_no_contradiction() -> None:
+    assert without_groups(op="cublas_gemm_kernel").violations == ()
+
+
+def test_a_figure_beside_the_instants_that_it_is_of_is_left_alone(tmp_path: Path) -> None:
+    whole = tables()
+    for row, cell in zip(whole["requests"], ("ttft_ms", "0.00004", ""), strict=True):
+        row.append(cell)
+    assert check_history(read_history(written(tmp_path, whole), GIVEN)).violations == ()

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.history import Given, Outcome
 from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups
@@ -29,8 +30,10 @@ def collectives(sheet: Sheet) -> BoolArray:
 def everybody_once(sheet: Sheet) -> Finding:
     """TP-5: every rank of a group takes part in each of its collectives once, and all in the same order."""
     rows = np.flatnonzero(collectives(sheet) & ~_spread(sheet))
-    if not len(rows) or not sheet.given.mesh:
+    if not sheet.given.mesh:
         return NOTHING
+    if not len(rows):  # nobody says which operators are one collective
+        return merged(_unequal(sheet), *_left_out(sheet))
     tp = sheet.given.tp
     many = len(sheet.symbols) + 1
     key = sheet.site[rows] - sheet.rank[rows] * (int(sheet.layer.max(initial=0)) + 2)  # pass and layer, any rank
@@ -78,6 +81,42 @@ def everybody_once(sheet: Sheet) -> Finding:
 
 FIXED: Final = ("_all_reduce", "_all_gather", "_reduce_scatter")
 """What the name of a collective says behind that of the operator whose output it puts together."""
+
+
+def _unequal(sheet: Sheet) -> Finding:
+    """Find ranks that run fewer collectives of a kind in a layer than others of their TP group, which are there, too.
+
+    What a horizon or a failure may have cut off is not looked at.
+    """
+    ops = [op in COLLECTIVE_OPS and name not in EXPOSURES for name, op, _ in sheet.symbols]
+    rows = np.flatnonzero(np.array(ops, bool)[sheet.symbol])
+    if sheet.given.tp == 1 or sheet.given.horizon_ns is not None or sheet.given.down or not len(rows):
+        return NOTHING
+    kinds = list(dict.fromkeys(op for _, op, _ in sheet.symbols))
+    kind = np.array([kinds.index(op) for _, op, _ in sheet.symbols], np.int64)[sheet.symbol]
+    tp, layers = sheet.given.tp, int(sheet.layer.max()) + 2
+    part = ((sheet.pass_of * sheet.given.sp + sheet.s) * layers + sheet.layer + 1) * len(kinds)
+    own = Groups((part + kind)[rows] * tp + sheet.rank[rows] % tp)
+    whole = Groups(own.keys // tp)
+    most = whole.most(own.counts)
+    present = np.unique(part * tp + sheet.rank % tp)  # who runs anything at all in a layer
+    where = whole.keys[:, None] // len(kinds) * len(kinds) * tp + np.arange(tp)
+    there = np.isin(where, present)
+    place = np.searchsorted(own.keys, keys := whole.keys[:, None] * tp + np.arange(tp))
+    found = np.append(own.keys, -1)[place] == keys
+    ran = np.where(found, np.append(own.counts, 0)[place], 0)
+    fewer = there & (ran < most[:, None])
+    return judged(
+        0,
+        fewer.any(axis=1),
+        lambda i: sheet.where(int(rows[own.some[whole.some[i]]])),
+        lambda i: (
+            f"{int(fewer[i].sum())} of the {tp} ranks of the TP group run{'s' * (int(fewer[i].sum()) == 1)} fewer "
+            f"collectives of the kind {kinds[int(whole.keys[i]) % len(kinds)]} in this layer than the others "
+            f"({ran[i][fewer[i]].min()}, not {most[i]})"
+        ),
+        "let every rank of the group take part",
+    )
 
 
 def _left_out(sheet: Sheet) -> Iterator[Finding]:
