@@ -32,7 +32,7 @@ from clustersim.run.foreign.history import read_history
 )
 @click.option(
     "--again",
-    type=click.Choice(["full", "folded"]),
+    type=options.Choice(["full", "folded"]),
     help="Simulate the run again, and compare; full may take long.",
 )
 @click.option(

@@ -209,6 +209,8 @@ def _fix_lines(scenario: Scenario, fix: Fix, target: Path | None) -> Iterator[st
     for change in changes:
         yield f"  {change}\n    {change.rule}: {change.statement}\n    without it: {change.message}"
     for other in fix.alternatives[1:]:
-        yield f"also legal, at distance {other.distance} rather than {fix.alternatives[0].distance}: {other}"
+        ours, theirs = f"{fix.alternatives[0].distance:.4g}", f"{other.distance:.4g}"
+        away = f"as near, at distance {theirs}" if ours == theirs else f"at distance {theirs} rather than {ours}"
+        yield f"also legal, {away}: {other}"
     if any(expectation.key == "legal" and expectation.check({"legal": True}) for expectation in scenario.expect):
         yield "Its expect still says legal: false, which is no rule's matter: change it before you run it."

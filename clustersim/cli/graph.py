@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import click
 
+from clustersim.cli import options
+from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.limits import largest_size
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.files import written_whole
@@ -40,9 +42,9 @@ _PROMPT, _SEQUENCES, _CONTEXT = 1024, 8, 1024
 @click.command()
 @click.argument("scenario")
 @click.option(
-    "--step", "kind", type=click.Choice(STEP_KINDS), help="What the step carries [prefill; of a decode pool decode]."
+    "--step", "kind", type=options.Choice(STEP_KINDS), help="What the step carries [prefill; of a decode pool decode]."
 )
-@click.option("--pool", type=click.Choice(POOLS), help="Of which pool, where there are two.")
+@click.option("--pool", type=options.Choice(POOLS), help="Of which pool, where there are two.")
 @click.option(
     "-o",
     "--output",
@@ -78,6 +80,7 @@ def graph(
     Every operator of every rank of one replica, or of all replicas where they share experts: what it works on, how long
     it takes, what it needs. HTML is for people; GraphML, DOT and JSON are for programs.
     """
+    refuse_graph(scenario)
     whole = load(scenario, overrides, allow_code=False)
     whole.refuse_split_lockstep("drawn")
     loaded = _of_pool(whole, pool)

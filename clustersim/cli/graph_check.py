@@ -34,7 +34,7 @@ def refuse_graph(name: str) -> None:
         message = "is a step graph, for clustersim check"
     else:
         return
-    message += "; expected a scenario, whose plan is expanded to step graphs that are then executed"
+    message += "; expected a scenario, such as quickstart or NAME.yaml"
     raise InputError(Problem(file=name, message=message))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from clustersim.cli import options
+from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.layouts import overview
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL
@@ -36,7 +37,7 @@ from clustersim.scenario.scenario import Scenario
 @click.argument("scenario")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory [runs/NAME-DIGEST].")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value: plan.tp=8.")
-@click.option("--replay", type=click.Choice(["full", "folded"]), help="Every operator an event, or folded.")
+@click.option("--replay", type=options.Choice(["full", "folded"]), help="Every operator an event, or folded.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
@@ -67,6 +68,7 @@ def run(
     """Simulate SCENARIO (a path, or the name of one that ships)."""
     if save_detailed and vllm_json is None:
         raise click.UsageError("--save-detailed says what --vllm-json writes; add --vllm-json FILE")
+    refuse_graph(scenario)
     started = time.perf_counter()
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
     loaded = load(scenario, chosen, allow_code=allow_code or None)

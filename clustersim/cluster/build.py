@@ -93,7 +93,7 @@ def build_topology(
     if len(problems) > known:  # which parameters there should be is unknown, too
         raise InputError(problems)
     finisher = _groups(fabric, top, devices) if kind == "groups" else FABRICS[kind](fabric, top)
-    fabric.finish()
+    fabric.finish(top)
     top.finish()
     if problems or device is None:
         raise InputError(problems)

@@ -205,11 +205,12 @@ class Reader:
         """Read a positive quantity that may be absent."""
         return self.quantity(key, dimension) if self.has(key) else None
 
-    def finish(self) -> None:
-        """Note every key that nobody asked for."""
+    def finish(self, beside: Reader | None = None) -> None:
+        """Note every key that nobody asked for; one of an override may be meant for the mapping ``beside``, too."""
         for key in self.written():
             if key not in self._known:
-                self.problem(key, f"unknown key {key!r}{did_you_mean(key, self._known)}")
+                known = [*self._known, *(beside._known if beside is not None and key in self._overridden else ())]
+                self.problem(key, f"unknown key {key!r}{did_you_mean(key, known)}")
 
     def _inner(self, key: str) -> str:
         return ".".join(part for part in (self.path, key) if part)

@@ -17,7 +17,7 @@ from clustersim.scenario.document import Mark, shown
 
 def is_path(text: str) -> bool:
     """Tell whether a reference is meant as a path: it has a folder or the suffix of a data file."""
-    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json"))
+    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml", ".json")) or text in (".", "..")
 
 
 def referred(file: Path, folder: Path) -> str:

@@ -15,7 +15,7 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.checks import cross_findings
 from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.scalars import kind_of
-from clustersim.scenario.schema import ScenarioPart
+from clustersim.scenario.schema import SHORTHANDS, ScenarioPart
 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
@@ -50,6 +50,8 @@ def _wrong_type(error: ErrorDetails, field: FieldInfo | None) -> str:
         kind = expected.split(" such as ")[0]
         named = kind == "a mapping" and not example.startswith("{")
         expected = f"a name such as {example}, or a mapping" if named else f"{kind} such as {example}"
+    elif (short := SHORTHANDS.get(error["loc"])) is not None and error["type"] in ("model_type", "dict_type"):
+        expected = f"a {short} such as 2, or a mapping such as {{{short}: 2}}" if short == "degree" else expected
     return f"expected {expected}, but found {kind_of(error['input'])}"
 
 

@@ -110,3 +110,34 @@ def test_a_file_that_is_no_table_is_not_quoted(here: Path) -> None:
 def test_a_fix_cites_a_rule_that_speaks_of_what_it_declares() -> None:
     result = invoke("rules", "SP-1")
     assert "the scheme by which its ranks then expose K/V" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("check quickstart --set plan.tp=", "--set #1: plan.tp: expected a degree such as 2, or a mapping such as"),
+        ("graph quickstart --step prefil", "; did you mean 'prefill'?"),
+        ("run quickstart --replay ful", "; did you mean 'full'?"),
+        ("audit r --again fulded", "; did you mean 'folded'?"),
+        ("topology dgx-h100 --set nodez=3", "--set #1: nodez: unknown key 'nodez'; did you mean 'nodes'?"),
+        ("models .", "config.json: no such file"),
+        ("run g.json", "g.json: is a step graph, for clustersim check; expected a scenario"),
+        ("graph g.json", "g.json: is a step graph, for clustersim check; expected a scenario"),
+        ("graph g.dot", "g.dot: is a step graph, for clustersim check; expected a scenario"),
+        ("check bad.json", "bad.json:1:7: no JSON: expected a value, but found a word without quotes"),
+        ("check cut.json", "cut.json:2:1: no JSON: expected a key in double quotes, but found the end of the text"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_in_words_that_lead_on(here: Path, words: str, message: str) -> None:
+    (here / "g.json").write_text('{"nodes": [], "edges": []}', encoding="utf-8")
+    (here / "g.dot").write_text("digraph { }", encoding="utf-8")
+    (here / "bad.json").write_text('{"a": hello}', encoding="utf-8")
+    (here / "cut.json").write_text('{"a": 1,\n', encoding="utf-8")
+    result = invoke(*words.split())
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused_before_the_work(here: Path) -> None:
+    del here
+    result = invoke("run", "quickstart", "--set", "workload.trace.requests=2", "--set", "expect={}", "--out", "\udce9x")
+    assert (result.exit_code, "its name is not UTF-8" in result.stderr) == (2, True), result.output

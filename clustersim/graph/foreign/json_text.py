@@ -36,6 +36,12 @@ class Token:
     repeated: bool = False
 
 
+_WANTED: Final = {
+    "Expecting value": "a value",
+    "Expecting property name enclosed in double quotes": "a key in double quotes",
+}
+
+
 def parsed(text: str, file: str | None = None) -> Any:
     """Return what a JSON text says.
 
@@ -52,7 +58,7 @@ def parsed(text: str, file: str | None = None) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(
             Problem(
-                file=file, line=error.lineno, column=error.colno, message=f"no JSON: {error.msg}",
+                file=file, line=error.lineno, column=error.colno, message=f"no JSON: {_told(error)}",
                 quotes='"nodes"' in text,
             )
         ) from None  # fmt: skip
@@ -60,6 +66,17 @@ def parsed(text: str, file: str | None = None) -> Any:
         raise InputError(Problem(file=file, message="nested too deeply")) from None
     except _SuspectError:
         raise InputError(_suspects(text, file)) from None
+
+
+def _told(error: json.JSONDecodeError) -> str:
+    """Say what was expected where, and of which kind what is there is: it may be of a file that is not ours."""
+    there = error.doc[error.pos : error.pos + 1]
+    kind = "a word without quotes" if there.isalpha() else "a number" if there.isdigit() else repr(there)
+    found = "the end of the text" if not there else kind
+    message = f"{error.msg[:1].lower()}{error.msg[1:]}"
+    if message.startswith("expecting "):
+        return f"expected {_WANTED.get(error.msg, message.removeprefix('expecting '))}, but found {found}"
+    return f"{message}, found {found}" if error.msg == "Extra data" else message
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

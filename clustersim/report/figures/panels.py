@@ -155,7 +155,7 @@ def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
     return Drawn(
         title=title,
         caption="Left: shares of the time from the first arrival to the last step. Right: how much of the capacity of "
-        "the busiest links was used, of what faults left of it.",
+        f"the busiest links was used{', of what faults left of it' if fault_marks(run.summary) else ''}.",
         figure=use_figure(used, run.summary.get("links"), panel.options["height"]),
     )
 

@@ -127,6 +127,8 @@ def check_writable(target: Path) -> None:
 
 def _objection(target: Path) -> str | None:
     place = _place(target)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(place)):
+        return "its name is not UTF-8, under which no table can be written; name a folder that is"
     try:
         message = _in_the_way(place)
         if message is None:

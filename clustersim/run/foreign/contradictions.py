@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from math import gcd
 from typing import Final
 
@@ -18,6 +19,7 @@ from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.units import plural
 
+_NUMBER: Final = re.compile(r"[0-9.,]+(?:e[+-]?[0-9]+)?")
 MOST_NUMBERED: Final = 2**20
 """More layers, stages or ranks are a slip of the pen."""
 
@@ -26,8 +28,19 @@ def contradictions(found: ForeignGraph) -> list[Problem]:
     """Return what of a graph from outside does not go together with its own plan, step or model."""
     problems = [*_of_numbers(found), *_of_plan(found), *_of_step(found)]
     if not problems and found.batch is not None:
-        problems += [Problem(path=path, message=message) for path, message in disagreements(found)]
+        problems += _told_once(disagreements(found))
     return problems
+
+
+def _told_once(found: Iterable[tuple[str, str]]) -> Iterator[Problem]:
+    """Yield a problem per figure and what it contradicts: the first node, and how many others are like it."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for path, message in found:
+        alike.setdefault((path.partition("].")[2], _NUMBER.sub("", message)), []).append((path, message))
+    for (figure, _), ((path, message), *more) in alike.items():
+        others = f"; so are the {figure} of {counted(len(more), 'other node')}" if more else ""
+        doubt = ": does the graph declare the model, the plan and the precision that it was made of?" if more else ""
+        yield Problem(path=path, message=message + others + doubt)
 
 
 def _of_numbers(found: ForeignGraph) -> Iterator[Problem]:

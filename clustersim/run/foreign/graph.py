@@ -62,7 +62,9 @@ def foreign_headline(name: str, verdict: Verdict) -> str:
     missed = dict.fromkeys(rule.id for rule in verdict.rules if rule.is_missed)
     if missed:
         text = f"not checkable: {counted(len(looked), 'rule')} found nothing wrong with {name}"
-        return f"{text}, and {len(missed)} that should look at it can't: {', '.join(missed)}"
+        told = {rule for rules in verdict.needs.values() for rule in rules}  # each with what would do, below
+        listed = "" if told >= missed.keys() else f": {', '.join(missed)}"
+        return f"{text}, and {len(missed)} that should look at it can't{listed}"
     silent = dict.fromkeys(rule.id for rule in verdict.rules if rule.id not in looked)
     text = f"legal: {counted(len(looked), 'rule')} found nothing wrong with {name}"
     return f"{text}; {no_say(silent, 'plan and step')}" if silent else text

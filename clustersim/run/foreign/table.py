@@ -208,10 +208,10 @@ def _refuse_units(path: Path, names: Sequence[str]) -> None:
         power, stem = (UNITS[unit], stem) if unit in UNITS else (0, stem if unit == "ns" else name)
         times = f" × 10^{power}" if power else ""
         if power and f"{stem}_ns" in known:
-            wanted, how = (f"{stem}_ns",), f"{stem}_ns, in whole nanoseconds ({name}{times})"
+            wanted, how = [f"{stem}_ns"], f"{stem}_ns, in whole nanoseconds ({name}{times})"
         elif stem in LASTS:
             first, last = LASTS[stem]
-            wanted = (first, last)
+            wanted = [first, last]
             how = f"the instants {first} and {last}, in whole nanoseconds ({last} = {first} + {name}{times})"
         else:
             continue
