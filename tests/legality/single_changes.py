@@ -396,7 +396,8 @@ def _of_keys(name: str, kind: str, random: Random) -> Iterator[Edit]:
     for at, node in enumerate(found["nodes"]):
         alike.setdefault(node["name"], []).append(at)
     names, ranks = sorted(alike), sorted({rank for node in found["nodes"] for rank in node["ranks"]})
-    texts = {"name": tuple(names), **_TEXTS}
+    said = {key: tuple(None if value is None else str(value) for value in values) for key, values in _TEXTS.items()}
+    texts = {"name": tuple(names), **said}
     for operator, nodes in alike.items():
         at = random.choice(nodes)
         node = found["nodes"][at]
@@ -405,7 +406,7 @@ def _of_keys(name: str, kind: str, random: Random) -> Iterator[Edit]:
             return lambda document: document["nodes"][at].update({key: value})
 
         for key in (*texts, *_NUMBERS, *_TRUTHS, "layer", "stage", "unit", "flops", "bytes", "duration_ns"):
-            now = node.get(key, _DEFAULTS.get(key))
+            now = node.get(key, str(_DEFAULTS[key]) if key == "variant" else _DEFAULTS.get(key))
             values: list[Any]
             if key in texts:
                 rest = [value for value in texts[key] if value != now and value is not None]
