@@ -20,8 +20,8 @@ from tests.effort import PLAIN, set_factor
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Say what is tried at night."""
     told = (
-        f"try N times as much of what is drawn at random (20 where N is left out, {PLAIN} without the option), and from"
-        " 2 on all of what a sample stands for"
+        f"try N times as much of what is drawn at random (20 where N is left out, {PLAIN:.2f} without the option),"
+        " and from 2 on all of what a sample stands for"
     )
     parser.getgroup("clustersim").addoption(
         "--long", nargs="?", type=int, default=PLAIN, const=20, metavar="N", help=told

@@ -1,6 +1,6 @@
 """Every field of every file of a run directory, broken: ``audit``, ``dashboard`` and ``trace`` of it end well.
 
-``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 15 of each JSON
+``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 10 of each JSON
 file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
 """
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +23,9 @@ SPAN = re.compile(
 )
 
 
-def timeline(tmp_path, **overrides):
-    return simulated("quickstart", OVERRIDES | overrides, beside=tmp_path).timeline
+@cache
+def timeline(**overrides):
+    return simulated("quickstart", OVERRIDES | overrides, beside=Path()).timeline
 
 
 def goldens(tmp_path, *, update=False):
@@ -30,21 +33,21 @@ def goldens(tmp_path, *, update=False):
 
 
 def test_a_golden_is_stored_beside_the_test_and_holds_until_something_moves(tmp_path):
-    first = timeline(tmp_path)
+    first = timeline()
     with pytest.raises(pytest.fail.Exception, match="no timeline is stored at"):
         goldens(tmp_path)(first)
     with pytest.raises(pytest.fail.Exception, match="anew"):
         goldens(tmp_path, update=True)(first)
     assert [path.name for path in (tmp_path / "test_it.timelines").iterdir()] == ["test_it-a-b-c.txt"]
     goldens(tmp_path)(first)
-    goldens(tmp_path)(timeline(tmp_path, **{"run.replay": "full"}))
+    goldens(tmp_path)(timeline(**{"run.replay": "full"}))
     goldens(tmp_path, update=True)(first)  # nothing moved: nothing is stored, and the test passes
     with pytest.raises(AssertionError, match="first differing span"):
-        goldens(tmp_path)(timeline(tmp_path, **{"serving.engine": "ideal"}))
+        goldens(tmp_path)(timeline(**{"serving.engine": "ideal"}))
 
 
 def test_several_goldens_of_a_test_need_names(tmp_path):
-    found, store = timeline(tmp_path), goldens(tmp_path, update=True)
+    found, store = timeline(), goldens(tmp_path, update=True)
     for name in ("", "other"):
         with pytest.raises(pytest.fail.Exception):
             store(found, name)
@@ -57,7 +60,7 @@ def test_several_goldens_of_a_test_need_names(tmp_path):
 
 
 def test_the_first_differing_span_is_the_first_in_the_unfolded_timelines(tmp_path):
-    one, other = timeline(tmp_path), timeline(tmp_path, **{"serving.engine": "sglang-0.5"})
+    one, other = timeline(), timeline(**{"serving.engine": "sglang-0.5"})
     found = SPAN.fullmatch(difference(one, other))
     assert found is not None
     replica, stage, rank, stream, name, number, layer, step, expected, seen = found.groups()
@@ -81,7 +84,7 @@ def _row(spans, i):
 
 def test_the_end_of_a_single_span_is_seen_wherever_it_lies(tmp_path, monkeypatch):
     monkeypatch.setattr("clustersim.pytest_plugin.difference.WINDOW_SPANS", 1000)
-    whole = timeline(tmp_path, **{"plan.pp": 1, "plan.tp": 2})
+    whole = timeline(**{"plan.pp": 1, "plan.tp": 2})
     run = len(whole.passes["steps"]) - 1
     row = int(whole.passes["row"][run])
     values = whole.row_values.copy()
@@ -95,13 +98,13 @@ def test_the_end_of_a_single_span_is_seen_wherever_it_lies(tmp_path, monkeypatch
 
 
 def test_a_span_that_is_missing_is_said_to_be(tmp_path):
-    long, short = timeline(tmp_path), timeline(tmp_path, **{"run.horizon": "60 ms"})
+    long, short = timeline(), timeline(**{"run.horizon": "60 ms"})
     assert difference(long, short).endswith("found    no such span")
     assert "expected no such span" in difference(short, long)
 
 
 def test_a_fact_is_shown_where_all_spans_are_equal(tmp_path):
-    one = timeline(tmp_path)
+    one = timeline()
     facts = dict(one.facts) | {"value": one.facts["value"] + np.eye(1, len(one.facts["value"]), 2, dtype=np.int32)[0]}
     text = difference(one, replace(one, facts=facts))
     assert re.search(r"all spans are equal; first differing row of facts:\n  expected replica 0, .*kind \w+", text)
@@ -109,7 +112,7 @@ def test_a_fact_is_shown_where_all_spans_are_equal(tmp_path):
 
 
 def test_a_golden_reads_back_as_the_same_timeline(tmp_path):
-    one = timeline(tmp_path)
+    one = timeline()
     path = tmp_path / "golden.txt"
     path.write_text(golden_text(one))
     stored = read_golden(path)
@@ -124,17 +127,17 @@ def test_a_golden_reads_back_as_the_same_timeline(tmp_path):
 def test_a_golden_that_is_too_large_is_stored_as_digest_and_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(golden, "MOST_BYTES", 1000)
     with pytest.raises(pytest.fail.Exception):
-        goldens(tmp_path, update=True)(timeline(tmp_path))
+        goldens(tmp_path, update=True)(timeline())
     assert goldens(tmp_path).path("").stat().st_size < 1000
-    goldens(tmp_path)(timeline(tmp_path))
+    goldens(tmp_path)(timeline())
     with pytest.raises(AssertionError, match="too large to be stored whole") as caught:
-        goldens(tmp_path)(timeline(tmp_path, seed=3, **{"plan.tp": 4}))
+        goldens(tmp_path)(timeline(seed=3, **{"plan.tp": 4}))
     assert re.search(r"spans: expected \d+, found \d+", str(caught.value))
 
 
 @pytest.mark.parametrize("broken", ["AAAA", "%%%", "/Td6WFoAAATm1rRGBMA="])
 def test_a_golden_that_cannot_be_read_still_compares_by_its_digest(tmp_path, broken):
-    one, other = timeline(tmp_path), timeline(tmp_path, **{"plan.tp": 4})
+    one, other = timeline(), timeline(**{"plan.tp": 4})
     path = goldens(tmp_path).path("")
     path.parent.mkdir()
     path.write_text(golden_text(one).partition("\n\n")[0] + f"\n\n{broken}\n")
