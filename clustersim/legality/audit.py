@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from clustersim.legality.finding import Finding
 from clustersim.legality.history import History
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.timeline_rules.blocks import cache, pool
-from clustersim.legality.timeline_rules.finding import Finding
 from clustersim.legality.timeline_rules.links import capacity as links
 from clustersim.legality.timeline_rules.operators import (
     execution,

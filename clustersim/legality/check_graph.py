@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from clustersim.legality.finding import NOTHING, Finding
 from clustersim.legality.graph_rules import (
     cache,
     data,
@@ -23,13 +24,12 @@ from clustersim.legality.graph_rules import (
     structure,
     tensor,
 )
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding
 from clustersim.legality.graph_rules.views import attended
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.unsaid import not_checkable
 
-GraphCheck = Callable[[GraphView], GraphFinding]
+GraphCheck = Callable[[GraphView], Finding]
 
 GRAPH_CHECKS: Final[Mapping[str, GraphCheck]] = {
     "PH-1": phases.prefills_first,

@@ -6,7 +6,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import Node
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, place
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, place
 from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, successions
 from clustersim.legality.graph_rules.views.graph import KV, BoolArray, GraphView, Step
@@ -16,12 +17,12 @@ from clustersim.model.architecture import Attention
 from clustersim.plan.parallel import ParallelPlan
 
 
-def appends(view: GraphView) -> GraphFinding:
+def appends(view: GraphView) -> Finding:
     """KV-1: entries of a sequence are written in token order, each by one write per layer and rank."""
     return merged(_contiguous(view), _written_once(view), _all_written(view))
 
 
-def _contiguous(view: GraphView) -> GraphFinding:
+def _contiguous(view: GraphView) -> Finding:
     ends: dict[tuple[int, int, int], int] = {}
     faults = []
     looked_at = 0
@@ -35,9 +36,9 @@ def _contiguous(view: GraphView) -> GraphFinding:
                 token = min(first, expected)
                 message = f"the step begins at entry {first} of sequence {request}, and {what} entry {token}"
                 fix = f"append: begin at entry {expected}"
-                faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+                faults.append(Fault(where=f"{step.kind} step {at}", message=message, fix=fix))
             ends[key] = end
-    return GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+    return Finding(looked_at=looked_at, faults=tuple(faults[:1]))
 
 
 def _entries(step: Step) -> list[tuple[int, int, int]]:
@@ -46,7 +47,7 @@ def _entries(step: Step) -> list[tuple[int, int, int]]:
     return chunks + [(token.request, token.position, token.position + 1) for token in step.decodes or ()]
 
 
-def _written_once(view: GraphView) -> GraphFinding:
+def _written_once(view: GraphView) -> Finding:
     writes = np.flatnonzero(view.named("kv_write"))
     cell = np.stack([view.step[writes], view.layer[writes], view.rank[writes]])
     _, first, which, counts = np.unique(cell, axis=1, return_index=True, return_inverse=True, return_counts=True)
@@ -57,7 +58,7 @@ def _written_once(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _all_written(view: GraphView) -> GraphFinding:
+def _all_written(view: GraphView) -> Finding:
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None:
         return NOTHING
@@ -78,7 +79,7 @@ def _all_written(view: GraphView) -> GraphFinding:
     return judged(view, len(writes), wrong, message, "write one entry per new token", writes)
 
 
-def reads_what_is_there(view: GraphView) -> GraphFinding:
+def reads_what_is_there(view: GraphView) -> Finding:
     """KV-2: a read comes after the writes of all steps before, and after what moved there from other ranks."""
     between = links(view)
     fix = "pass the entries of a step on by edges of kind kv"
@@ -99,7 +100,7 @@ def reads_what_is_there(view: GraphView) -> GraphFinding:
     return merged(*found)
 
 
-def _in_program_order(view: GraphView) -> GraphFinding:
+def _in_program_order(view: GraphView) -> Finding:
     """Within a step: on its rank, a write runs before the attention that has a K/V edge from it."""
     position = np.zeros(len(view), np.int64)
     position[view.member_node] = view.member_position
@@ -115,7 +116,7 @@ def _in_program_order(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _awaited(view: GraphView, node: Int64Array, waiting: Int64Array, met: BoolArray) -> GraphFinding:
+def _awaited(view: GraphView, node: Int64Array, waiting: Int64Array, met: BoolArray) -> Finding:
     def message(at: int) -> str:
         return f"it reads entries that {place(view, int(node[at]))} may not have written yet"
 
@@ -123,7 +124,7 @@ def _awaited(view: GraphView, node: Int64Array, waiting: Int64Array, met: BoolAr
     return judged(view, len(node), np.flatnonzero(~met), message, fix, waiting)
 
 
-def _arrived(view: GraphView, between: Links, before: int, reads: Int64Array) -> GraphFinding:
+def _arrived(view: GraphView, between: Links, before: int, reads: Int64Array) -> Finding:
     """Entries that SP ranks moved: the reads on their ranks wait for the move."""
     moves = np.flatnonzero(view.named("kv_move") & (view.step == before))
     if not len(moves):
@@ -141,7 +142,7 @@ def _arrived(view: GraphView, between: Links, before: int, reads: Int64Array) ->
     return judged(view, len(node), late, message, "let the read wait for the move", waiting)
 
 
-def holds_every_head(view: GraphView) -> GraphFinding:
+def holds_every_head(view: GraphView) -> Finding:
     """KV-4: the ranks of a TP group write every K/V head, each once, or as often as the plan declares."""
     plan, model = view.plan, view.model
     writes = np.flatnonzero(view.named("kv_write") & (view.layer >= 0))
@@ -199,7 +200,7 @@ def _wrong_copies(write: Node, declared: int, unsaid: frozenset[str]) -> str | N
     return f"its entries are said to be kept {write.copies} times, where the plan keeps them {declared} times"
 
 
-def _whole_groups(view: GraphView, writes: Int64Array) -> GraphFinding:
+def _whole_groups(view: GraphView, writes: Int64Array) -> Finding:
     """A rank that attends in a layer writes there too."""
     cores = np.flatnonzero(view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")))
     width = max(1, view.num_ranks)
@@ -212,7 +213,7 @@ def _whole_groups(view: GraphView, writes: Int64Array) -> GraphFinding:
     )  # fmt: skip
 
 
-def keeps_apart(view: GraphView) -> GraphFinding:
+def keeps_apart(view: GraphView) -> Finding:
     """KV-5: K/V goes from a layer to itself, inside one lane of sequences; nobody writes into a shared prefix."""
     edges = np.flatnonzero(view.kind == KV)
     source, target = view.source[edges], view.target[edges]
@@ -231,9 +232,9 @@ def keeps_apart(view: GraphView) -> GraphFinding:
     return merged(judged(view, len(edges), bad, message, fix, target), _shared(view))
 
 
-def _shared(view: GraphView) -> GraphFinding:
+def _shared(view: GraphView) -> Finding:
     faults = [
-        GraphFault(
+        Fault(
             where=f"{step.kind} step {at}",
             message=f"the step writes entry {first} of sequence {request}, in a block that it shares "
             f"({step.shared[request]} tokens)",
@@ -243,4 +244,4 @@ def _shared(view: GraphView) -> GraphFinding:
         for request, first, _ in _entries(step)
         if first < step.shared.get(request, 0)
     ]
-    return GraphFinding(looked_at=0, faults=tuple(faults[:1]))
+    return Finding(looked_at=0, faults=tuple(faults[:1]))

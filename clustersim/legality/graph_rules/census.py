@@ -12,7 +12,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, cell_place
+from clustersim.legality.finding import NOTHING, Fault, Finding
+from clustersim.legality.graph_rules.finding import cell_place
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import GraphView, once
 from clustersim.legality.graph_rules.views.roster import is_known, replicas_of, roster
@@ -36,7 +37,7 @@ OWNER: Final[Mapping[str, str]] = {
 FIX: Final = "let every rank of a stage run each operator of the single-device graph once"
 
 
-def complete(view: GraphView, rule: str) -> GraphFinding:
+def complete(view: GraphView, rule: str) -> Finding:
     """Compare the operators that ``rule`` answers for with those that plan and model ask for.
 
     Not checkable where plan, model or step are unknown, and on ranks that lack altogether (:func:`all_ranks`).
@@ -70,8 +71,8 @@ def complete(view: GraphView, rule: str) -> GraphFinding:
             told = _words(tuple(names)[name], lone, int(found[at[0]]), int(should[at[0]]))
             others = f" (and {len(at) - 1:,} more such operators)" if len(at) > 1 else ""
             where = cell_place(view, step, layer - 1, lone)
-            faults.append(GraphFault(where=where, message=told + others, fix=FIX))
-    return GraphFinding(looked_at=len(asked), faults=tuple(faults))
+            faults.append(Fault(where=where, message=told + others, fix=FIX))
+    return Finding(looked_at=len(asked), faults=tuple(faults))
 
 
 def _members(view: GraphView, plan: ParallelPlan, rule: str) -> tuple[Int64Array, Int64Array]:
@@ -92,7 +93,7 @@ def _words(name: str, rank: int, found: int, should: int) -> str:
     return f"rank {rank} runs {often}, where plan and model ask for it {times.get(should, f'{should} times')}"
 
 
-def all_ranks(view: GraphView) -> GraphFinding:
+def all_ranks(view: GraphView) -> Finding:
     """Every rank of the plan's stages has something to run in each step; SP ranks may idle in decode."""
     absent = _absent(view)
     if absent is None:
@@ -104,7 +105,7 @@ def all_ranks(view: GraphView) -> GraphFinding:
     )
     fix = "give every rank of the plan its operators, or say in `stages` which stages the graph shows"
     where = cell_place(view, step, -1, rank)
-    return GraphFinding(looked_at=0, faults=(GraphFault(where=where, message=message, fix=fix),))
+    return Finding(looked_at=0, faults=(Fault(where=where, message=message, fix=fix),))
 
 
 @once

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.views.graph import GraphView
 
 
-def keeps_apart(view: GraphView) -> GraphFinding:
+def keeps_apart(view: GraphView) -> Finding:
     """DP-3: no edge or collective joins replicas, save dispatch and combine where experts span them."""
     plan = view.plan
     if plan is None or (plan.dp == 1 and not plan.sp.whole):

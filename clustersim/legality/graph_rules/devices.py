@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding
+from clustersim.legality.finding import NOTHING, Fault, Finding
 from clustersim.legality.graph_rules.views.graph import GraphView
 
 FIX: Final = "list a device of its own for every rank, or leave the devices out"
 
 
-def on_devices(view: GraphView) -> GraphFinding:
+def on_devices(view: GraphView) -> Finding:
     """Judge the list of devices of a graph, by rank: of one replica, or of all."""
     if view.devices is None:
         return NOTHING
     messages = [*_miscounted(view, view.devices), *_missing(view.devices), *_shared(view.devices)]
-    faults = tuple(GraphFault(where="devices", message=message, fix=FIX) for message in messages)
-    return GraphFinding(looked_at=0, faults=faults)
+    faults = tuple(Fault(where="devices", message=message, fix=FIX) for message in messages)
+    return Finding(looked_at=0, faults=faults)
 
 
 def _miscounted(view: GraphView, devices: tuple[str | None, ...]) -> Iterator[str]:

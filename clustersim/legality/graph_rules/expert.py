@@ -6,8 +6,9 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.census import complete
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, layer_name, merged, operator
+from clustersim.legality.graph_rules.finding import judged, layer_name, operator
 from clustersim.legality.graph_rules.traits import handles_every_token, routes_as_the_model, rows_of_experts
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
 from clustersim.legality.graph_rules.views.tokens import carried
@@ -15,7 +16,7 @@ from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
 
 
-def routes_all(view: GraphView) -> GraphFinding:
+def routes_all(view: GraphView) -> Finding:
     """EP-2: per layer and step, what is dispatched, computed and combined is tokens × k."""
     plan, model = view.plan, view.model
     if plan is None or model is None:
@@ -54,7 +55,7 @@ def routes_all(view: GraphView) -> GraphFinding:
     return merged(present, counted, chosen, acts, _carries_all(view, plan, top_k, fix), _sends_apart(view, plan, fix))
 
 
-def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
     """What brings tokens to experts of other ranks, and back, gives each rank its own: an all-to-all."""
     if plan.ep.degree == 1:
         return NOTHING
@@ -75,7 +76,7 @@ def _tellers(view: GraphView, among: Int64Array | None = None) -> Int64Array:
     return counts
 
 
-def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: str) -> GraphFinding:
+def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: str) -> Finding:
     """Dispatch and combine carry what the experts take, in bytes.
 
     A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; without EP a
@@ -120,7 +121,7 @@ def _most_rows(view: GraphView, nodes: Int64Array) -> FloatArray:
     return found
 
 
-def one_map(view: GraphView) -> GraphFinding:
+def one_map(view: GraphView) -> Finding:
     """EP-6: all ranks hold the experts that the one map gives them, and TP inside an expert stays in its group."""
     plan, model = view.plan, view.model
     if plan is None or model is None:
@@ -161,7 +162,7 @@ def _sums_experts(view: GraphView) -> BoolArray:
     return found & ~view.named("dispatch", "combine")
 
 
-def leaves_attention(view: GraphView) -> GraphFinding:
+def leaves_attention(view: GraphView) -> Finding:
     """EP-7: attention and K/V know nothing of EP: no collective of expert ranks stands among them."""
     plan = view.plan
     if plan is None or plan.ep.degree == 1:

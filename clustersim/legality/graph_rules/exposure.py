@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.sequence import RESHARDS, at_attention, prefills, sp_collectives, splits_tokens
 from clustersim.legality.graph_rules.sources import entering, of_own_layer, ring_part, ring_parts, taken_in_layer
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
@@ -112,7 +113,7 @@ def _needed(view: GraphView, plan: ParallelPlan, cells: Cells) -> BoolArray:
     return found
 
 
-def materialised(view: GraphView) -> GraphFinding:
+def materialised(view: GraphView) -> Finding:
     """SP-2: K/V of every earlier token is on the rank: its own segment, or brought by a collective."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -133,7 +134,7 @@ def materialised(view: GraphView) -> GraphFinding:
     return merged(found, _cache_exposed(view, fix), of_own_layer(view, exposes))
 
 
-def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
+def _cache_exposed(view: GraphView, fix: str) -> Finding:
     """What a rank has cached of tokens before the step is exposed with its segment."""
     reads = np.flatnonzero(view.named("kv_read"))
     first = sp_collectives(view) & prefills(view) & at_attention(view) & _feeds(view)
@@ -156,7 +157,7 @@ def _cache_exposed(view: GraphView, fix: str) -> GraphFinding:
     )  # fmt: skip
 
 
-def in_order(view: GraphView) -> GraphFinding:
+def in_order(view: GraphView) -> Finding:
     """SP-5: attention waits for the segments that it attends to, in order; SP ranks meet nowhere else."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -171,7 +172,7 @@ def in_order(view: GraphView) -> GraphFinding:
     return merged(stray, _waits(view, plan, fix), taken_in_layer(view, meets & at_attention(view), fix))
 
 
-def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
     cells = _cells(view, plan)
     brings = sp_collectives(view) & at_attention(view)
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
@@ -219,7 +220,7 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
     return merged(parts, ordered, strange)
 
 
-def volumes(view: GraphView) -> GraphFinding:
+def volumes(view: GraphView) -> Finding:
     """SP-4: what is exposed is the K/V of the prompt, as the scheme prescribes: tokens × heads × head dimension."""
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None or not splits_tokens(view):
@@ -253,7 +254,7 @@ def volumes(view: GraphView) -> GraphFinding:
     return merged(found, judged(view, 0, wide, saying, fix, nodes))
 
 
-def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) -> GraphFinding:
+def _repeated(view: GraphView, plan: ParallelPlan, nodes: Int64Array, fix: str) -> Finding:
     """A rank takes part in the collectives of a layer that the scheme has, and in no more."""
     most = {"all_gather": 1, "ring": plan.sp.degree - 1, "all_to_all": 2}.get(plan.sp.scheme or "")
     if most is None:

@@ -3,45 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import Fault, Finding, and_more
 from clustersim.legality.graph_rules.views.graph import GraphView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphFault:
-    """One place where a rule is broken: where, the witness in one sentence, what would be legal, and which node."""
-
-    where: str
-    message: str
-    fix: str
-    node: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphFinding:
-    """How much one rule looked at, and what it found."""
-
-    looked_at: int
-    faults: tuple[GraphFault, ...] = ()
-
-
-NOTHING: Final = GraphFinding(looked_at=0)
-
-
-def merged(*findings: GraphFinding) -> GraphFinding:
-    """Return several findings of one rule as one."""
-    return GraphFinding(
-        looked_at=sum(finding.looked_at for finding in findings),
-        faults=tuple(fault for finding in findings for fault in finding.faults),
-    )
 
 
 def judged(
     view: GraphView, looked_at: int, bad: Int64Array, message: Callable[[int], str], fix: str, node: Int64Array
-) -> GraphFinding:
+) -> Finding:
     """Return a finding with one fault for all of ``bad``, told by the first.
 
     Parameters
@@ -57,18 +27,15 @@ def judged(
         Node of each position in ``bad``'s numbering.
     """
     if not len(bad):
-        return GraphFinding(looked_at=int(looked_at))
+        return Finding(looked_at=int(looked_at))
     first = int(bad[0])
-    more = len(bad) - 1
-    others = f" (and so at {more:,} more {'place' if more == 1 else 'places'})" if more else ""
-    return GraphFinding(
-        looked_at=int(looked_at), faults=(fault_at(view, int(node[first]), message(first) + others, fix),)
-    )
+    told = message(first) + and_more(len(bad) - 1)
+    return Finding(looked_at=int(looked_at), faults=(fault_at(view, int(node[first]), told, fix),))
 
 
-def fault_at(view: GraphView, node: int, message: str, fix: str) -> GraphFault:
+def fault_at(view: GraphView, node: int, message: str, fix: str) -> Fault:
     """Return a fault at a node."""
-    return GraphFault(where=place(view, node), message=message, fix=fix, node=node)
+    return Fault(where=place(view, node), message=message, fix=fix, node=node)
 
 
 def operator(view: GraphView, node: int) -> str:

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.graph.blueprint import COLLECTIVE_OPS, EDGE_KINDS, TRANSFER_OPS
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.traits import shaped
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
@@ -23,13 +24,13 @@ from clustersim.legality.reference import (
 from clustersim.model.architecture import ModelSpec, Moe
 
 
-def of_their_kind(view: GraphView, model: ModelSpec) -> GraphFinding:
+def of_their_kind(view: GraphView, model: ModelSpec) -> Finding:
     """Compare the kinds of operators and of the edges inside steps with what the model's operators are."""
     shapes = shaped(view, view.plan, model, kinds_of(model)) if view.plan is not None else NOTHING
     return merged(_operators(view, model), _modules(view, model), shapes, _edges(view))
 
 
-def _operators(view: GraphView, model: ModelSpec) -> GraphFinding:
+def _operators(view: GraphView, model: ModelSpec) -> Finding:
     wanted = kinds_of(model)
     spread = view.plan is None or view.plan.ep.degree > 1
     found = [(wanted.get(_plain(symbol.name)), symbol.op) for symbol in view.symbols]
@@ -90,7 +91,7 @@ def _apart(view: GraphView) -> BoolArray:
     return found
 
 
-def _modules(view: GraphView, model: ModelSpec) -> GraphFinding:
+def _modules(view: GraphView, model: ModelSpec) -> Finding:
     """An operator that says its module is in the one that the model has it in; dense layers may stand beside others."""
     wanted = modules_of(model)
     told = [(symbol.module, wanted.get(_plain(symbol.name))) for symbol in view.symbols]
@@ -108,7 +109,7 @@ def _modules(view: GraphView, model: ModelSpec) -> GraphFinding:
 
 def crosses_as(
     view: GraphView, source: str, target: str, kind: str, fix: str, among: BoolArray | None = None
-) -> GraphFinding:
+) -> Finding:
     """Say which edges from one step to a later one (from the nodes ``among``) are not of the kind of what they carry.
 
     An edge of kind ``order`` delays what comes next, and brings it nothing; beside one that does it is idle.
@@ -135,7 +136,7 @@ def _plain(name: str) -> str:
     return head if head == "attention_prefill" and part.isdecimal() else name
 
 
-def _edges(view: GraphView) -> GraphFinding:
+def _edges(view: GraphView) -> Finding:
     """K/V edges leave the cache or join SP ranks, syncs join a send to its receive, boundaries end at a boundary."""
     source, target, kind = view.source, view.target, view.kind
     ends = view.mask(lambda node: node.op == "boundary")

@@ -6,7 +6,8 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, judged, merged, place
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
+from clustersim.legality.graph_rules.finding import fault_at, judged, place
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
 from clustersim.legality.graph_rules.sources import whole_groups
@@ -18,7 +19,7 @@ from clustersim.legality.shards import kv_heads_held
 from clustersim.plan.parallel import ParallelPlan
 
 
-def moved_for_decode(view: GraphView) -> GraphFinding:
+def moved_for_decode(view: GraphView) -> Finding:
     """SP-8: on every stage the K/V of all segments moves to where decode reads it, before the boundary."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -37,7 +38,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
         at = int(writes[(view.step[writes] == step) & (view.rank[writes] == where)][0])
         message = f"decode reads the segment of rank {where}, which is never moved"
         faults.append(fault_at(view, at, message, fix))
-    told = GraphFinding(looked_at=groups.shape[1], faults=tuple(faults))
+    told = Finding(looked_at=groups.shape[1], faults=tuple(faults))
     edge, seen = view.rows
     into = moves[view.target[edge]] & (view.kind[edge] != ORDER)
     given = np.unique(view.target[edge[into]] * width + seen[into])
@@ -52,7 +53,7 @@ def moved_for_decode(view: GraphView) -> GraphFinding:
     return merged(told, _before_boundary(view, np.flatnonzero(moves), fix), _whole_volume(view, plan, moves, fix))
 
 
-def _brings(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
+def _brings(view: GraphView, moves: BoolArray, fix: str) -> Finding:
     """A move brings entries as they are: it adds nothing up, and passes nothing on to a neighbour only."""
     ops = ("gather", "all_gather", "all_to_all") if not view.in_features else _ops(view)
     other = np.flatnonzero(moves & view.mask(lambda node: node.op not in ops))
@@ -62,7 +63,7 @@ def _brings(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
     )  # fmt: skip
 
 
-def _leads_to_boundary(view: GraphView, moves: BoolArray, fix: str) -> GraphFinding:
+def _leads_to_boundary(view: GraphView, moves: BoolArray, fix: str) -> Finding:
     """Nothing of its step takes what a move brings: decode does, behind the boundary."""
     ends = view.mask(lambda node: node.op == "boundary")
     wrong = np.flatnonzero(moves[view.source] & view.within_step & (view.kind != ORDER) & ~ends[view.target])
@@ -77,7 +78,7 @@ def _ops(view: GraphView) -> tuple[str, ...]:
     return ("gather",) if view.plan is not None and view.plan.sp.decode == "idle" else ("all_to_all",)
 
 
-def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: Int64Array, fix: str) -> GraphFinding:
+def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: Int64Array, fix: str) -> Finding:
     """What a rank gives to a move was made after the entries of every layer were written there."""
     width = max(1, view.num_ranks)
     before = reach(view, np.unique(view.source[edge]))
@@ -98,7 +99,7 @@ def _every_layer(view: GraphView, writes: Int64Array, edge: Int64Array, seen: In
     )  # fmt: skip
 
 
-def _one_owner(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+def _one_owner(view: GraphView, plan: ParallelPlan) -> Finding:
     """A sequence decodes on the SP rank to which its chunks moved, and chunks move to a rank that decodes."""
     owners: dict[tuple[int, int], int] = {}
     faults = []
@@ -110,18 +111,18 @@ def _one_owner(view: GraphView, plan: ParallelPlan) -> GraphFinding:
             if chunk.owner:
                 message = f"K/V of sequence {chunk.request} moves to SP rank {chunk.owner}, which idles in decode"
                 fix = "let the first SP rank own every sequence, or declare plan.sp.decode dp"
-                faults.append(GraphFault(where=f"{step.kind} step {number}", message=message, fix=fix))
+                faults.append(Fault(where=f"{step.kind} step {number}", message=message, fix=fix))
         for token in step.decodes or ():
             owner = owners.get((step.replica, token.request), token.owner)
             looked += 1
             if owner != token.owner:
                 message = f"sequence {token.request} decodes on SP rank {token.owner}, and its K/V moved to {owner}"
                 fix = "decode a sequence where its K/V is"
-                faults.append(GraphFault(where=f"{step.kind} step {number}", message=message, fix=fix))
-    return GraphFinding(looked_at=looked, faults=tuple(faults[:1]))
+                faults.append(Fault(where=f"{step.kind} step {number}", message=message, fix=fix))
+    return Finding(looked_at=looked, faults=tuple(faults[:1]))
 
 
-def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFinding:
+def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> Finding:
     """Every move comes before the boundary node of each of its ranks; where there is none, rule PH-1 speaks."""
     ends = np.flatnonzero(view.mask(lambda node: node.op == "boundary"))
     if not len(moves) or not len(ends):
@@ -141,7 +142,7 @@ def _before_boundary(view: GraphView, moves: Int64Array, fix: str) -> GraphFindi
     )
 
 
-def _whole_volume(view: GraphView, plan: ParallelPlan, moves: BoolArray, fix: str) -> GraphFinding:
+def _whole_volume(view: GraphView, plan: ParallelPlan, moves: BoolArray, fix: str) -> Finding:
     """What moves is the K/V of all the stage's layers: of the prompt, or of the longest segment where all exchange."""
     model, precision = view.model, view.precision
     nodes = np.flatnonzero(moves & ~np.isnan(view.amount))

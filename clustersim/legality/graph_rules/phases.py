@@ -9,8 +9,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.graph_rules.census import complete
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.kinds import crosses_as
 from clustersim.legality.graph_rules.links import Links, links, pairs_of, successions
 from clustersim.legality.graph_rules.views.graph import ORDER, GraphView
@@ -21,7 +22,7 @@ from clustersim.legality.reference import EXPERT_CHAIN
 KIND_FIX: Final = "pass the phase on by edges of kind boundary, and the sampled token by one of kind data"
 
 
-def prefills_first(view: GraphView) -> GraphFinding:
+def prefills_first(view: GraphView) -> Finding:
     """PH-1: a sequence decodes behind the phase boundary of its last chunk, and by no way beside it."""
     found = []
     between = links(view)
@@ -34,7 +35,7 @@ def prefills_first(view: GraphView) -> GraphFinding:
     return merged(complete(view, "PH-1"), _sampled(view), *found, *kinds)
 
 
-def _sampled(view: GraphView) -> GraphFinding:
+def _sampled(view: GraphView) -> Finding:
     """The boundary of a rank that samples waits for its sample: only then the prompt is through the last stage."""
     ends, samples = np.flatnonzero(view.named("boundary")), np.flatnonzero(view.named("sample"))
     width = max(1, view.num_ranks)
@@ -52,7 +53,7 @@ def _sampled(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphFinding:
+def _bounded(view: GraphView, between: Links, before: int, after: int) -> Finding:
     boundary = view.mask(lambda node: node.op == "boundary")
     here = view.step == before
     crossing = np.flatnonzero((view.step[between.source] == before) & (view.step[between.target] == after))
@@ -71,7 +72,7 @@ def _bounded(view: GraphView, between: Links, before: int, after: int) -> GraphF
     if not (boundary & here).any():
         message = f"prefill has no boundary node, and {view.steps[after].kind} step {after} decodes its sequences"
         where = f"{view.steps[before].kind} step {before}"
-        return GraphFinding(looked_at=1, faults=(GraphFault(where=where, message=message, fix=fix),))
+        return Finding(looked_at=1, faults=(Fault(where=where, message=message, fix=fix),))
     node, start = _of_one_replica(view, *pairs_of(done, between.unlike(view, starts, before)))
     early = np.flatnonzero(~between.awaited(view, node, start))
 
@@ -89,7 +90,7 @@ def _of_one_replica(view: GraphView, node: Int64Array, start: Int64Array) -> tup
     return node[own], start[own]
 
 
-def one_token_each(view: GraphView) -> GraphFinding:
+def one_token_each(view: GraphView) -> Finding:
     """PH-2: a decode step has one new token of each sequence in it, and no sequence twice."""
     plan = view.plan
     faults = []
@@ -100,12 +101,12 @@ def one_token_each(view: GraphView) -> GraphFinding:
             looked_at += 1
             if token.tokens != 1:
                 message = f"the step carries {token.tokens} new tokens of sequence {token.request}"
-                faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+                faults.append(Fault(where=f"{step.kind} step {at}", message=message, fix=fix))
         twice = [r for r, n in Counter(token.request for token in step.decodes or ()).items() if n > 1]
         if twice:
             message = f"sequence {twice[0]} is in the step twice"
-            faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
-    listed = GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+            faults.append(Fault(where=f"{step.kind} step {at}", message=message, fix=fix))
+    listed = Finding(looked_at=looked_at, faults=tuple(faults[:1]))
     if plan is None:
         return listed
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_decode") & ~np.isnan(view.amount))
@@ -118,7 +119,7 @@ def one_token_each(view: GraphView) -> GraphFinding:
     return merged(listed, judged(view, len(cores), wrong, message_of, fix, cores))
 
 
-def one_step_at_a_time(view: GraphView) -> GraphFinding:
+def one_step_at_a_time(view: GraphView) -> Finding:
     """PH-3: a decode step waits until the one before it has sampled, and every layer on every stage has written."""
     found = []
     between = links(view)
@@ -135,7 +136,7 @@ def one_step_at_a_time(view: GraphView) -> GraphFinding:
     return merged(kinds, _beside(view), *found) if found else _beside(view)
 
 
-def _beside(view: GraphView) -> GraphFinding:
+def _beside(view: GraphView) -> Finding:
     """From one step to a later one of its lane go the boundary, the sampled token and the cache, and nothing else.
 
     Ways from a prompt to decode are rule PH-1; what collectives and experts take from other steps, TP-7, EP-4 and EP-5.
@@ -164,7 +165,7 @@ def _beside(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _early(view: GraphView, node: Int64Array, start: Int64Array, early: Int64Array) -> GraphFinding:
+def _early(view: GraphView, node: Int64Array, start: Int64Array, early: Int64Array) -> Finding:
     def message(at: int) -> str:
         return f"{place(view, int(start[at]))} does not wait for {operator(view, int(node[at]))} of the step before it"
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.graph_rules.census import complete
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, judged, merged, operator, place
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.stage_ends import hands_over
 from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, BoolArray, GraphView
@@ -22,7 +23,7 @@ NORMS = ("attention_norm", "ffn_norm", "moe_norm")
 ADDS = ("attention_add", "ffn_add", "moe_add")
 
 
-def hands_on(view: GraphView) -> GraphFinding:
+def hands_on(view: GraphView) -> Finding:
     """PP-2: a stage begins with what arrived from the stage before it: tokens × hidden × bytes."""
     plan = view.plan
     if plan is None or plan.pp == 1:
@@ -55,7 +56,7 @@ def hands_on(view: GraphView) -> GraphFinding:
     return merged(arrived, judged(view, len(nodes), wrong, message, "send the hidden state of every token", nodes))
 
 
-def _sends_output(view: GraphView) -> GraphFinding:
+def _sends_output(view: GraphView) -> Finding:
     """A send waits for the output of its stage on its rank."""
     edge, rank = view.rows
     made = np.array([name in ADDS or name == "embedding" for name in view.names], bool)[view.name]
@@ -71,7 +72,7 @@ def _sends_output(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _bypasses(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+def _bypasses(view: GraphView, plan: ParallelPlan) -> Finding:
     """Nothing but a send that meets its receive goes from one stage to another."""
     source, target = view.source, view.target
     meets = view.mask(lambda node: node.op == "send")[source] & view.mask(lambda node: node.op == "recv")[target]
@@ -114,7 +115,7 @@ def _entries(view: GraphView) -> BoolArray:
     return found
 
 
-def keeps_apart(view: GraphView) -> GraphFinding:
+def keeps_apart(view: GraphView) -> Finding:
     """PP-4: no sequence is in two micro-batches, and no edge goes from one to another."""
     lanes: dict[tuple[int, int], int] = {}
     faults = []
@@ -127,7 +128,7 @@ def keeps_apart(view: GraphView) -> GraphFinding:
             if lane != step.lane:
                 message = f"sequence {request} is in micro-batches {lane} and {step.lane}"
                 fix = "give every sequence to one micro-batch"
-                faults.append(GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix))
+                faults.append(Fault(where=f"{step.kind} step {at}", message=message, fix=fix))
     faults += _left_out(view)
     lane_of = np.array([step.lane for step in view.steps], np.int64)[view.step]
     replica = view.replica_of(view.rank)
@@ -139,10 +140,10 @@ def keeps_apart(view: GraphView) -> GraphFinding:
         "let micro-batches wait for each other on no data", target,
     )  # fmt: skip
     several = len({(step.replica, step.lane) for step in view.steps}) > 1
-    return merged(GraphFinding(looked_at=looked_at if several else 0, faults=tuple(faults[:1])), cross)
+    return merged(Finding(looked_at=looked_at if several else 0, faults=tuple(faults[:1])), cross)
 
 
-def _left_out(view: GraphView) -> Iterator[GraphFault]:
+def _left_out(view: GraphView) -> Iterator[Fault]:
     """Yield a fault for each step of two halves of which a sequence is in neither."""
     for at, step in enumerate(view.steps):
         if step.half == 1:
@@ -153,10 +154,10 @@ def _left_out(view: GraphView) -> Iterator[GraphFault]:
             if missing:
                 message = f"sequence {missing[0]} of the step is in neither of its halves"
                 fix = "give every sequence of a step to one of its halves"
-                yield GraphFault(where=f"{step.kind} step {at}", message=message, fix=fix)
+                yield Fault(where=f"{step.kind} step {at}", message=message, fix=fix)
 
 
-def meets(view: GraphView) -> GraphFinding:
+def meets(view: GraphView) -> Finding:
     """PP-5: every send meets one receive, and no two ranks wait for each other, each stream in program order."""
     stages = np.unique(view.stage)  # of a graph of some stages, the transfers to and from the others have no other end
     sends = np.flatnonzero(view.mask(lambda node: node.op == "send") & np.isin(view.stage + 1, stages))
@@ -185,7 +186,7 @@ def meets(view: GraphView) -> GraphFinding:
     return merged(single, _deadlock(view))
 
 
-def _deadlock(view: GraphView) -> GraphFinding:
+def _deadlock(view: GraphView) -> Finding:
     """A send and its receive are one event; with the order of each rank's streams, nothing may wait for itself."""
     if stuck(len(view), view.source, view.target).any():
         return NOTHING  # the graph itself has a cycle: rule RUN-1
@@ -197,7 +198,7 @@ def _deadlock(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def layer_by_layer(view: GraphView) -> GraphFinding:
+def layer_by_layer(view: GraphView) -> Finding:
     """PP-6: on every rank, layer l of a step runs after layer l−1 of that step."""
     edge, rank = view.rows
     source, target = view.source[edge], view.target[edge]
@@ -216,7 +217,7 @@ def layer_by_layer(view: GraphView) -> GraphFinding:
     return follows if follows.faults else merged(backward, follows, _skips(view, fix))
 
 
-def _skips(view: GraphView, fix: str) -> GraphFinding:
+def _skips(view: GraphView, fix: str) -> Finding:
     """What a layer makes goes to the next one on its rank, the embedding to the first, and the last to the head."""
     edge, rank = view.rows
     source, target = view.source[edge], view.target[edge]
@@ -246,7 +247,7 @@ def _skips(view: GraphView, fix: str) -> GraphFinding:
     return judged(view, 0, wrong, message, fix, view.target[edge])
 
 
-def _follows(view: GraphView, source: Int64Array, target: Int64Array, rank: Int64Array, fix: str) -> GraphFinding:
+def _follows(view: GraphView, source: Int64Array, target: Int64Array, rank: Int64Array, fix: str) -> Finding:
     """Each layer that a rank attends in has an edge from the layer before it on that rank."""
     width, layers = max(1, view.num_ranks), int(view.layer.max(initial=0)) + 1
     adds = np.flatnonzero(view.named("attention_add"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, operator
+from clustersim.legality.finding import NOTHING, Finding
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 
 
-def repeated(view: GraphView, among: BoolArray) -> GraphFinding:
+def repeated(view: GraphView, among: BoolArray) -> Finding:
     """Find collectives whose kind, ranks and inputs are those of another one: each takes place once."""
     among = among & view.mask(lambda node: node.name not in LOGICAL)  # how often these come is a matter of EP-2
     into = np.flatnonzero(among[view.target] & (view.kind != ORDER))

@@ -9,8 +9,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
+from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.devices import on_devices
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.tensor import joins
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, Step
@@ -24,12 +25,12 @@ STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """Kind of operator → the streams that can run it; the others compute."""
 
 
-def can_run(view: GraphView) -> GraphFinding:
+def can_run(view: GraphView) -> Finding:
     """RUN-1: the graph is acyclic and connected, and every node is bound to its device or devices."""
     return merged(_acyclic(view), _in_program_order(view), _bound(view), on_devices(view), _connected(view))
 
 
-def _acyclic(view: GraphView) -> GraphFinding:
+def _acyclic(view: GraphView) -> Finding:
     waiting = stuck(len(view), view.source, view.target)
     found = _cycle(waiting, view.source, view.target)
 
@@ -60,7 +61,7 @@ def _cycle(waiting: BoolArray, source: Int64Array, target: Int64Array) -> list[i
     return cycle[lowest:] + cycle[:lowest]
 
 
-def _in_program_order(view: GraphView) -> GraphFinding:
+def _in_program_order(view: GraphView) -> Finding:
     """The streams of all ranks, each in program order, can run the graph.
 
     Where collectives of TP or transfers alone wait for themselves, rules TP-5 and PP-5 say so.
@@ -82,7 +83,7 @@ def _in_program_order(view: GraphView) -> GraphFinding:
     return judged(view, 0, late, message, "list a rank's operators in an order in which each can run", then)
 
 
-def _bound(view: GraphView) -> GraphFinding:
+def _bound(view: GraphView) -> Finding:
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
     wrong = np.flatnonzero((view.size == 0) | (~joins & (view.size != 1)))
     numbers = judged(
@@ -98,7 +99,7 @@ def _bound(view: GraphView) -> GraphFinding:
     return merged(numbers, outside, _astray(view), _on_their_streams(view))
 
 
-def _on_their_streams(view: GraphView) -> GraphFinding:
+def _on_their_streams(view: GraphView) -> Finding:
     """What one rank does joins no axis, and runs where its kind can: no norm on a link, and nothing sent by the host.
 
     Collectives and transfers may have the compute stream: engines do launch them there.
@@ -119,7 +120,7 @@ def _misplaced(node: Node) -> str | None:
     return None if node.stream in streams else f"is on stream {node.stream}, where it needs {' or '.join(streams)}"
 
 
-def _astray(view: GraphView) -> GraphFinding:
+def _astray(view: GraphView) -> Finding:
     """A node of a stage is bound to ranks of that stage."""
     plan = view.plan
     if plan is None:
@@ -133,7 +134,7 @@ def _astray(view: GraphView) -> GraphFinding:
     )  # fmt: skip
 
 
-def _connected(view: GraphView) -> GraphFinding:
+def _connected(view: GraphView) -> Finding:
     inside = view.within_step
     label = _components(len(view), view.source[inside], view.target[inside])
     linked = np.zeros(len(view), bool)

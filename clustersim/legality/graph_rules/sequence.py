@@ -6,7 +6,8 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.shares import TOKEN_WISE
 from clustersim.legality.graph_rules.traits import handles_every_token
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
@@ -37,7 +38,7 @@ def prefills(view: GraphView) -> BoolArray:
     return view.of_steps(lambda step: bool(step.chunks))
 
 
-def partitions(view: GraphView) -> GraphFinding:
+def partitions(view: GraphView) -> Finding:
     """SP-1: the segments that the ranks work on are disjoint and cover the prompt."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -70,7 +71,7 @@ def _first_products(view: GraphView) -> Int64Array:
     return node[first]
 
 
-def same_partition(view: GraphView) -> GraphFinding:
+def same_partition(view: GraphView) -> Finding:
     """SP-6: a rank has the same tokens in every product of a step, and nothing deals them out anew."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -103,7 +104,7 @@ def same_partition(view: GraphView) -> GraphFinding:
     return merged(same, dealt, asked, moved, _sampled_where_computed(view, plan, fix))
 
 
-def _expanded(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+def _expanded(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
     """The keys and values that a rank's prompt attends to are expanded from latents, and no others."""
     if not view.in_features:
         return NOTHING
@@ -128,7 +129,7 @@ def _sampled_on(view: GraphView, plan: ParallelPlan) -> FloatArray:
     return found
 
 
-def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> GraphFinding:
+def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> Finding:
     """Attention has a query per token of a prompt that its rank has, or, by heads, per token of all ranks."""
     numbers = carried(view, plan)
     node = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill") & ~np.isnan(view.amount))
@@ -146,7 +147,7 @@ def _asked(view: GraphView, plan: ParallelPlan, rows: FloatArray, fix: str) -> G
     return judged(view, 0, wrong, message, fix, node)
 
 
-def _sampled_where_computed(view: GraphView, plan: ParallelPlan, fix: str) -> GraphFinding:
+def _sampled_where_computed(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
     """The LM head works on a rank's own tokens: those that it decodes, and the last one of a chunk if it has that."""
     node = np.flatnonzero(view.named("lm_head") & prefills(view) & ~np.isnan(view.amount))
     if not view.in_features:  # a graph from outside may compute logits of more tokens, and on other ranks
@@ -160,7 +161,7 @@ def _sampled_where_computed(view: GraphView, plan: ParallelPlan, fix: str) -> Gr
     return judged(view, len(node), wrong, message, fix, node)
 
 
-def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decodes: FloatArray) -> GraphFinding:
+def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decodes: FloatArray) -> Finding:
     """All ranks together make logits of every sequence that is sampled."""
     cell = view.step[node] * plan.tp + view.rank[node] % plan.tp
     made = np.bincount(cell, weights=view.amount[node], minlength=len(view.steps) * plan.tp)[cell]
@@ -174,7 +175,7 @@ def _enough_logits(view: GraphView, plan: ParallelPlan, node: Int64Array, decode
     )  # fmt: skip
 
 
-def prefill_only(view: GraphView) -> GraphFinding:
+def prefill_only(view: GraphView) -> Finding:
     """SP-3: no decode is split by tokens, and whole sequences are on the ranks that the plan names."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
@@ -198,7 +199,7 @@ def prefill_only(view: GraphView) -> GraphFinding:
     return merged(inside, idle)
 
 
-def _said_alone(view: GraphView, fix: str) -> GraphFinding:
+def _said_alone(view: GraphView, fix: str) -> Finding:
     """What is said to be on the first SP rank only is nowhere else, and what idle ranks lack is not said of all."""
     cell = np.stack([view.step, view.layer, view.stage, view.name])
     _, which = np.unique(cell, axis=1, return_inverse=True)
@@ -215,7 +216,7 @@ def _said_alone(view: GraphView, fix: str) -> GraphFinding:
     )  # fmt: skip
 
 
-def _exchanged(view: GraphView, fix: str) -> GraphFinding:
+def _exchanged(view: GraphView, fix: str) -> Finding:
     """The attention of new tokens takes nothing from a collective over SP ranks, beside a prompt either."""
     decode = view.mask(lambda node: node.op == "attention_decode")
     edges = np.flatnonzero(sp_collectives(view)[view.source] & decode[view.target] & (view.kind != ORDER))

@@ -8,7 +8,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.traits import handles_every_token, repeated_as_made, rows_of_experts
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
 from clustersim.legality.graph_rules.views.layouts import qkv_width
@@ -35,7 +36,7 @@ BY_HEADS: Final = ("qkv_proj", "rope", "qk_norm_rope")
 """Operators before attention that have its heads; what the cache has of them is rule KV-4."""
 
 
-def conserves(view: GraphView) -> GraphFinding:
+def conserves(view: GraphView) -> Finding:
     """TP-9: all ranks together do each product once, for every head and every token of the batch, under any tp."""
     plan, model = view.plan, view.model
     if plan is None or model is None:
@@ -64,7 +65,7 @@ def conserves(view: GraphView) -> GraphFinding:
     return merged(shares, _all_tokens(view, plan, model), repeated_as_made(view, plan, model))
 
 
-def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:
+def _all_tokens(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> Finding:
     """Each product has a row per token that its rank has: of prompts, of new tokens, or of both; so has the table.
 
     Under SP the tokens of prompts are the affair of rules SP-1 and SP-6.
@@ -107,7 +108,7 @@ def _logits(view: GraphView, plan: ParallelPlan, numbers: Carried) -> Int64Array
     return _sampled(view, plan, numbers) if plan.sp.degree == 1 or plan.sp.whole else numbers.decode
 
 
-def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1.0) -> GraphFinding:
+def _rows(view: GraphView, which: BoolArray, tokens: Int64Array, each: float = 1.0) -> Finding:
     """Compare the amounts of some nodes with the tokens that their ranks have."""
     nodes = np.flatnonzero(which & ~np.isnan(view.amount))
     rows, expected = view.amount[nodes] / each, tokens[nodes]
@@ -199,7 +200,7 @@ def by_rows(view: GraphView) -> BoolArray:
     return view.mask(lambda node: node.op in COMPUTES and node.name not in TOKEN_WISE)
 
 
-def passes_on_all(view: GraphView) -> GraphFinding:
+def passes_on_all(view: GraphView) -> Finding:
     """TP-2: a collective of TP carries the whole output of the product, or the embedding, before it."""
     plan, model, precision = view.plan, view.model, view.precision
     if plan is None or model is None or precision is None:

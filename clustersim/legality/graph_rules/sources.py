@@ -12,7 +12,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import GraphFinding, judged, merged, operator, place
+from clustersim.legality.finding import Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
 from clustersim.legality.graph_rules.views.dataflow import on_one_rank
 from clustersim.legality.graph_rules.views.graph import KV, ORDER, BoolArray, GraphView
@@ -70,11 +71,11 @@ def _behind(view: GraphView, exposes: BoolArray) -> BoolArray:
     return found
 
 
-def of_own_layer(view: GraphView, exposes: BoolArray) -> GraphFinding:
+def of_own_layer(view: GraphView, exposes: BoolArray) -> Finding:
     """SP-2: a collective over SP ranks takes nothing but the K/V of its layer, and joins all SP ranks of a TP rank."""
     plan, model = view.plan, view.model
     if plan is None or model is None:
-        return GraphFinding(looked_at=0)
+        return Finding(looked_at=0)
     told = exposes & view.says("layer")
     edges = np.flatnonzero(told[view.target] & (view.kind != ORDER) & view.says("layer")[view.source])
     wrong = edges[~entering(view, exposes, model)[edges]]
@@ -86,7 +87,7 @@ def of_own_layer(view: GraphView, exposes: BoolArray) -> GraphFinding:
     return merged(strange, whole_groups(view, plan, exposes, FIX), _of_scheme(view, plan, model, exposes))
 
 
-def whole_groups(view: GraphView, plan: ParallelPlan, joins: BoolArray, fix: str) -> GraphFinding:
+def whole_groups(view: GraphView, plan: ParallelPlan, joins: BoolArray, fix: str) -> Finding:
     """Each of these collectives has every SP rank of one stage and TP rank, and no other rank."""
     member = joins[view.member_node]
     node, rank = view.member_node[member], view.member_rank[member]
@@ -106,7 +107,7 @@ def whole_groups(view: GraphView, plan: ParallelPlan, joins: BoolArray, fix: str
     return judged(view, 0, wrong, message, fix, np.arange(len(view)))
 
 
-def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: BoolArray) -> GraphFinding:
+def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: BoolArray) -> Finding:
     """Collectives are of the kind that the scheme has; latents are gathered under any."""
     op = {"ring": "ring_shift"}.get(plan.sp.scheme or "", plan.sp.scheme)
     latent = np.array([*(layer.attention.kind == "mla" for layer in model.layers), False])[view.layer]
@@ -118,13 +119,13 @@ def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: B
     )  # fmt: skip
 
 
-def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFinding:
+def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> Finding:
     """SP-5: what a collective over SP ranks brings goes to attention of its layer, step and ranks, and nowhere else.
 
     By heads, what attention makes goes to a collective first, which brings it back to the ranks of its tokens.
     """
     if view.model is None:
-        return GraphFinding(looked_at=0)
+        return Finding(looked_at=0)
     source, target = view.source, view.target
     known = view.named(*kinds_of(view.model))
     joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
@@ -148,7 +149,7 @@ def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> GraphFindin
     return merged(taken, _by_heads(view, known & ~joins, fix)) if view.plan.sp.scheme == "all_to_all" else taken
 
 
-def _by_heads(view: GraphView, plain: BoolArray, fix: str) -> GraphFinding:
+def _by_heads(view: GraphView, plain: BoolArray, fix: str) -> Finding:
     """What has tokens of one rank and what has heads of one rank meet at collectives over SP ranks alone."""
     source, target = view.source, view.target
     cores = view.mask(lambda node: node.op == "attention_prefill" and node.variant.by_heads)
@@ -186,7 +187,7 @@ def ring_parts(view: GraphView, plan: ParallelPlan) -> BoolArray:
     return found
 
 
-def _part_by_part(view: GraphView, plan: ParallelPlan, other: BoolArray, fix: str) -> GraphFinding:
+def _part_by_part(view: GraphView, plan: ParallelPlan, other: BoolArray, fix: str) -> Finding:
     """Each part of a ring goes on from the one before it; what the last one made is attention's, and no other's.
 
     Operators that the model does not have (``other``) may put parts together in their own way.

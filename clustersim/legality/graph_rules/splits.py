@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, operator
+from clustersim.legality.finding import NOTHING, Finding
+from clustersim.legality.graph_rules.finding import judged, operator
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.graph_rules.views.layouts import FULL, PARTIAL, SPLIT, UNKNOWN
 from clustersim.plan.parallel import ParallelPlan
@@ -21,7 +22,7 @@ LEAVES: Final = {"columns": SPLIT, "vocab": SPLIT, "rows": PARTIAL, "hidden": PA
 SHOWN: Final = {FULL: "not split", SPLIT: "split by columns", PARTIAL: "split by rows"}
 
 
-def as_declared(view: GraphView, plan: ParallelPlan, made: Int64Array) -> GraphFinding:
+def as_declared(view: GraphView, plan: ParallelPlan, made: Int64Array) -> Finding:
     """Compare the splits that a plan states with those that the shapes of the products show.
 
     Parameters

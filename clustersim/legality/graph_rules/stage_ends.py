@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged, merged, operator, place
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, operator, place
 from clustersim.legality.graph_rules.kinds import kinds_of
 from clustersim.legality.graph_rules.views.dataflow import contracted
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
@@ -50,7 +51,7 @@ def _module(model: ModelSpec, layer: int, part: str) -> str:
     return part if part == "attention" else "moe" if isinstance(model.layers[layer].ffn, Moe) else "ffn"
 
 
-def hands_over(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:
+def hands_over(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> Finding:
     """Compare what sends take, and what takes receives, with the ends of the stages."""
     transfers = view.mask(lambda node: node.op in ("send", "recv"))
     if not transfers.any():

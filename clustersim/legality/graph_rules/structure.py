@@ -8,8 +8,9 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.graph_rules.census import all_ranks, complete
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFault, GraphFinding, fault_at, merged, operator, place
+from clustersim.legality.graph_rules.finding import fault_at, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
 from clustersim.legality.graph_rules.views.dataflow import on_one_rank
 from clustersim.legality.graph_rules.views.edges import About, edges_of
@@ -23,7 +24,7 @@ CACHE: Final = ("kv_write", "kv_read")
 CORES: Final = ("attention_prefill", "attention_decode")
 
 
-def keeps_the_graph(view: GraphView) -> GraphFinding:
+def keeps_the_graph(view: GraphView) -> Finding:
     """TP-8: with each TP group contracted and its collectives dropped, the graph is that of a single device."""
 
     def looked_at(needed: str, name: str) -> bool:
@@ -36,7 +37,7 @@ def keeps_the_graph(view: GraphView) -> GraphFinding:
     return merged(present, _compared(view, looked_at, "TP keeps it"), _crossing(view))
 
 
-def chains_experts(view: GraphView) -> GraphFinding:
+def chains_experts(view: GraphView) -> Finding:
     """EP-4: gate, dispatch, expert, combine and aggregate follow each other, within one step."""
     inner = view.named(*EXPERT_CHAIN)
     within = _compared(view, lambda _, name: name in EXPERT_CHAIN, "experts come in this order")
@@ -45,7 +46,7 @@ def chains_experts(view: GraphView) -> GraphFinding:
     return merged(within, told, complete(view, "EP-4"))
 
 
-def sees_attention(view: GraphView) -> GraphFinding:
+def sees_attention(view: GraphView) -> Finding:
     """EP-5: what routes a token is the output of attention on that token, in that layer and step."""
     entry = view.named(*MOE_ENTRY)
     gates = view.named("gate")
@@ -64,18 +65,18 @@ def sees_attention(view: GraphView) -> GraphFinding:
         faults.append(fault_at(view, node, message, fix))
     across = np.flatnonzero((step[view.source] != step[view.target]) & entry[view.target])
     told = _first(view, across, "feeds experts from another step", "experts only from attention of their own step")
-    return merged(GraphFinding(looked_at=int(entry.sum()), faults=tuple(faults)), told)
+    return merged(Finding(looked_at=int(entry.sum()), faults=tuple(faults)), told)
 
 
-def _first(view: GraphView, edges: Int64Array, what: str, fix: str) -> GraphFinding:
+def _first(view: GraphView, edges: Int64Array, what: str, fix: str) -> Finding:
     if not len(edges):
-        return GraphFinding(looked_at=0)
+        return Finding(looked_at=0)
     source, target = int(view.source[edges[0]]), int(view.target[edges[0]])
     message = f"the edge from {place(view, source)} {what}"
-    return GraphFinding(looked_at=0, faults=(fault_at(view, target, message, f"keep it {fix}"),))
+    return Finding(looked_at=0, faults=(fault_at(view, target, message, f"keep it {fix}"),))
 
 
-def _crossing(view: GraphView) -> GraphFinding:
+def _crossing(view: GraphView) -> Finding:
     """Dataflow between operators of two ranks of a stage that no collective carries."""
     plan = view.plan
     if plan is None:
@@ -104,7 +105,7 @@ def _strangers(view: GraphView, plan: ParallelPlan) -> BoolArray:
     return found & (view.size[target] > 0)
 
 
-def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
+def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
     """Compare the edges into the operators that ``looked_at(needed, name)`` is about with the single-device ones."""
     edges = edges_of(view)
     if edges is None:
@@ -124,6 +125,6 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> GraphFinding:
             message = f"on rank {rank} {name} {words} {needed}{lacks}{others}"
             advice = f"draw the edges of the single-device graph on every rank: {fix}"
             where = f"step {step}, layer {layer}, rank {rank}, {name}"
-            missing_one = GraphFault(where=where, message=message, fix=advice)
+            missing_one = Fault(where=where, message=message, fix=advice)
             faults.append(fault_at(view, int(own[0]), message, advice) if len(own) else missing_one)
-    return GraphFinding(looked_at=len(wanted), faults=tuple(faults))
+    return Finding(looked_at=len(wanted), faults=tuple(faults))

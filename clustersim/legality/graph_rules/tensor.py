@@ -8,15 +8,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.graph_rules.finding import (
-    NOTHING,
-    GraphFinding,
-    judged,
-    layer_name,
-    merged,
-    operator,
-    place,
-)
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import judged, layer_name, operator, place
 from clustersim.legality.graph_rules.program import waiting
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.shares import passes_on_all
@@ -54,7 +47,7 @@ def joins(view: GraphView) -> BoolArray:
     return view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"))
 
 
-def recombines(view: GraphView) -> GraphFinding:
+def recombines(view: GraphView) -> Finding:
     """TP-2: everyone reads what it needs: a whole, a slice, or terms of a sum that are summed."""
     plan, model = view.plan, view.model
     if plan is None or model is None or not is_split(view):
@@ -86,7 +79,7 @@ def recombines(view: GraphView) -> GraphFinding:
     return merged(between, passes_on_all(view), as_declared(view, plan, made))
 
 
-def inherits(view: GraphView) -> GraphFinding:
+def inherits(view: GraphView) -> Finding:
     """TP-3: an element-wise operator takes its producer's partition; only a partial sum is recombined before it."""
     plan, model = view.plan, view.model
     if plan is None or model is None or not is_split(view):
@@ -112,7 +105,7 @@ def inherits(view: GraphView) -> GraphFinding:
     return merged(before, _gathered_in_vain(view, elementwise, wanted))
 
 
-def _gathered_in_vain(view: GraphView, local: BoolArray, wanted: Int64Array) -> GraphFinding:
+def _gathered_in_vain(view: GraphView, local: BoolArray, wanted: Int64Array) -> Finding:
     """No collective puts slices of operators that are local to a rank together for one that takes a slice."""
     into = local[view.source] & joins(view)[view.target]
     data = view.kind == DATA
@@ -130,7 +123,7 @@ def _gathered_in_vain(view: GraphView, local: BoolArray, wanted: Int64Array) -> 
     return judged(view, 0, vain, message, "let the next operator take the partition as it is", view.target)
 
 
-def local_heads(view: GraphView) -> GraphFinding:
+def local_heads(view: GraphView) -> Finding:
     """TP-4: nothing joins TP ranks between the projections into heads and the output projection.
 
     Behind the attention heads are put together only for an output projection that takes them whole.
@@ -154,7 +147,7 @@ def local_heads(view: GraphView) -> GraphFinding:
     return inside if model is None else merged(inside, _gathered_in_vain(view, inner, layouts(view, plan, model)[0]))
 
 
-def takes_turns(view: GraphView) -> GraphFinding:
+def takes_turns(view: GraphView) -> Finding:
     """TP-5: a TP collective joins one whole TP group, and all its ranks take part in the same order."""
     plan = view.plan
     joining = joins(view)
@@ -179,7 +172,7 @@ def takes_turns(view: GraphView) -> GraphFinding:
     return merged(whole, _of_experts(view, plan), order, repeated(view, joining))
 
 
-def _of_experts(view: GraphView, plan: ParallelPlan) -> GraphFinding:
+def _of_experts(view: GraphView, plan: ParallelPlan) -> Finding:
     """Axis ``expert_tp`` is that of ranks that share an expert of the plan; what else they join is of axis ``tp``."""
     apart = view.mask(lambda node: node.op in COLLECTIVE_OPS and node.axis == "expert_tp")
     experts = view.mask(lambda node: node.name.startswith("expert_"))
@@ -192,7 +185,7 @@ def _of_experts(view: GraphView, plan: ParallelPlan) -> GraphFinding:
     )  # fmt: skip
 
 
-def _turns_agree(view: GraphView, joining: BoolArray) -> GraphFinding:
+def _turns_agree(view: GraphView, joining: BoolArray) -> Finding:
     """No collective comes, in a rank's program, before another one whose outcome leads to its input the other way."""
     if stuck(len(view), view.source, view.target).any():
         return NOTHING  # the graph itself has a cycle: rule RUN-1
@@ -203,7 +196,7 @@ def _turns_agree(view: GraphView, joining: BoolArray) -> GraphFinding:
     )  # fmt: skip
 
 
-def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
+def _same_order(view: GraphView, member: BoolArray) -> Finding:
     node, rank = view.member_node[member], view.member_rank[member]
     weight = np.zeros(len(view), np.int64)
     np.add.at(weight, node, (rank + 1) * 2654435761 % 4294967291)
@@ -225,7 +218,7 @@ def _same_order(view: GraphView, member: BoolArray) -> GraphFinding:
     return judged(view, 0, bad, message, fix, np.arange(len(view)))
 
 
-def within_layer(view: GraphView) -> GraphFinding:
+def within_layer(view: GraphView) -> Finding:
     """TP-7: what a TP collective joins is of its own layer and step."""
     joining = joins(view)
     placed = view.says("layer")

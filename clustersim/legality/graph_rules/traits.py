@@ -8,7 +8,8 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, judged
+from clustersim.legality.finding import NOTHING, Finding
+from clustersim.legality.graph_rules.finding import judged
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView, base_name
 from clustersim.legality.graph_rules.views.layouts import SPLIT, UNKNOWN, filled, layouts
@@ -28,7 +29,7 @@ from clustersim.plan.parallel import ParallelPlan
 FIX: Final = "give each operator the shape that it has in the model"
 
 
-def shaped(view: GraphView, plan: ParallelPlan, model: ModelSpec, known: dict[str, str]) -> GraphFinding:
+def shaped(view: GraphView, plan: ParallelPlan, model: ModelSpec, known: dict[str, str]) -> Finding:
     """Compare what operators say of their shape with the model's; that of products and of the cache other rules do.
 
     Parameters
@@ -84,9 +85,7 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     return None
 
 
-def handles_every_token(
-    view: GraphView, plan: ParallelPlan, among: BoolArray, rows: FloatArray, fix: str
-) -> GraphFinding:
+def handles_every_token(view: GraphView, plan: ParallelPlan, among: BoolArray, rows: FloatArray, fix: str) -> Finding:
     """Compare what norms, rotations, activations and sums move with what their rank's tokens need.
 
     What they move per token is the affair of who drew the graph, where amounts are not in the features of a batch; it
@@ -125,7 +124,7 @@ def handles_every_token(
     return judged(view, len(nodes), wrong, message, fix, nodes)
 
 
-def repeated_as_made(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> GraphFinding:
+def repeated_as_made(view: GraphView, plan: ParallelPlan, model: ModelSpec) -> Finding:
     """Compare how many ranks are said to do an activation alike with what each has of it: its slice, or the whole."""
     parts = _parts(view, plan, model)
     expected = np.where(parts == plan.tp, 1, plan.tp)
@@ -175,7 +174,7 @@ def rows_of_experts(view: GraphView) -> FloatArray:
     return found
 
 
-def routes_as_the_model(view: GraphView, model: ModelSpec, field: str, fix: str) -> GraphFinding:
+def routes_as_the_model(view: GraphView, model: ModelSpec, field: str, fix: str) -> Finding:
     """Compare ``num_experts`` or ``top_k`` of experts with the model's."""
     wanted = np.array(
         [*(getattr(layer.ffn, field) if isinstance(layer.ffn, Moe) else 0 for layer in model.layers), 0], np.int64

@@ -25,8 +25,8 @@ from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
 from clustersim.graph.prices.parts import Prompts
 from clustersim.graph.prices.pricer import Pricer
+from clustersim.legality.finding import Fault
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.finding import Fault
 from clustersim.legality.timeline_rules.operators.priced import as_priced
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.replay.events import decode_jumps, lockstep, stepper

@@ -16,7 +16,8 @@ from clustersim.clock import Int64Array
 from clustersim.graph.batch import Chunk
 from clustersim.graph.blueprint import Node
 from clustersim.graph.variant import Variant
-from clustersim.legality.graph_rules.finding import NOTHING, GraphFinding, fault_at, judged, merged, place
+from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.graph_rules.finding import fault_at, judged, place
 from clustersim.legality.graph_rules.views.graph import DATA, KV, BoolArray, GraphView, Step
 from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
 from clustersim.plan.parallel import ParallelPlan
@@ -26,7 +27,7 @@ MOST_TOKENS: Final = 2048
 """Longer prompts (of graphs from outside) are not looked at token by token."""
 
 
-def lower_triangular(view: GraphView) -> GraphFinding:
+def lower_triangular(view: GraphView) -> Finding:
     """PH-5: token i attends to every token j ≤ i of its sequence, and to none j > i."""
     if view.plan is None or view.model is None:
         return NOTHING
@@ -39,7 +40,7 @@ def lower_triangular(view: GraphView) -> GraphFinding:
     )
 
 
-def _as_declared(view: GraphView) -> GraphFinding:
+def _as_declared(view: GraphView) -> Finding:
     """An attention says the window of its layer and, in a ring, which part it is; by heads it has all tokens."""
     model, plan = view.model, view.plan
     assert model is not None
@@ -89,7 +90,7 @@ def _fed_by(view: GraphView, name: str) -> BoolArray:
     return found
 
 
-def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read: BoolArray) -> GraphFinding:
+def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read: BoolArray) -> Finding:
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
     if not len(cores):
         return NOTHING
@@ -130,13 +131,13 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         elif message is not None:
             faults.append(fault_at(view, first, message, FIX))
     return (
-        GraphFinding(looked_at=looked_at, faults=tuple(faults[:1]))
+        Finding(looked_at=looked_at, faults=tuple(faults[:1]))
         if faults
         else merged(_cached(view, cores, has_read, looked_at), _written(view, plan, cores, has_write))
     )
 
 
-def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: int) -> GraphFinding:
+def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: int) -> Finding:
     """Attention takes what its rank has cached, of whichever step; later parts of a ring work on other ranks' K/V."""
     reads = np.flatnonzero(view.named("kv_read"))
     width, layers = max(1, view.num_ranks), int(view.layer.max(initial=0)) + 2
@@ -149,7 +150,7 @@ def _cached(view: GraphView, cores: Int64Array, has_read: BoolArray, looked_at: 
     )  # fmt: skip
 
 
-def _written(view: GraphView, plan: ParallelPlan, cores: Int64Array, has_write: BoolArray) -> GraphFinding:
+def _written(view: GraphView, plan: ParallelPlan, cores: Int64Array, has_write: BoolArray) -> Finding:
     """Attention takes what its rank writes of the prompt, however long that is; parts of a ring as above."""
     own = view.mask(lambda node: not node.variant.hop)[cores]
     tokens = carried(view, plan).prefill[view.step[cores], view.s_of(view.rank[cores])]
@@ -237,7 +238,7 @@ def _difference(matrix: BoolArray, chunk: Chunk, window: int | None) -> str | No
     return f"token {token} does not attend to token {key} of its sequence ({len(wrong)} entries of the matrix differ)"
 
 
-def _new_tokens(view: GraphView, has_write: BoolArray, has_read: BoolArray) -> GraphFinding:
+def _new_tokens(view: GraphView, has_write: BoolArray, has_read: BoolArray) -> Finding:
     """The last row of the matrix: a new token attends to its own entry and to all that were cached."""
     model, plan = view.model, view.plan
     assert model is not None
@@ -273,7 +274,7 @@ def _keys(step: Step, window: int | None, s: int) -> float:
     return float(sum(mine if window is None else (min(window, seen) for seen in mine)))
 
 
-def _from_later(view: GraphView) -> GraphFinding:
+def _from_later(view: GraphView) -> Finding:
     """K/V that a step reads of a later one would be of tokens that do not exist yet."""
     bad = np.flatnonzero((view.kind == KV) & (view.step[view.source] > view.step[view.target]))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.blocks.holding import lent_to_one
 from clustersim.legality.timeline_rules.blocks.reuse import taken_over
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.requests.phases import gaps, place, resumed
 from clustersim.legality.timeline_rules.transfers.swaps import keeps_its_entries
 from clustersim.legality.timeline_rules.views.reading import Reading

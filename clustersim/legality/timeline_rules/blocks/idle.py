@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import Table

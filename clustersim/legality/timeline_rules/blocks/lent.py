@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import Finding, judged, merged
 from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED
-from clustersim.legality.timeline_rules.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import Use
 

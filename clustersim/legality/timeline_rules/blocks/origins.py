@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import RECEIVED
 from clustersim.legality.timeline_rules.blocks.holding import Holds, holds_of, rows_by
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sharing import Reused, failures

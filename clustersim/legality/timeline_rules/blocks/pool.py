@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     CANCELLED,
@@ -22,7 +23,6 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.blocks.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.blocks.idle import none_left
 from clustersim.legality.timeline_rules.blocks.lent import told_right
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.requests.phases import place
 from clustersim.legality.timeline_rules.requests.told import blocks_in_use
 from clustersim.legality.timeline_rules.transfers.hand_overs import freed_when_moved

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.blocks.origins import were_there
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 _FIX: Final = "take over full blocks of an equal start that a step of this replica has computed, and compute the rest"

@@ -18,8 +18,8 @@ import numpy as np
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.legality.declared.slowness import windows
 from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.prices.contents import Contents
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.links.crowds import Crowds, crowds_of
 from clustersim.legality.timeline_rules.links.traffic import Collectives, Flows, Traffic, collective_places
 from clustersim.legality.timeline_rules.transfers.carried import moves_in, outputs_in

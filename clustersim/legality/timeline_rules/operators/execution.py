@@ -6,8 +6,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import STREAMS
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
     as_slow_as_told,

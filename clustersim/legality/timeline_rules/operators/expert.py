@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.operators.dispatched import all_dispatched
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray

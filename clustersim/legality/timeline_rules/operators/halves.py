@@ -6,8 +6,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.prices.features import Features
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import KINDS, STREAMS, SpanTable
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.operators.halves import halves_apart
 from clustersim.legality.timeline_rules.requests.phases import place
 from clustersim.legality.timeline_rules.transfers.carried import payloads

@@ -13,11 +13,11 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import Given
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes

@@ -17,7 +17,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.timeline_rules.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import numbered
 from clustersim.legality.timeline_rules.views.reading import Reading
 

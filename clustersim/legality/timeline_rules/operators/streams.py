@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import ADMITTED, History
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.links.capacity import of_flows
 from clustersim.legality.timeline_rules.requests.failing import leaves_what_fails, works
 from clustersim.legality.timeline_rules.requests.routing import in_turn, in_vain, set_aside

@@ -5,7 +5,7 @@ The same scenario gives the same timeline: a record that could not have come fro
 
 from __future__ import annotations
 
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, merged
+from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.timeline_rules.policy.declared import policies_of
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
 from clustersim.legality.timeline_rules.policy.routed import as_routed

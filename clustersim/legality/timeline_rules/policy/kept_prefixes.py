@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Given
-from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import SWAPPED_OUT, Given
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
 from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
 from clustersim.legality.timeline_rules.views.pieces import BoolArray

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import PREEMPTED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies
 from clustersim.legality.timeline_rules.requests.batches import carried
 from clustersim.legality.timeline_rules.requests.phases import gaps, place

@@ -12,6 +12,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.policy import ANY_WAIT
+from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -24,7 +25,6 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
     Given,
 )
-from clustersim.legality.timeline_rules.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.timeline_rules.policy.declared import Policies
 from clustersim.legality.timeline_rules.policy.queues import (
     ARRIVALS,

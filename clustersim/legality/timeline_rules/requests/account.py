@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -17,7 +18,6 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.requests.census import numbers_told
 from clustersim.legality.timeline_rules.requests.failing import lost_as_declared
 from clustersim.legality.timeline_rules.requests.giving_up import given_up

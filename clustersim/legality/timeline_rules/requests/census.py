@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -25,7 +26,6 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from clustersim.legality.finding import Fault, Finding
 from clustersim.legality.history import SPAN_COLUMNS, History
-from clustersim.legality.timeline_rules.finding import Fault, Finding
 from clustersim.timeline.tables import TABLES, VECTORS
 
 NEEDED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {

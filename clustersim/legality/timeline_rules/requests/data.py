@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import ADMITTED, RECEIVED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, same_as
 from clustersim.legality.timeline_rules.transfers.hand_overs import whole_cache
 from clustersim.legality.timeline_rules.transfers.owners import kept_where_it_moves

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import LATEST_NS, Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -25,7 +26,6 @@ from clustersim.legality.history import (
     REJECTED,
     Given,
 )
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import Table

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -26,7 +27,6 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import FINISHED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.requests.batches import as_carried, carried
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading

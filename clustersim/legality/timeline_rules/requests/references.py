@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.graph.template import PassTemplate
+from clustersim.legality.finding import Finding, judged, merged
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History, SpanTable
-from clustersim.legality.timeline_rules.finding import Finding, judged, merged
 from clustersim.legality.timeline_rules.requests.columns import misshapen
 from clustersim.timeline.head import MOST_LAYERS
 from clustersim.timeline.soundness import misplaced

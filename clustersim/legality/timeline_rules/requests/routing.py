@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged
 from clustersim.legality.history import ADMITTED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged
 from clustersim.legality.timeline_rules.requests.failing import RESUME
 from clustersim.legality.timeline_rules.views.reading import Reading
 

@@ -17,8 +17,8 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import BoolArray, Ways
 from clustersim.legality.declared.users import HAND_OVER, SWAP
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.views.occupation import place_of
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import HOST

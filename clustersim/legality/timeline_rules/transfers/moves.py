@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import SpanTable
 from clustersim.legality.timeline_rules.blocks.holding import enough
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.transfers.hand_overs import reads_moved
 from clustersim.legality.timeline_rules.transfers.swaps import comes_back_first
 from clustersim.legality.timeline_rules.views.grouping import Groups

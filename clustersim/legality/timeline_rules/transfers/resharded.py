@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import Given
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import BoolArray

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import CANCELLED, PREEMPTED
-from clustersim.legality.timeline_rules.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import Absence

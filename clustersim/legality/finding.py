@@ -1,4 +1,4 @@
-"""What a rule of level T concludes: how much it looked at, and the places where it is broken."""
+"""What a rule concludes: how much it looked at, and the places where it is broken."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One kind of breach: the first place, the witness in one sentence, and what would be legal."""
+    """A breach: its first place, the witness in one sentence, what would be legal, and, of a graph, the node."""
 
     where: str
     message: str
     fix: str
+    node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,10 @@ def judged(
     if not len(places):
         return Finding(looked_at=int(looked_at))
     first = int(places[0])
-    more = len(places) - 1
-    others = f" (and so at {more:,} more {'place' if more == 1 else 'places'})" if more else ""
-    return Finding(
-        looked_at=int(looked_at), faults=(Fault(where=where(first), message=message(first) + others, fix=fix),)
-    )
+    told = message(first) + and_more(len(places) - 1)
+    return Finding(looked_at=int(looked_at), faults=(Fault(where=where(first), message=told, fix=fix),))
+
+
+def and_more(places: int) -> str:
+    """Return what is said of so many more places behind the message about the first one."""
+    return f" (and so at {places:,} more {'place' if places == 1 else 'places'})" if places else ""
