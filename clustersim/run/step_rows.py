@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
-from clustersim.run.stays import empties_ns, stays
+from clustersim.run.residency import empties_ns, residency_of
 from clustersim.serving.decision import ARRIVED
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import blocks, within
@@ -91,7 +91,7 @@ class StepRows:
             events = TokenEvents(tables)
             self._steps = events.steps
             self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, events, block_tokens)
-        present = stays(tables)
+        present = residency_of(tables)
         self.rows = {**self.rows, "empties_ns": empties_ns(self.rows, present)}
         self.kv_rows = {**self.kv_rows, "empties_ns": empties_ns(self.kv_rows, present)}
 

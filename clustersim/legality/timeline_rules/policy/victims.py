@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.legality.history import PREEMPTED, Given
 from clustersim.legality.timeline_rules.policy.queues import Queue
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.legality.timeline_rules.views.swaps import Absence
+from clustersim.legality.timeline_rules.views.swaps import Swap
 
 
 class Victims:
@@ -33,9 +33,9 @@ class Victims:
         rows = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] == replica))
         self.gone = {*zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True)}
         self.last = dict(zip(facts["time_ns"][rows].tolist(), facts["request"][rows].tolist(), strict=True))
-        self.stays: dict[int, list[Absence]] = {}
-        for stay in reading.absences:
-            self.stays.setdefault(stay.request, []).append(stay)
+        self.by_request: dict[int, list[Swap]] = {}
+        for swap in reading.swaps:
+            self.by_request.setdefault(swap.request, []).append(swap)
         self.order = "arrival" if given.policy is None else given.policy.order
         self.swaps = given.policy is not None and given.policy.swaps
         fails = any(one.replica == replica for one in given.down)
@@ -61,11 +61,11 @@ class Victims:
             return f"is in host memory at {now:,} ns, and is to be computed anew where it is preempted"
         if not self.told or policy is None or policy.scheduler is None or request not in queue.running or moves is None:
             return ""
-        stay = next((one for one in self.stays.get(request, ()) if one.out_at == now), None)
-        if stay is None or not stay.out:
+        swap = next((one for one in self.by_request.get(request, ()) if one.out_at == now), None)
+        if swap is None or not swap.out:
             return ""
         decided = self._ended(request, now)
-        if min(int(moves["start_ns"][row]) for row in stay.out) != decided:
+        if min(int(moves["start_ns"][row]) for row in swap.out) != decided:
             return ""  # when it was decided is not known
         other = self._comes_after(queue, request, decided)
         if other is None:
@@ -75,7 +75,7 @@ class Victims:
     def back_at(self, request: int, now: int) -> int | None:
         """Return until when a request is copied back that is given blocks for that at an instant."""
         moves = self.reading.history.moves
-        rows = next((one.back for one in self.stays.get(request, ()) if one.in_at == now), [])
+        rows = next((one.back for one in self.by_request.get(request, ()) if one.in_at == now), [])
         return None if moves is None or not rows else max(int(moves["end_ns"][row]) for row in rows)
 
     def _comes_after(self, queue: Queue, request: int, now: int) -> int | None:
@@ -132,7 +132,7 @@ class Victims:
         """Return whether a request is on its way to its host at an instant, or may be."""
         if self.swaps and self.given.horizon_ns is not None:
             return True
-        return any(self._ended(request, stay.out_at) <= now <= stay.out_at for stay in self.stays.get(request, ()))
+        return any(self._ended(request, swap.out_at) <= now <= swap.out_at for swap in self.by_request.get(request, ()))
 
     def _ended(self, request: int, now: int) -> int:
         """Return when the last step that had carried a request by an instant had ended."""
@@ -206,11 +206,11 @@ class Victims:
         if moves is None or not held or given.horizon_ns is not None:
             return ""
         used = 0
-        for stay in (one for mine in self.stays.values() for one in mine if one.replica == self.replica):
-            back = [int(moves["end_ns"][row]) for row in stay.back]
-            ends = max(back) if back else stay.lost_at
-            if self._ended(stay.request, stay.out_at) <= now and (ends > now or ends < 0):
-                used += -(-stay.held // given.block_tokens)
+        for swap in (one for mine in self.by_request.values() for one in mine if one.replica == self.replica):
+            back = [int(moves["end_ns"][row]) for row in swap.back]
+            ends = max(back) if back else swap.lost_at
+            if self._ended(swap.request, swap.out_at) <= now and (ends > now or ends < 0):
+                used += -(-swap.held // given.block_tokens)
         if held + used > given.host_blocks:
             return ""
         return (

@@ -92,16 +92,16 @@ def _ahead(reading: Reading, rows: Int64Array, time: Int64Array) -> tuple[BoolAr
 
     Where it is computed meanwhile, all tokens that were known when that began leave, with one more that they give.
     """
-    journeys, reserved = reading.hand_overs.journeys, np.isin(rows, reading.hand_overs.reserved)
-    if journeys is None:  # each request leaves once, with its prompt
+    reservations, reserved = reading.hand_overs.reservations, np.isin(rows, reading.hand_overs.reserved)
+    if reservations is None:  # each request leaves once, with its prompt
         return reserved, np.zeros(len(rows), bool), np.where(reserved, 0, time)
     facts = reading.history.facts
     assert facts is not None
     since = np.full(int(rows.max(initial=-1)) + 1, -1)
-    since[journeys.reserved] = np.where(journeys.begun >= 0, facts["time_ns"][journeys.begun], 0)
-    since[journeys.vain] = since[journeys.of_vain]
+    since[reservations.reserved] = np.where(reservations.begun >= 0, facts["time_ns"][reservations.begun], 0)
+    since[reservations.vain] = since[reservations.of_vain]
     found = since[rows]
-    return reserved, np.isin(rows, journeys.vain), np.where(found >= 0, found, time)
+    return reserved, np.isin(rows, reservations.vain), np.where(found >= 0, found, time)
 
 
 def _begun(reading: Reading, pieces: Pieces) -> Finding:

@@ -76,8 +76,8 @@ def stays(reading: Reading) -> Finding:
 
 def _set_aside(reading: Reading) -> Int64Array:
     """Return the facts that only set blocks aside for what is elsewhere, or give them back as it does not come."""
-    found, journeys = reading.hand_overs.reserved, reading.hand_overs.journeys
-    return found if journeys is None else np.concatenate((found, journeys.vain))
+    found, reservations = reading.hand_overs.reserved, reading.hand_overs.reservations
+    return found if reservations is None else np.concatenate((found, reservations.vain))
 
 
 def _moved_by_failures(reading: Reading) -> Int64Array:

@@ -216,8 +216,8 @@ def _work_of(reading: Reading, given: Given) -> Finding:
         lost = (replica == failed) & (kind == PREEMPTED) & (since == begins)
         there &= ~lost
         has_work &= ~(lost | ((replica == failed) & (kind == ARRIVED) & (since <= ends) & (until > begins)))
-    if reading.hand_overs.journeys is not None:
-        there &= ~np.isin(rows, reading.hand_overs.journeys.vain)
+    if reading.hand_overs.reservations is not None:
+        there &= ~np.isin(rows, reading.hand_overs.reservations.vain)
     told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}
     if given.role == "decode" and "value" in facts:
         told["value"] = facts["value"][rows].astype(np.int64)

@@ -79,12 +79,14 @@ def set_aside(reading: Reading) -> Finding:
 
 def in_vain(reading: Reading) -> Finding:
     """RUN-3: what was set aside is given back in vain when what a request is on the way from or to fails."""
-    facts, journeys = reading.history.facts, reading.hand_overs.journeys
-    if facts is None or journeys is None:
+    facts, reservations = reading.history.facts, reading.hand_overs.reservations
+    if facts is None or reservations is None:
         return NOTHING
-    begun = dict(zip(journeys.reserved.tolist(), journeys.begun.tolist(), strict=True))
-    source = np.array([facts["replica"][begun[row]] if begun[row] >= 0 else -1 for row in journeys.of_vain.tolist()])
-    request, replica, time = (facts[name][journeys.vain] for name in ("request", "replica", "time_ns"))
+    begun = dict(zip(reservations.reserved.tolist(), reservations.begun.tolist(), strict=True))
+    source = np.array(
+        [facts["replica"][begun[row]] if begun[row] >= 0 else -1 for row in reservations.of_vain.tolist()]
+    )
+    request, replica, time = (facts[name][reservations.vain] for name in ("request", "replica", "time_ns"))
     fails = np.zeros(len(time), bool)
     for failed, since, _ in reading.given.down:
         fails |= (time == since) & ((replica == failed) | (source == failed))

@@ -66,11 +66,11 @@ def _told_on_both(found: HandOvers) -> Finding:
 def _broken_off(found: HandOvers, moves: Table) -> BoolArray:
     """Return which transfers had ended when what their request left or reached failed, and its blocks came back."""
     broken = np.zeros(len(moves["request"]), bool)
-    facts, journeys = found.history.facts, found.journeys
-    if facts is None or journeys is None:
+    facts, reservations = found.history.facts, found.reservations
+    if facts is None or reservations is None:
         return broken
     names = ("request", "replica", "time_ns")
-    given_back = set(zip(*(facts[name][journeys.vain].tolist() for name in names), strict=True))
+    given_back = set(zip(*(facts[name][reservations.vain].tolist() for name in names), strict=True))
     for failed, since, _ in found.history.given.down:
         hit = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
         for row in np.flatnonzero(hit & (moves["end_ns"] <= since)).tolist():

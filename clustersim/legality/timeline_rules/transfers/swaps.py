@@ -11,7 +11,7 @@ from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merge
 from clustersim.legality.history import CANCELLED, PREEMPTED
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.legality.timeline_rules.views.swaps import Absence
+from clustersim.legality.timeline_rules.views.swaps import Swap
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
 WHOLE: Final = {"layer": ALL_LAYERS, "head": ALL_HEADS, "heads": ALL_HEADS}
@@ -19,9 +19,9 @@ WHOLE: Final = {"layer": ALL_LAYERS, "head": ALL_HEADS, "heads": ALL_HEADS}
 NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
 
 
-def _said(stays: Iterable[Absence], faults: list[str], looked: int, fix: str) -> Finding:
+def _said(swaps: Iterable[Swap], faults: list[str], looked: int, fix: str) -> Finding:
     """Return a finding with a sentence for each stay, empty where nothing is wrong."""
-    listed = list(stays)
+    listed = list(swaps)
     return judged(
         looked,
         np.array([bool(fault) for fault in faults], bool),
@@ -33,27 +33,27 @@ def _said(stays: Iterable[Absence], faults: list[str], looked: int, fix: str) ->
 
 def keeps_its_entries(reading: Reading) -> Finding:
     """KV-1: what is copied out and back is all that the sequence has, from its first entry on."""
-    stays, moves = reading.absences, reading.history.moves
-    if not stays:
+    swaps, moves = reading.swaps, reading.history.moves
+    if not swaps:
         return NOTHING
 
-    def fault(stay: Absence) -> str:
-        for word, told in zip(("out", "in"), stay.told, strict=True):
-            if told not in (-1, stay.held):
-                return f"is swapped {word} with {told:,} entries, but has {stay.held:,}"
+    def fault(swap: Swap) -> str:
+        for word, told in zip(("out", "in"), swap.told, strict=True):
+            if told not in (-1, swap.held):
+                return f"is swapped {word} with {told:,} entries, but has {swap.held:,}"
         if moves is None:
             return ""
-        for row in (*stay.out, *stay.back):
+        for row in (*swap.out, *swap.back):
             first, tokens = int(moves["first"][row]), int(moves["tokens"][row])
-            if (first, tokens) != (0, stay.held):
+            if (first, tokens) != (0, swap.held):
                 last = first + tokens
-                return f"has {stay.held:,} entries, but those of tokens {first:,} to {last:,} are copied"
+                return f"has {swap.held:,} entries, but those of tokens {first:,} to {last:,} are copied"
             if any(int(moves[name][row]) != every for name, every in WHOLE.items()):
                 return "is copied in some layers or heads only"
-            if any(int(moves[f"{side}_replica"][row]) != stay.replica for side in ("from", "to")):
+            if any(int(moves[f"{side}_replica"][row]) != swap.replica for side in ("from", "to")):
                 return "is copied from or to another replica"
         return next(
-            (fault for rows, name in ((stay.out, "from"), (stay.back, "to")) if (fault := twice(rows, name))), ""
+            (fault for rows, name in ((swap.out, "from"), (swap.back, "to")) if (fault := twice(rows, name))), ""
         )
 
     def twice(rows: list[int], side: str) -> str:
@@ -63,7 +63,7 @@ def keeps_its_entries(reading: Reading) -> Finding:
         return f"is copied {side} rank {again[0]} twice in one stay" if again else ""
 
     fix = "copy all entries of a sequence, and nothing else"
-    return merged(_said(stays, [fault(stay) for stay in stays], len(stays), fix), _strays(reading, fix))
+    return merged(_said(swaps, [fault(swap) for swap in swaps], len(swaps), fix), _strays(reading, fix))
 
 
 def _strays(reading: Reading, fix: str) -> Finding:
@@ -73,7 +73,7 @@ def _strays(reading: Reading, fix: str) -> Finding:
         return NOTHING
     out, back = (moves[f"{side}_rank"] == HOST for side in ("to", "from"))
     rows = np.flatnonzero((out | back) & (moves["from_replica"] == moves["to_replica"]))
-    known = {row for stay in reading.absences for row in (*stay.out, *stay.back)}
+    known = {row for swap in reading.swaps for row in (*swap.out, *swap.back)}
     preempted: dict[int, int] = {}
     some = np.flatnonzero(facts["kind"] == PREEMPTED)
     for request, time in zip(facts["request"][some].tolist(), facts["time_ns"][some].tolist(), strict=True):
@@ -96,37 +96,37 @@ def _strays(reading: Reading, fix: str) -> Finding:
 
 def comes_back_first(reading: Reading) -> Finding:
     """KV-2: a sequence that was swapped out computes again when all its ranks have their entries back."""
-    stays, moves, pieces, given = reading.absences, reading.history.moves, reading.pieces, reading.given
-    if not stays or pieces is None:
+    swaps, moves, pieces, given = reading.swaps, reading.history.moves, reading.pieces, reading.given
+    if not swaps or pieces is None:
         return NOTHING
     if moves is None:
         return lacking(NO_COPIES)
     ranks = given.tp * given.pp if given.mesh else None
 
-    def fault(stay: Absence) -> str:
-        if stay.in_at < 0:
+    def fault(swap: Swap) -> str:
+        if swap.in_at < 0:
             return ""
-        begins = _next_begin(pieces, stay)
-        if begins is None or 0 <= stay.lost_at <= begins:
+        begins = _next_begin(pieces, swap)
+        if begins is None or 0 <= swap.lost_at <= begins:
             return ""
-        came = {int(moves["to_rank"][row]) for row in stay.back}
-        left = {int(moves["from_rank"][row]) for row in stay.out}
+        came = {int(moves["to_rank"][row]) for row in swap.back}
+        left = {int(moves["from_rank"][row]) for row in swap.out}
         if left and came != left:
             lost = ", ".join(str(rank) for rank in sorted(left - came)[:4]) or "none"
             return f"computes at {begins:,} ns, but its entries never come back to all ranks that they left ({lost})"
         if ranks is not None and len(came) != ranks:
             return f"computes at {begins:,} ns, but its entries come back to {len(came)} ranks of {ranks}"
-        until = max(int(moves["end_ns"][row]) for row in stay.back)
+        until = max(int(moves["end_ns"][row]) for row in swap.back)
         return f"computes at {begins:,} ns, but its entries come back until {until:,} ns" if begins < until else ""
 
-    return _said(stays, [fault(stay) for stay in stays], len(stays), "let entries come back before they are read")
+    return _said(swaps, [fault(swap) for swap in swaps], len(swaps), "let entries come back before they are read")
 
 
-def _next_begin(pieces: Pieces, stay: Absence) -> int | None:
+def _next_begin(pieces: Pieces, swap: Swap) -> int | None:
     """Return when the sequence computes again after a stay."""
-    low = int(np.searchsorted(pieces.request, stay.request))
-    high = int(np.searchsorted(pieces.request, stay.request, side="right"))
-    later = pieces.begin[low:high][pieces.begin[low:high] >= stay.in_at]
+    low = int(np.searchsorted(pieces.request, swap.request))
+    high = int(np.searchsorted(pieces.request, swap.request, side="right"))
+    later = pieces.begin[low:high][pieces.begin[low:high] >= swap.in_at]
     return int(later.min()) if len(later) else None
 
 
@@ -135,20 +135,20 @@ def away(reading: Reading) -> Finding:
 
     One that is preempted meanwhile begins anew.
     """
-    stays, moves, pieces = reading.absences, reading.history.moves, reading.pieces
-    if not stays or pieces is None:
+    swaps, moves, pieces = reading.swaps, reading.history.moves, reading.pieces
+    if not swaps or pieces is None:
         return NOTHING
 
-    def fault(stay: Absence) -> str:
-        if stay.out_at < 0:
-            return f"gets blocks at {stay.in_at:,} ns to come back to, but was not swapped out"
-        leaves = stay.out_at
+    def fault(swap: Swap) -> str:
+        if swap.out_at < 0:
+            return f"gets blocks at {swap.in_at:,} ns to come back to, but was not swapped out"
+        leaves = swap.out_at
         if moves is not None:
-            leaves = min([leaves, *(int(moves["start_ns"][row]) for row in stay.out)])
-        low = int(np.searchsorted(pieces.request, stay.request))
-        high = int(np.searchsorted(pieces.request, stay.request, side="right"))
+            leaves = min([leaves, *(int(moves["start_ns"][row]) for row in swap.out)])
+        low = int(np.searchsorted(pieces.request, swap.request))
+        high = int(np.searchsorted(pieces.request, swap.request, side="right"))
         running = pieces.end[low:high] > leaves
-        until = stay.in_at if stay.in_at >= 0 else stay.lost_at
+        until = swap.in_at if swap.in_at >= 0 else swap.lost_at
         if until >= 0:
             running &= pieces.begin[low:high] < until
         at = np.flatnonzero(running)
@@ -156,24 +156,24 @@ def away(reading: Reading) -> Finding:
             return ""
         return (
             f"goes on in step {pieces.first_step[low + at[0]]} though it leaves for its host from {leaves:,} ns on, "
-            f"where it gives its blocks back at {stay.out_at:,} ns"
+            f"where it gives its blocks back at {swap.out_at:,} ns"
         )
 
-    def uncopied(stay: Absence) -> str:
-        copied = moves is None or stay.out_at < 0 or bool(stay.out)
-        return "" if copied else f"gives its blocks back at {stay.out_at:,} ns, but was not copied to its host"
+    def uncopied(swap: Swap) -> str:
+        copied = moves is None or swap.out_at < 0 or bool(swap.out)
+        return "" if copied else f"gives its blocks back at {swap.out_at:,} ns, but was not copied to its host"
 
     fix = "compute a swapped sequence when it has come back"
     return merged(
-        _said(stays, [fault(stay) for stay in stays], len(stays), fix),
-        _said(stays, [uncopied(stay) for stay in stays], 0, "copy a sequence out before its blocks are given back"),
+        _said(swaps, [fault(swap) for swap in swaps], len(swaps), fix),
+        _said(swaps, [uncopied(swap) for swap in swaps], 0, "copy a sequence out before its blocks are given back"),
     )
 
 
 def host_pool(reading: Reading) -> Finding:
     """KV-6: what is in host memory, or on its way to or from there, fits the pool."""
-    stays, moves, given = reading.absences, reading.history.moves, reading.given
-    if not stays or moves is None or given.host_blocks is None or given.block_tokens is None:
+    swaps, moves, given = reading.swaps, reading.history.moves, reading.given
+    if not swaps or moves is None or given.host_blocks is None or given.block_tokens is None:
         return NOTHING
     facts = reading.history.facts
     gone: dict[int, int] = {}
@@ -181,17 +181,17 @@ def host_pool(reading: Reading) -> Finding:
         rows = np.flatnonzero(facts["kind"] == CANCELLED)
         gone = dict(zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True))
     changes: dict[int, list[tuple[int, int, int]]] = {}
-    for stay in stays:
-        blocks = -(-stay.held // given.block_tokens)
-        mine = changes.setdefault(stay.replica, [])
-        if stay.out:
-            mine.append((min(int(moves["start_ns"][row]) for row in stay.out), blocks, stay.request))
-        if stay.out and len(stay.back) >= len(stay.out):
-            mine.append((max(int(moves["end_ns"][row]) for row in stay.back), -blocks, stay.request))
-        elif stay.out and stay.lost_at >= 0:
-            mine.append((stay.lost_at, -blocks, stay.request))
-        elif stay.out and stay.in_at < 0 and stay.request in gone:
-            mine.append((gone[stay.request], -blocks, stay.request))
+    for swap in swaps:
+        blocks = -(-swap.held // given.block_tokens)
+        mine = changes.setdefault(swap.replica, [])
+        if swap.out:
+            mine.append((min(int(moves["start_ns"][row]) for row in swap.out), blocks, swap.request))
+        if swap.out and len(swap.back) >= len(swap.out):
+            mine.append((max(int(moves["end_ns"][row]) for row in swap.back), -blocks, swap.request))
+        elif swap.out and swap.lost_at >= 0:
+            mine.append((swap.lost_at, -blocks, swap.request))
+        elif swap.out and swap.in_at < 0 and swap.request in gone:
+            mine.append((gone[swap.request], -blocks, swap.request))
     faults = []
     for replica, mine in sorted(changes.items()):
         used = 0
@@ -201,7 +201,7 @@ def host_pool(reading: Reading) -> Finding:
                 faults.append((replica, request, time, used))
                 break
     return judged(
-        len(stays),
+        len(swaps),
         np.ones(len(faults), bool),
         lambda i: f"replica {faults[i][0]}, request {faults[i][1]}",
         lambda i: f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {given.host_blocks:,}",

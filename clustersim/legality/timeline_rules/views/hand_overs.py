@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, ARRIVED, HANDED_OVER, RECEIVED, History
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
-from clustersim.legality.timeline_rules.views.reservations import Journeys, journeys_of
+from clustersim.legality.timeline_rules.views.reservations import Reservations, reservations_of
 from clustersim.timeline.tables import HOST, Table
 
 NONE = -1
@@ -90,20 +90,20 @@ class HandOvers:
         return self.following(*(moves[name] for name in names))
 
     @cached_property
-    def journeys(self) -> Journeys | None:
+    def reservations(self) -> Reservations | None:
         """What facts of the decode pool mean where something fails; else every one means what it says."""
         facts = self.history.facts
         if not self.again or facts is None:
             return None
         failures = frozenset((failed, since) for failed, since, _ in self.history.given.down)
-        return journeys_of(facts, self.history.pools[1].first_replica, failures)
+        return reservations_of(facts, self.history.pools[1].first_replica, failures)
 
     @cached_property
     def unused(self) -> Int64Array:
         """Requests for which blocks are set aside at the end, and that were not handed over since."""
-        facts, journeys = self.history.facts, self.journeys
-        if journeys is not None or facts is None:
-            return np.empty(0, np.int64) if journeys is None else journeys.open
+        facts, reservations = self.history.facts, self.reservations
+        if reservations is not None or facts is None:
+            return np.empty(0, np.int64) if reservations is None else reservations.open
         gone = facts["request"][facts["kind"] == HANDED_OVER]
         found: Int64Array = np.setdiff1d(facts["request"][self.reserved], gone)
         return found
@@ -141,8 +141,8 @@ class HandOvers:
     def reserved(self) -> Int64Array:
         """Facts that admit a request for the first time on another replica than it arrived at: blocks to receive it."""
         facts = self.history.facts
-        if self.journeys is not None:
-            return self.journeys.reserved
+        if self.reservations is not None:
+            return self.reservations.reserved
         if facts is None or not (self.history.pools or self.left["request"].size or self.came["request"].size):
             return np.empty(0, np.int64)
         home = np.full(int(facts["request"].max(initial=-1)) + 1, NONE, np.int64)

@@ -19,7 +19,7 @@ from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.prefixes import Prefixes
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
-from clustersim.legality.timeline_rules.views.swaps import Absence, absences_of
+from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
 
@@ -231,8 +231,8 @@ class Reading:
 
         What fails in the first step of a sequence that it carries takes no entries along: none was complete.
         """
-        journeys = self.hand_overs.journeys
-        request, time = self._told(PREEMPTED, but=None if journeys is None else journeys.vain)
+        reservations = self.hand_overs.reservations
+        request, time = self._told(PREEMPTED, but=None if reservations is None else reservations.vain)
         if not self.given.down or self.pieces is None:
             return request, time
         some = self.pieces.ended_before(request, time)
@@ -317,12 +317,12 @@ class Reading:
         return self.given.sp > 1 and self.given.sp_decode == "dp"
 
     @cached_property
-    def absences(self) -> list[Absence]:
-        """Stays of sequences in host memory; none where the record can't tell."""
+    def swaps(self) -> list[Swap]:
+        """When sequences were in host memory; none where the record can't tell."""
         history, pieces = self.history, self.pieces
         if history.facts is None or pieces is None:
             return []
-        return absences_of(history.facts, history.moves, pieces)
+        return swaps_of(history.facts, history.moves, pieces)
 
     @cached_property
     def sound(self) -> BoolArray:

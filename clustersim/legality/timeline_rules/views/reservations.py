@@ -24,7 +24,7 @@ KINDS = (ADMITTED, PREEMPTED, CANCELLED, RECEIVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Journeys:
+class Reservations:
     """What facts of a decode pool mean, by their rows.
 
     Parameters
@@ -50,7 +50,7 @@ class Journeys:
     open: Int64Array
 
 
-def journeys_of(facts: Table, first_decode: int, failures: frozenset[tuple[int, int]]) -> Journeys:
+def reservations_of(facts: Table, first_decode: int, failures: frozenset[tuple[int, int]]) -> Reservations:
     """Return what facts mean on replicas from ``first_decode`` on; ``failures`` are replicas and instants."""
     request, replica, kind = facts["request"], facts["replica"], facts["kind"]
     away = np.unique(request[replica >= first_decode])
@@ -87,7 +87,7 @@ def journeys_of(facts: Table, first_decode: int, failures: frozenset[tuple[int, 
     (aside_at, begun_at), (in_vain, of_vain), (stays, of_stays) = (
         np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (sorted(reserved), vain, ended)
     )
-    return Journeys(
+    return Reservations(
         reserved=aside_at, begun=begun_at, vain=in_vain, of_vain=of_vain, ended=stays, of_ended=of_stays,
         open=np.array(unused, np.int64),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stays in host memory: when a sequence was swapped out and back, which copies did it, and what it held.
+"""Swaps: when a sequence was swapped out and back, which copies did it, and what it held.
 
 ::
 
@@ -7,7 +7,7 @@
 
 ``swapped_out`` says when its device blocks came free, ``swapped_in`` when others were taken; copies are rows of
 ``moves`` with a host at one end. A sequence that is preempted meanwhile (its replica failed) has lost its copy; what
-had been copied out by then belongs to no stay.
+had been copied out by then belongs to no swap.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from clustersim.timeline.tables import HOST, Table
 
 
 @dataclass(slots=True, kw_only=True)
-class Absence:
-    """One stay.
+class Swap:
+    """One time in host memory.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Absence:
     held : int
         Entries that the sequence had, as they follow from its steps.
     lost_at : int
-        When the sequence was preempted during the stay, or first after it; −1 if never.
+        When the sequence was preempted while it was there, or first after it; −1 if never.
     since : int
-        When it was preempted last before the stay; −1 if never.
+        When it was preempted last before it was; −1 if never.
     out, back : list of int
         Rows of its copies.
     """
@@ -66,38 +66,36 @@ def held_at(pieces: Pieces, request: int, time: int) -> int:
     return int(pieces.computed[last] + pieces.count[last])
 
 
-def absences_of(facts: Table, moves: Table | None, pieces: Pieces) -> list[Absence]:
-    """Return all stays, by request and time; a fact that does not follow its counterpart has a stay of its own."""
+def swaps_of(facts: Table, moves: Table | None, pieces: Pieces) -> list[Swap]:
+    """Return all swaps, by request and time; a fact that does not follow its counterpart has a swap of its own."""
     if not np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)).any():
         return []
     rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
     rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
-    found: list[Absence] = []
-    open_stay: Absence | None = None
+    found: list[Swap] = []
+    open_swap: Swap | None = None
     preempted: dict[int, int] = {}
     for row in rows.tolist():
         request, replica, time = (int(facts[name][row]) for name in ("request", "replica", "time_ns"))
         value = int(facts["value"][row]) if "value" in facts else -1
-        if open_stay is not None and open_stay.request != request:
-            open_stay = None
+        if open_swap is not None and open_swap.request != request:
+            open_swap = None
         since = preempted.get(request, -1)
         if int(facts["kind"][row]) == PREEMPTED:
             preempted[request] = time
             if found and found[-1].request == request and found[-1].lost_at < 0:
                 found[-1].lost_at = time
-            open_stay = None
+            open_swap = None
         elif int(facts["kind"][row]) == SWAPPED_OUT:
             held = held_at(pieces, request, time)
-            open_stay = Absence(request=request, replica=replica, out_at=time, told=(value, -1), held=held, since=since)
-            found.append(open_stay)
-        elif open_stay is None:
+            open_swap = Swap(request=request, replica=replica, out_at=time, told=(value, -1), held=held, since=since)
+            found.append(open_swap)
+        elif open_swap is None:
             held = held_at(pieces, request, time)
-            found.append(
-                Absence(request=request, replica=replica, in_at=time, told=(-1, value), held=held, since=since)
-            )
+            found.append(Swap(request=request, replica=replica, in_at=time, told=(-1, value), held=held, since=since))
         else:
-            open_stay.in_at, open_stay.told = time, (open_stay.told[0], value)
-            open_stay = None
+            open_swap.in_at, open_swap.told = time, (open_swap.told[0], value)
+            open_swap = None
     if moves is not None:
         _attach(found, moves)
     return found
@@ -116,24 +114,24 @@ def at_rest(facts: Table, rows: Int64Array) -> BoolArray:
     return wanted
 
 
-def _attach(absences: list[Absence], moves: Table) -> None:
-    """Give each stay its copies: those out that ended by its first fact, and those back that began with its second."""
+def _attach(swaps: list[Swap], moves: Table) -> None:
+    """Give each swap its copies: those out that ended by its first fact, and those back that began with its second."""
     out = np.flatnonzero(moves["to_rank"] == HOST)
     back = np.flatnonzero(moves["from_rank"] == HOST)
     by_out, by_back = (_by_request(moves, rows) for rows in (out, back))
     starts, ends = moves["start_ns"], moves["end_ns"]
-    last = {absence.request: absence for absence in absences}
-    for absence, following in zip(absences, [*absences[1:], None], strict=True):
-        mine = by_out.get(absence.request, [])
-        absence.out = [row for row in mine if ends[row] <= absence.out_at and starts[row] >= absence.since]
-        by_out[absence.request] = [row for row in mine if ends[row] > absence.out_at]
-        if absence.in_at < 0:
+    last = {swap.request: swap for swap in swaps}
+    for swap, following in zip(swaps, [*swaps[1:], None], strict=True):
+        mine = by_out.get(swap.request, [])
+        swap.out = [row for row in mine if ends[row] <= swap.out_at and starts[row] >= swap.since]
+        by_out[swap.request] = [row for row in mine if ends[row] > swap.out_at]
+        if swap.in_at < 0:
             continue
-        until = following.out_at if following is not None and last[absence.request] is not absence else -1
-        absence.back = [
+        until = following.out_at if following is not None and last[swap.request] is not swap else -1
+        swap.back = [
             row
-            for row in by_back.get(absence.request, [])
-            if starts[row] >= absence.in_at and (until < 0 or starts[row] < until)
+            for row in by_back.get(swap.request, [])
+            if starts[row] >= swap.in_at and (until < 0 or starts[row] < until)
         ]
 
 

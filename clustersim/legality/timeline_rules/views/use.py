@@ -224,7 +224,7 @@ def returns(
     idle = np.flatnonzero(moved & pieces.restarts) - 1
     unmoved = pieces.closes[hand_overs.of(pieces.request[pieces.closes]) >= 0]
     unmoved = unmoved[pieces.replica[unmoved] == hand_overs.source[hand_overs.of(pieces.request[unmoved])]]
-    ends = np.sort(np.concatenate((ends, idle, unmoved))) if hand_overs.journeys is None else ends
+    ends = np.sort(np.concatenate((ends, idle, unmoved))) if hand_overs.reservations is None else ends
     held = -(-(pieces.computed[ends] + pieces.count[ends]) // size)
     owner = pieces.request[ends]
     first = np.searchsorted(owner, request)
@@ -264,17 +264,17 @@ def _apart(facts: Table, pieces: Pieces, hand_overs: HandOvers) -> tuple[Int64Ar
 
     The sequence has not come, or no step of it has ended there.
     """
-    journeys = hand_overs.journeys
-    if journeys is None:
+    reservations = hand_overs.reservations
+    if reservations is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    request = facts["request"][journeys.ended].astype(np.int64)
+    request = facts["request"][reservations.ended].astype(np.int64)
     at_end, at_start = (
         pieces.ended_before(request, facts["time_ns"][rows].astype(np.int64))
-        for rows in (journeys.ended, journeys.of_ended)
+        for rows in (reservations.ended, reservations.of_ended)
     )
     idle = at_end == at_start
-    rows = np.concatenate((journeys.vain, journeys.ended[idle]))
-    return rows, np.concatenate((journeys.of_vain, journeys.of_ended[idle]))
+    rows = np.concatenate((reservations.vain, reservations.ended[idle]))
+    return rows, np.concatenate((reservations.of_vain, reservations.of_ended[idle]))
 
 
 def _at_host(facts: Table, rows: Int64Array) -> BoolArray:

@@ -13,7 +13,7 @@ from clustersim.replay.replay import replay
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.service import time_mean
-from clustersim.run.stays import moved, stays
+from clustersim.run.residency import moved, residency_of
 from clustersim.run.step_rows import StepRows
 from clustersim.serving.decision import PREEMPTED
 from tests.round_numbers import deployment
@@ -57,7 +57,7 @@ def test_who_holds_blocks_between_steps_is_there_and_nobody_else(name):
     assert time_mean(held) == pytest.approx(
         float((held.value * np.diff([*held.start_ns, last])).sum()) / held_for(held)
     )
-    present = stays(tables)
+    present = residency_of(tables)
     assert (present.gone_ns >= present.come_ns).all()
     assert (present.gone_ns <= last + 10**7).all()
 

@@ -24,7 +24,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stays:
+class Residency:
     """Requests at replicas, one by one: in [come, gone), which is the largest number where it stays to the end."""
 
     replica: Int64Array
@@ -59,7 +59,7 @@ def _among(facts: Table, of: str, chosen: BoolArray) -> BoolArray:
     return np.isin(number.ravel(), number.ravel()[chosen])
 
 
-def stays(tables: Tables) -> Stays:
+def residency_of(tables: Tables) -> Residency:
     """Return when which replica had a request.
 
     Parameters
@@ -85,13 +85,13 @@ def stays(tables: Tables) -> Stays:
     opens[1:] = (replica[1:] != replica[:-1]) | (request[1:] != request[:-1]) | (falls[:-1] < time[1:]) | leaves[:-1]
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(rows))[: len(first)] - 1
-    found = Stays(replica=replica[first], come_ns=time[first], gone_ns=falls[last])
+    found = Residency(replica=replica[first], come_ns=time[first], gone_ns=falls[last])
     if away.any():
         _end_elsewhere(found, request[first], tables)
     return found
 
 
-def _end_elsewhere(found: Stays, request: Int64Array, tables: Tables) -> None:
+def _end_elsewhere(found: Residency, request: Int64Array, tables: Tables) -> None:
     """End stays of requests that waited where nothing ran that failed: they are admitted elsewhere, as new ones are."""
     facts = tables.facts
     entry = tables.layout.of_replica(facts["replica"]) == 0
@@ -102,14 +102,14 @@ def _end_elsewhere(found: Stays, request: Int64Array, tables: Tables) -> None:
         found.gone_ns[at] = later.min(initial=_NEVER)
 
 
-def empties_ns(rows: Table, of: Stays) -> Int64Array:
+def empties_ns(rows: Table, of: Residency) -> Int64Array:
     """Return from when on a replica had no request, after each step and before its next one; −1 where it had some.
 
     Parameters
     ----------
     rows : Table
         ``replica``, ``start_ns`` and ``end_ns`` of steps, in order of replicas and instants.
-    of : Stays
+    of : Residency
     """
     replica = rows["replica"]
     found = np.full(len(replica), -1, np.int64)
@@ -124,7 +124,7 @@ def empties_ns(rows: Table, of: Stays) -> Int64Array:
     return found
 
 
-def _without_requests(of: Stays, replica: int) -> tuple[Int64Array, Int64Array]:
+def _without_requests(of: Residency, replica: int) -> tuple[Int64Array, Int64Array]:
     """Return the intervals in which a replica has no request: since when, and until when; the last is never."""
     mine = of.replica == replica
     come, gone = of.come_ns[mine], of.gone_ns[mine]
