@@ -15,8 +15,14 @@ from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.log import ClockedLog
+from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.on_clock import LaneOnClock
 from clustersim.replay.links.network import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
+from clustersim.replay.replica import ReplicaOnClock
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
@@ -33,22 +39,34 @@ class Fleet:
     on_done : callable
     wake : callable
         Asks for a scheduling decision of a replica at this instant.
+    lanes : LaneMaker or None
+        Makes lanes of those that can be; None: none is.
+    undisturbed : callable
+        Returns an instant before which no request arrives.
 
     Attributes
     ----------
-    replicas : list of Replica
+    replicas : list of ReplicaOnClock
         Of all pools, by their numbers.
     """
 
     def __init__(
-        self, env: Environment, network: Network, prepared: Prepared, on_done: OnDone, wake: Callable[[int], None]
+        self,
+        env: Environment,
+        network: Network,
+        prepared: Prepared,
+        on_done: OnDone,
+        wake: Callable[[int], None],
+        lanes: LaneMaker | None,
+        undisturbed: Callable[[], int],
     ) -> None:
         self.env = env
         self.network = network
         self.prepared = prepared
         self.on_done = on_done
         self.wake = wake
-        self.replicas: list[Replica] = []
+        self.undisturbed = undisturbed
+        self.replicas: list[ReplicaOnClock] = []
         self.wirings: dict[int, list[StageWiring]] = {}
         self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
@@ -57,18 +75,32 @@ class Fleet:
                 self.replicas += self._lockstep(pool, shapes).members
                 continue
             for index in pool.replicas:
+                if lanes is not None and not lanes.obstacle_of(index):
+                    self.replicas.append(self._lane(index, lanes))
+                    continue
                 self.wirings[index] = self._wirings(index, pool, shapes)
                 self.replicas.append(self._replica(index, pool))
 
-    def restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    def restart(self, replica: ReplicaOnClock) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         evicted = replica.fail(self.prepared.new_scheduler(replica.index))
+        if not isinstance(replica, Replica):
+            return evicted
         replica.swaps = self._swaps(replica)
         if not isinstance(replica, Member):
             replica.attach(self._pipeline(replica))
         elif replica is replica.group.members[0]:
             self._attach(replica.group)
         return evicted
+
+    def _lane(self, index: int, lanes: LaneMaker) -> LaneOnClock:
+        log = lanes.log(index, ClockedLog)
+
+        def anew(scheduler: Scheduler) -> Lane:
+            return lanes.lane(index, scheduler, log)
+
+        lane = anew(self.prepared.schedulers[index])
+        return LaneOnClock(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake)
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
         replica = Replica(

@@ -1,10 +1,11 @@
-"""The replay of a run: as lanes where nothing can disturb anything, else by events."""
+"""The replay of a run: by lanes alone where that is all it needs, else on a clock."""
 
 from __future__ import annotations
 
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.run import obstacle
+from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.run import needs_clock
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.processes.workers import replay_lanes
 
@@ -29,10 +30,10 @@ def replay(given: ReplayInput, progress: Progress | None = None, processes: int 
         When something ends later than int64 nanoseconds can tell.
     """
     prepared = Prepared(given)
-    reason = obstacle(prepared)
-    if reason:
-        return EventReplay(prepared, progress, reason).run()
-    return replay_lanes(prepared, progress, processes)
+    lanes = LaneMaker(prepared)
+    if lanes.obstacle or needs_clock(given):
+        return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
+    return replay_lanes(lanes, progress, processes)
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

@@ -101,16 +101,8 @@ class ServingConfig:
         """Why these decisions can't be taken at the cost of what changes (``serving.grouped``); empty if they can."""
         if self.scheduler not in ("continuous", "chunked_prefill"):
             return f"every step is decided by the scheduler {self.scheduler}"
-        if self.order.by != "arrival":
-            return f"the queue is in the order of {self.order.by}"
-        if self.long_prompt_tokens is not None:
-            return "long prompts are cut by long_prompt_tokens"
         if self.preemption == "swap":
             return "sequences are swapped to host memory"
         if self.prefix_caching:
             return "prompts share cached prefixes"
-        if self.router not in ("round_robin", "least_outstanding"):
-            return f"every request is placed by the router {self.router}"
-        if self.queue_limit is not None or self.queue_timeout_ns is not None:
-            return "queues have limits"
         return ""

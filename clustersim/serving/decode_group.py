@@ -9,7 +9,7 @@ themselves are brought up to date (:meth:`DecodeGroup.refresh`) only when somebo
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from clustersim.serving.sequence import Sequence
@@ -134,18 +134,39 @@ class DecodeGroup:
             window.advance(clock)
         return done
 
+    def leave(self, sequence: Sequence) -> None:
+        """Let a member go that has not all its tokens, up to date."""
+        clock, size = self.clock, self.block_tokens
+        self.phases[(sequence.joined - sequence.computed) % size] -= 1
+        for window in self.windows:
+            window.leave(sequence)
+        _bring(sequence, clock, size)
+        self.computed -= sequence.computed
+        self.count -= 1
+        self.finishes = [entry for entry in self.finishes if entry[2] is not sequence]
+        heapify(self.finishes)
+        if sequence in self.fresh:
+            self.fresh.remove(sequence)
+        else:
+            sequence.last_step = self.last_step
+
     def refresh(self) -> list[Sequence]:
         """Bring every member up to date and return them, by place."""
         members = [entry[2] for entry in self.finishes]
         clock, size = self.clock, self.block_tokens
         for sequence in members:
-            grown = clock - sequence.joined
-            sequence.joined = clock
-            sequence.computed += grown
-            sequence.generated += grown
-            sequence.blocks = -(-sequence.computed // size)
+            _bring(sequence, clock, size)
         members.sort(key=by_place)
         return members
+
+
+def _bring(sequence: Sequence, clock: int, block_tokens: int) -> None:
+    """Bring a member up to date."""
+    grown = clock - sequence.joined
+    sequence.joined = clock
+    sequence.computed += grown
+    sequence.generated += grown
+    sequence.blocks = -(-sequence.computed // block_tokens)
 
 
 def by_place(sequence: Sequence) -> int:

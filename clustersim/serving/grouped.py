@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clustersim.serving.batch import Batch, Chunks
-from clustersim.serving.decision import FINISHED
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.decision import CANCELLED, FINISHED
+from clustersim.serving.decode_group import DecodeGroup, by_place
 from clustersim.serving.decode_slots import DecodeSlots
 from clustersim.serving.log import Log
-from clustersim.serving.order import ArrivalQueue
 from clustersim.serving.prompt_queue import PromptQueue
 from clustersim.serving.ready_decodes import ReadyDecodes
 from clustersim.serving.scheduler import Scheduler
@@ -49,7 +48,6 @@ class GroupedScheduler:
         self.overlap = scheduler.decode_overlap
         self.chunked = scheduler.config.scheduler == "chunked_prefill"
         self.max_tokens = scheduler.config.max_batch_tokens
-        assert isinstance(scheduler.waiting, ArrivalQueue)  # the config of a lane says so
         self.waiting = scheduler.waiting
         self.running = scheduler.running
         self.free = scheduler.pool.free
@@ -60,6 +58,8 @@ class GroupedScheduler:
         self.slots = DecodeSlots(self.stages, log)
         self.decoding = 0
         """Running sequences whose next step is a decode step."""
+        self.leaving = 0
+        """Sequences that were given up while a step carries them."""
         self.flying: list[Batch] = []
         self.decodes_flying = 0
         self.step = 0
@@ -114,7 +114,7 @@ class GroupedScheduler:
         return batch
 
     def complete(self, now: int, batch: Batch, steps: int = 1) -> list[Sequence]:
-        """Account for the end of what was decided first; return the sequences that finished.
+        """Account for the end of what was decided first; return the sequences that finished, and those that leave.
 
         Parameters
         ----------
@@ -138,7 +138,86 @@ class GroupedScheduler:
         for sequence, count in batch.chunks:
             if self._compute(now, batch.step, sequence, count):
                 finished.append(sequence)
+        if self.leaving:
+            finished += self._let_go(now, batch, finished)
         return finished
+
+    def _let_go(self, now: int, batch: Batch, finished: list[Sequence]) -> list[Sequence]:
+        """Let those of an ended step go that were given up meanwhile; one that finished with it has its answer."""
+        carried = [] if batch.group is None else sorted((entry[2] for entry in batch.group.finishes), key=by_place)
+        carried += [sequence for sequence, _ in batch.chunks if sequence not in finished]
+        gone = [sequence for sequence in carried if sequence.leaving and not sequence.answered]
+        self.leaving -= len(gone) + sum(sequence.leaving for sequence in finished)
+        for sequence in gone:
+            self.cancel(now, sequence)
+        return gone
+
+    def cancel(self, now: int, sequence: Sequence, taken: int = 0) -> bool:
+        """Let a sequence go whose client gave it up; see :meth:`Scheduler.cancel`.
+
+        Parameters
+        ----------
+        now : int
+        sequence : Sequence
+        taken : int
+            Blocks in use that a run of steps has taken since it began.
+        """
+        if sequence not in self.running:
+            self.waiting.remove(sequence)
+        elif self._flies(sequence):
+            sequence.leaving = True
+            self.leaving += 1
+            return False
+        else:
+            self._take_out(sequence)
+            self.running.remove(sequence)
+            self.free[0] += sequence.blocks
+        self.slots.close(sequence, sequence.last_step)
+        used = self.total - self.free[0] + taken
+        self.log.fact(now, CANCELLED, sequence.request, sequence.generated, used)
+        return True
+
+    def _flies(self, sequence: Sequence) -> bool:
+        """Whether a step carries a sequence."""
+        groups = [batch.group for batch in self.flying if batch.group is not None]
+        return any(sequence is entry[2] for group in groups for entry in group.finishes) or any(
+            sequence is other for batch in self.flying for other, _ in batch.chunks
+        )
+
+    def _take_out(self, sequence: Sequence) -> None:
+        """Take a running sequence that no step carries from where it waits for the next one, up to date."""
+        for group in self.ready.groups:
+            if any(sequence is entry[2] for entry in group.finishes):
+                group.leave(sequence)
+                self.decoding -= 1
+                if not group.count:
+                    self.ready.groups.remove(group)
+                return
+        if sequence in self.ready.loose:
+            self.ready.loose.remove(sequence)
+            self.decoding -= 1
+        else:
+            self.prompts.begun.remove(sequence)
+
+    def evict(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Lose all K/V, and every step that is in flight; see :meth:`Scheduler.evict`."""
+        self.stop()
+        for group in self.ready.groups:
+            group.refresh()
+        for batch in reversed(self.flying):
+            self.step = batch.step
+            if batch.group is not None:
+                self.slots.last_steps[batch.slot] = batch.previous
+                for sequence in batch.group.refresh():  # the step that carries it has its blocks
+                    sequence.blocks = -(-(sequence.computed + 1) // self.size)
+        found = self.scheduler.evict(now)
+        self._hand_facts()
+        return found
+
+    def follow(self, predecessor: GroupedScheduler) -> None:
+        """Go on with the numbers of steps and the slots of a scheduler that failed."""
+        self.step = predecessor.step
+        self.slots.last_steps = predecessor.slots.last_steps
 
     def repeat(self, batch: Batch, steps: int) -> None:
         """Note that a batch of decodes was carried by ``steps`` steps in a row, not only by one."""
@@ -191,9 +270,7 @@ class GroupedScheduler:
             sequence.in_flight = True
         scheduler.decodes_in_flight = self.decodes_flying
         decision = scheduler.schedule(now)
-        for fact in scheduler.facts:
-            self.log.fact(*fact)
-        scheduler.facts.clear()
+        self._hand_facts()
         decodes = decision.decodes if decision is not None else ()
         chunks = list(decision.prefills) if decision is not None else []
         for sequence, _ in chunks:
@@ -211,6 +288,12 @@ class GroupedScheduler:
         batch = self._launch(self.ready.form(decodes) if decodes else None, chunks)
         batch.steady = False  # who gave way may come back in the next step
         return batch
+
+    def _hand_facts(self) -> None:
+        """Log what the scheduler decided by itself."""
+        for fact in self.scheduler.facts:
+            self.log.fact(*fact)
+        self.scheduler.facts.clear()
 
     def _flying(self) -> Iterable[Sequence]:
         """Yield every sequence in flight, up to date."""

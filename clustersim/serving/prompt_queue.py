@@ -36,6 +36,8 @@ class PromptQueue:
         self.chunked = config.scheduler == "chunked_prefill"
         self.max_tokens = config.max_batch_tokens
         self.max_requests = config.max_batch_requests
+        self.longest = (config.long_prompt_tokens if self.chunked else None) or self.max_tokens
+        """Most tokens of one prompt in a step."""
         self.waiting = scheduler.waiting
         self.running = scheduler.running
         self.free = pool.free
@@ -63,7 +65,7 @@ class PromptQueue:
         size = self.size
         chunks: Chunks = []
         for sequence in self.begun:
-            count = min(sequence.to_compute, budget)
+            count = min(sequence.to_compute, budget, self.longest)
             if count == 0:
                 continue
             missing = -(-(sequence.computed + count) // size) - sequence.blocks
@@ -81,11 +83,12 @@ class PromptQueue:
 
     def _admit_from_queue(self, now: int, budget: int, free: int, chunks: Chunks) -> int:
         """Add chunks of prompts in order of arrival; return the blocks that are left."""
-        size, waiting, running = self.size, self.waiting, self.running
+        size, waiting, running, longest = self.size, self.waiting, self.running, self.longest
         while waiting and budget > 0 and len(running) < self.max_requests:
             sequence = waiting[0]
             need = sequence.prompt_tokens + sequence.generated
             count = need if need < budget else budget
+            count = count if count < longest else longest
             if count < need and not self.chunked and (chunks or need <= self.max_tokens):
                 break
             missing = -(-count // size)
@@ -95,6 +98,7 @@ class PromptQueue:
             budget -= count
             waiting.popleft()
             running.append(sequence)
+            sequence.admitted = True
             self.number(sequence)
             sequence.blocks = missing
             self.log.fact(now, ADMITTED, sequence.request, need, self.total - free)

@@ -20,16 +20,17 @@ from clustersim.replay.events.decode_run import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
 from tests.laws.everything import everything, features
-from tests.laws.lane_cases import case_input, cases
+from tests.laws.lane_cases import case_input, cases, clocked
 from tests.laws.random_scenarios import crowd_input, crowds
 
 WINDOWS = st.tuples(st.floats(0, 1), st.floats(0, 0.3))
 MOST = st.sampled_from((MAX_RUN, MAX_RUN, 1, 2, 7))
 STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "rounds": (cases(), case_input),
+    "clocks": (clocked(), case_input),
     "crowds": (crowds(), crowd_input),
 }
-"""Deployments of round numbers; scenarios of real models and fabrics."""
+"""Deployments of round numbers, without and with more than arrivals to decide; scenarios of real models and fabrics."""
 EVERYTHING = "everything"
 
 

@@ -14,14 +14,20 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from clustersim.cluster.fault import Fault
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.replay import Prepared, ReplayInput, ReplayResult
+from clustersim.serving.order import Order
 from clustersim.timeline.timeline import Timeline
 from tests.round_numbers import ATTENTION, DENSE, SPARSE, Arrival, deployment, step_ends
 
 Case = dict[str, Any]
-"""Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers."""
+"""Keywords of ``deployment`` as plain data: ``plan`` has fields of ``ParallelPlan``, ``window`` is of all layers.
+
+Besides, ``order`` is (by, patience in ns), ``priorities`` and ``cancel_after_ns`` are columns of requests, and
+``failures`` are (instant, end or None, device).
+"""
 
 OFFSETS = (0, 0, 0, 0, 0, -1, 1)
 """Nanoseconds from an instant at which something ends."""
@@ -38,7 +44,14 @@ def case_input(case: Case) -> ReplayInput:
         attention = replace(ATTENTION, sliding_window=options.pop("window"))
         options["layer"] = replace(options.get("layer", DENSE), attention=attention)
     plan = ParallelPlan(**fields)
-    return deployment(options.pop("arrivals"), plan=plan, **{"layers": plan.pp, **options})
+    columns = {name: np.array(options.pop(name)) for name in ("priorities", "cancel_after_ns") if name in options}
+    failures = options.pop("failures", ())
+    if "order" in options:
+        by, patience_ns = options["order"]
+        options["order"] = Order(by=by, patience_ns=patience_ns)
+    given = deployment(options.pop("arrivals"), plan=plan, **{"layers": plan.pp, **options})
+    faults = tuple(Fault(at_ns=at, until_ns=until, devices=(device,)) for at, until, device in failures)
+    return replace(given, requests=replace(given.requests, **columns), faults=faults)
 
 
 def by_events(given: ReplayInput) -> ReplayResult:
@@ -136,5 +149,37 @@ def cases(draw: st.DrawFn) -> Case:
         case["arrivals"] = tuple((0, *rest) for _, *rest in arrivals)
     else:
         case["arrivals"] = crowded(draw, lambda found: case_input(case | {"arrivals": found}), arrivals, lengths)
+    case["horizon_ns"] = horizons(draw, case_input(case))
+    return case
+
+
+@st.composite
+def clocked(draw: st.DrawFn) -> Case:
+    """Draw a case in which more decides than arrivals and loads: ranks, limits, clients, other routers, failures."""
+    case = draw(cases()) | {"horizon_ns": None}
+    case["router"] = draw(st.sampled_from(("round_robin", "least_outstanding", "power_of_two", "fewest_waiting")))
+    count = len(case["arrivals"])
+    ends = sorted(ends_of(by_events(case_input(case)).timeline)) or [0]
+    instants = st.sampled_from(ends) | st.sampled_from(ends) | st.integers(0, ends[-1] + 1)
+    if draw(st.booleans()):
+        case["order"] = draw(st.sampled_from(("priority", "shortest_prompt"))), draw(st.sampled_from((-1, 0, 100_000)))
+        case["priorities"] = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    if draw(st.integers(0, 2)) == 0:
+        case |= draw(st.sampled_from(({"queue_limit": 1}, {"queue_timeout_ns": 0}, {"queue_timeout_ns": 6_610})))
+    if draw(st.integers(0, 3)) == 0 and case["scheduler"] == "chunked_prefill":
+        case["long_prompt_tokens"] = draw(st.sampled_from((2, 5)))
+    if draw(st.booleans()):
+        after = st.just(-1) | instants | st.integers(0, 200_000)
+        case["cancel_after_ns"] = [
+            one if one < 0 else max(0, one - arrived)
+            for one, (arrived, *_) in zip(
+                draw(st.lists(after, min_size=count, max_size=count)), case["arrivals"], strict=True
+            )
+        ]
+    if draw(st.booleans()):
+        lasts = st.none() | st.sampled_from((1, 10, 7_000, 100_000))
+        device = st.integers(0, ParallelPlan(**{k: v for k, v in case["plan"].items() if k != "ep"}).world - 1)
+        found = draw(st.lists(st.tuples(instants, lasts, device), min_size=1, max_size=3))
+        case["failures"] = tuple((at, None if last is None else at + last, device) for at, last, device in found)
     case["horizon_ns"] = horizons(draw, case_input(case))
     return case

@@ -55,10 +55,10 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 MUTATIONS: Final[dict[str, Mutation]] = {
     # run_lane.py
     "a run is cut one step late": Mutation(
-        RunLane, "arrive", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
+        RunLane, "_cut", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
     ),
-    "an arrival at the end of a step falls into the next": Mutation(RunLane, "arrive", "bisect_left(", "bisect_right("),
-    "a run is not cut": Mutation(RunLane, "arrive", "self.steps > 1", "False"),
+    "an arrival at the end of a step falls into the next": Mutation(RunLane, "_cut", "bisect_left(", "bisect_right("),
+    "a run is not cut": Mutation(RunLane, "_cut", "self.steps > 1", "False"),
     "a run goes on when the next request arrives": Mutation(
         RunLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
     ),
@@ -74,8 +74,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "windows do not grow": Mutation(RunLane, "_extend", "step * growth", "0 * growth"),
     "a run goes on from its first step": Mutation(RunLane, "_extend", "first + begun * count", "first"),
     "a run goes on though a request has arrived": Mutation(RunLane, "arrive", "self.limit = self.steps", "pass"),
-    "a step that ends at the horizon has not happened": Mutation(RunLane, "stop", "bisect_right(", "bisect_left("),
-    "a horizon forgets the steps of a run": Mutation(RunLane, "stop", "if steps:", "if False:"),
+    "a step that ends at the horizon has not happened": Mutation(
+        RunLane, "_log_ended", "bisect_right(", "bisect_left("
+    ),
+    "a horizon forgets the steps of a run": Mutation(RunLane, "_log_ended", "if steps:", "if False:"),
     # lane.py, lane_prices.py
     "outstanding tokens of finished requests stay": Mutation(
         Lane, "_complete", "-= sequence.prompt", "-= 0 * sequence.prompt"
@@ -85,12 +87,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "sends do not queue": Mutation(PipeLane, "_launch", "at = max(at, before[0])", "pass"),
     "micro-batches do not queue": Mutation(PipeLane, "_launch", "max(at, free_at[stage])", "at"),
     "sends take no time": Mutation(PipeLane, "_launch", "at += sends[0]", "pass"),
-    "an idle first stage ignores arrivals": Mutation(PipeLane, "arrive", "self.end = NEVER", "pass"),
+    "an idle first stage ignores arrivals": Mutation(PipeLane, "reconsider", "self.end = NEVER", "pass"),
     "the first stage is not looked at when it is free": Mutation(StagedLane, "_earliest", "return free_at", "pass"),
     "the first stage takes two at a time": Mutation(PipeLane, "_is_free", "self.free_at[0] <= now", "True"),
     # shared_lane.py, shared_pipe.py
-    "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "arrive", "self.end = NEVER", "pass"),
-    "a scheduler is not asked again after an arrival": Mutation(SharedLane, "arrive", "self.asked = False", "pass"),
+    "a stage whose links are shared ignores arrivals": Mutation(SharedLane, "reconsider", "self.end = NEVER", "pass"),
+    "a scheduler is not asked again after an arrival": Mutation(SharedLane, "reconsider", "self.asked = False", "pass"),
     "a collective that met a send loses no time": Mutation(SharedPipe, "_change_pass", "now - run.leaves(at))", "0)"),
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),

@@ -16,7 +16,7 @@ from tests.effort import examples
 from tests.laws.agreement import agree, figures_agree
 from tests.laws.everything import everything
 from tests.laws.hunt import MOST, WINDOWS
-from tests.laws.lane_cases import Case, case_input, cases
+from tests.laws.lane_cases import Case, case_input, cases, clocked
 from tests.laws.lane_corpus import CORPUS
 from tests.laws.random_scenarios import Crowd, crowd_input, crowds, documents, scenario_of
 
@@ -31,6 +31,12 @@ def test_replays_agree_when(name: str) -> None:
 @examples(30, sieved=True)
 @given(cases(), WINDOWS, MOST)
 def test_replays_agree_on_round_numbers_where_much_coincides(case: Case, window: Window, most: int) -> None:
+    agree(case_input(case), window, most)
+
+
+@examples(20, sieved=True)
+@given(clocked(), WINDOWS, MOST)
+def test_replays_agree_where_ranks_limits_clients_and_failures_decide(case: Case, window: Window, most: int) -> None:
     agree(case_input(case), window, most)
 
 

@@ -1,4 +1,7 @@
-"""The replay by events: arrivals, router and replicas on one SimPy clock, until every request is accounted for."""
+"""The replay on one SimPy clock: arrivals, router and replicas, until every request is accounted for.
+
+Each replica is a lane or takes its steps as events; ``mode: full`` and the laws' second opinion have no lanes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
+from clustersim.replay.lanes.lane import NEVER
+from clustersim.replay.lanes.make import LaneMaker
 from clustersim.replay.links.network import Network
 from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
+from clustersim.replay.replica import ReplicaOnClock
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
@@ -34,10 +40,14 @@ class EventReplay:
     prepared : Prepared
     progress : callable or None
     obstacle : str
-        Why lanes were not used.
+        Why not all replicas are lanes.
+    lanes : LaneMaker, optional
+        Makes lanes of those that can be; by default none is.
     """
 
-    def __init__(self, prepared: Prepared, progress: Progress | None, obstacle: str) -> None:
+    def __init__(
+        self, prepared: Prepared, progress: Progress | None, obstacle: str, lanes: LaneMaker | None = None
+    ) -> None:
         self.given = given = prepared.given
         self.prepared = prepared
         self.progress = progress
@@ -57,15 +67,15 @@ class EventReplay:
         self.recorder = prepared.recorder
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], given.topology.link_capacity)
         self.network = Network(self.env, given.topology.link_capacity, weak if weak.faults else None)
-        self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake)
+        self.times: list[int] = given.requests.arrived_at_ns.tolist()
+        self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake, lanes, self._undisturbed)
         self.replicas = self.fleet.replicas
         self.entry = self.replicas[: given.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
         if given.hand_over is not None:
-            self.hand_overs = HandOvers(
-                self.env, self.network, prepared, self.replicas, on_done=self._done, lose=self._lose
-            )
+            stepping = [one for one in self.replicas if isinstance(one, Replica)]
+            self.hand_overs = HandOvers(self.env, self.network, prepared, stepping, on_done=self._done, lose=self._lose)
         self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,
             restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
@@ -118,16 +128,21 @@ class EventReplay:
 
     def _arrivals(self) -> Generator[simpy.Event, Any, None]:
         """The process that lets recorded or drawn requests arrive."""
-        times = self.given.requests.arrived_at_ns.tolist()
-        index = 0
-        while index < self.total:
+        while self.next_request < self.total:
             event = simpy.Event(self.env)
             event._ok, event._value = True, None
-            self.env.schedule(event, ARRIVAL, times[index] - now_ns(self.env))  # type: ignore[arg-type]
+            delay = self.times[self.next_request] - now_ns(self.env)
+            self.env.schedule(event, ARRIVAL, delay)  # type: ignore[arg-type]
             yield event
-            while index < self.total and times[index] == now_ns(self.env):
-                self._arrive(index)
-                index += 1
+            while self.next_request < self.total and self.times[self.next_request] == now_ns(self.env):
+                self.next_request += 1
+                self._arrive(self.next_request - 1)
+
+    def _undisturbed(self) -> int:
+        """Return an instant before which no request arrives."""
+        if self.next_request == self.total:
+            return NEVER
+        return now_ns(self.env) if self.given.requests.concurrency is not None else self.times[self.next_request]
 
     def _release(self, count: int) -> None:
         """Let the next ``count`` requests of a closed loop arrive."""
@@ -176,10 +191,10 @@ class EventReplay:
         """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
         self.replicas[self._route(sequence)].add_again(sequence)
 
-    def _restart(self, replica: Replica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    def _restart(self, replica: ReplicaOnClock) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail; see :meth:`Fleet.restart`."""
         hand_overs = self.hand_overs
-        if hand_overs is None:
+        if hand_overs is None or not isinstance(replica, Replica):
             return self.fleet.restart(replica)
         moved, gone = hand_overs.break_off(replica)
         sequences, cancelled = self.fleet.restart(replica)
@@ -189,7 +204,7 @@ class EventReplay:
     def _lose(self, replica: int, sequence: Sequence, reason: str) -> None:
         self.admission.lose(now_ns(self.env), replica, sequence, reason)
 
-    def _crowded(self, replica: Replica) -> str | None:
+    def _crowded(self, replica: ReplicaOnClock) -> str | None:
         """Return why a replica's queue takes no more, or None."""
         limit, now = self.given.serving.queue_limit, now_ns(self.env)
         if not replica.alive and not self.admission.comes_back(now):

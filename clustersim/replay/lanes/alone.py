@@ -46,7 +46,7 @@ def _run(intake: Intake, lane: Lane, index: int) -> slice:
         if now == lane.end:
             done = land()
             if done:
-                intake.end(done, now)
+                intake.end(len(done), now)
         while time == now:
             if refused:
                 intake.reject(request, now)

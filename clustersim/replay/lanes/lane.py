@@ -9,6 +9,7 @@ What happens in between depends on the stages: one (:mod:`clustersim.replay.lane
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from typing import Final
 
@@ -18,6 +19,7 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
 from clustersim.serving.batch import Batch
 from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.order import ArrivalQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -50,6 +52,9 @@ class Lane(ABC):
         self.log = log
         self.outstanding = 0
         self.end = NEVER
+        waiting = self.scheduler.waiting
+        self.put: Callable[[Sequence], None] = waiting.append if isinstance(waiting, ArrivalQueue) else scheduler.add
+        """Queues a request."""
 
     @abstractmethod
     def arrive(self, now: int, sequence: Sequence) -> None:
@@ -72,8 +77,46 @@ class Lane(ABC):
         return False
 
     @abstractmethod
-    def land(self) -> int:
-        """Account for what ends at :attr:`end`, which is ``NEVER`` then; return how many requests finished."""
+    def land(self) -> list[Sequence]:
+        """Account for what ends at :attr:`end`, which is ``NEVER`` then; return the requests that end with it."""
+
+    @abstractmethod
+    def reconsider(self, now: int) -> None:
+        """Decide anew as soon as the step that is under way has ended."""
+
+    def ends_step(self, now: int) -> bool:
+        """Whether a run of steps is under way of which a step ends now; then it ends with that step."""
+        del now
+        return False
+
+    def taken(self, now: int) -> int:
+        """Return the blocks that a run of steps has taken by now, besides those of its first step."""
+        del now
+        return 0
+
+    def withdraw(self, now: int, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        self.scheduler.scheduler.withdraw(sequence)
+        self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self.reconsider(now)
+
+    def cancel(self, now: int, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
+        gone = self.scheduler.cancel(now, sequence, self.taken(now))
+        if gone:
+            self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
+        self.reconsider(now)
+        return gone
+
+    def fail(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Go down for good: steps in flight are as if they had never begun, and all K/V is lost.
+
+        Returns
+        -------
+        (sequences, sequences)
+            See :meth:`Scheduler.evict`.
+        """
+        return self.scheduler.evict(now)
 
     def stop(self, now: int) -> None:
         """Record the episodes that are open at the horizon; what is in flight has not happened."""
@@ -82,7 +125,7 @@ class Lane(ABC):
 
     def _queue(self, sequence: Sequence) -> None:
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
-        self.scheduler.waiting.append(sequence)
+        self.put(sequence)
 
     def _row(self, now: int, batch: Batch, new: int, context: int) -> tuple[int, ...]:
         """Return ``lane_log.STEP_ROW`` of a step that begins, with its new prompt tokens and its context."""
@@ -93,9 +136,9 @@ class Lane(ABC):
             len(scheduler.running), scheduler.total - scheduler.free[0],
         )  # fmt: skip
 
-    def _complete(self, now: int, batch: Batch, steps: int = 1) -> int:
-        """Account for the end of a batch; return how many requests finished."""
+    def _complete(self, now: int, batch: Batch, steps: int = 1) -> list[Sequence]:
+        """Account for the end of a batch; return the requests that end with it."""
         finished = self.scheduler.complete(now, batch, steps)
         for sequence in finished:
             self.outstanding -= sequence.prompt_tokens + sequence.output_tokens
-        return len(finished)
+        return finished

@@ -19,6 +19,7 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.batch import Batch
 from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
 
 __all__ = ["SharedLane"]
 
@@ -69,21 +70,21 @@ class SharedLane(StagedLane):
                 return end
             pipe.change(end)
 
-    def land(self) -> int:
-        """Account for all that changes now; return how many requests finished."""
+    def land(self) -> list[Sequence]:
+        """Account for all that changes now; return the requests that end with it."""
         now, self.end = self.end, NEVER
         if self.calm:
             self.asked = False
             if self.forecasts and self.forecasts[0][0] == now:
                 return self._land(self.forecasts.popleft()[1], now)
-            return 0  # the first stage is free
+            return []  # the first stage is free
         pipe = self.pipe
         changes, busy = pipe.changes, pipe.passes[0]
         while min(changes) == now:
             pipe.change(now)
         if busy is not None and pipe.passes[0] is None:
             self.asked = False
-        done = 0
+        done: list[Sequence] = []
         for micro in pipe.landed:
             done += self._land(micro, now)
         pipe.landed.clear()
@@ -101,7 +102,7 @@ class SharedLane(StagedLane):
         if not self.calm:
             self.pipe.start(0, micro, now)
 
-    def _land(self, micro: SharedMicro, now: int) -> int:
+    def _land(self, micro: SharedMicro, now: int) -> list[Sequence]:
         log = self.log
         for stage, stretches in micro.stretched:
             log.stretch(stage, stretches)

@@ -63,13 +63,37 @@ class RunLane(Lane):
 
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a run of steps ends with the step that it falls into."""
-        if self.steps and not self.scheduler.waiting:
-            if self.steps > 1 and now < self.until and now < self.end:
-                ends = self._ends()
-                self.steps = bisect_left(ends, now) + 1
-                self.end = ends[self.steps - 1]
-            self.limit = self.steps
         self._queue(sequence)
+        if self.steps and self.scheduler.waiting[0] is sequence:  # those before it are kept out as ever
+            if now < self.until:
+                self._cut(now)
+            self.limit = self.steps
+
+    def reconsider(self, now: int) -> None:
+        """Let a run of steps end with the one that is under way."""
+        if self.steps:
+            self._cut(now)
+            self.limit = self.steps
+
+    def _cut(self, now: int) -> None:
+        """End a run with the first step that ends at ``now`` or later."""
+        if self.steps > 1 and now < self.end:
+            ends = self._ends()
+            self.steps = bisect_left(ends, now) + 1
+            self.end = ends[self.steps - 1]
+
+    def ends_step(self, now: int) -> bool:
+        """Whether a run is under way of which a step ends now; then it ends with that step."""
+        if self.steps < 2 or now >= self.end or now not in self._ends():
+            return False
+        self.reconsider(now)
+        return True
+
+    def taken(self, now: int) -> int:
+        """Return the blocks that the run has taken by now, besides those of its first step."""
+        if self.steps < 2 or self.batch is None or self.batch.group is None:
+            return 0
+        return self.batch.group.growth_after_first(max(1, bisect_left([self.row[0], *self._ends()[:-1]], now)))
 
     def begin(self, now: int, until: int) -> None:
         """Start the next step or run of steps, if there is anything to run."""
@@ -148,8 +172,8 @@ class RunLane(Lane):
                 lengths[step] += layers * took
         return [start + passed for passed in accumulate(lengths)]
 
-    def land(self) -> int:
-        """Account for what ends now; return how many requests finished."""
+    def land(self) -> list[Sequence]:
+        """Account for what ends now; return the requests that end with it."""
         now, batch, steps = self.end, self.batch, self.steps
         assert batch is not None
         self._log(steps, now)
@@ -161,14 +185,30 @@ class RunLane(Lane):
         ns = self.ns[: steps * width] if 0 < steps * width < len(self.ns) else self.ns
         self.log.run(self.row, self.number, steps, end, ns)
 
+    def fail(self, now: int) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Go down for good: steps of a run that have ended count, the one that is under way does not."""
+        steps, batch = self._log_ended(now), self.batch
+        if steps and batch is not None and batch.group is not None:
+            self.scheduler.repeat(batch, steps + 1)
+            batch.step += steps
+            batch.group.clock += steps
+        return self.scheduler.evict(now)
+
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon, and episodes that are open; a step in flight has not happened."""
-        batch = self.batch
-        if self.end != NEVER and batch is not None:
-            ends = self._ends()
-            steps = bisect_right(ends, now)
-            if steps:
-                self._log(steps, ends[steps - 1])
-                self.scheduler.repeat(batch, steps)
-                batch.previous = batch.step + steps - 1
+        steps, batch = self._log_ended(now), self.batch
+        if steps and batch is not None:
+            self.scheduler.repeat(batch, steps)
         self.scheduler.stop()
+
+    def _log_ended(self, now: int) -> int:
+        """Log the steps of what is under way that have ended; return how many."""
+        batch = self.batch
+        if self.end == NEVER or batch is None:
+            return 0
+        ends = self._ends()
+        steps = bisect_right(ends, now)
+        if steps:
+            self._log(steps, ends[steps - 1])
+            batch.previous = batch.step + steps - 1
+        return steps

@@ -23,6 +23,7 @@ from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.batch import Batch
 from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
 
 __all__ = ["PipeLane"]
 
@@ -86,12 +87,12 @@ class PipeLane(StagedLane):
                 sent += ended
         self.flight.append((at, batch, self._row(now, batch, new, context), passes, varying, sent))
 
-    def land(self) -> int:
-        """Account for what ends now; return how many requests finished."""
+    def land(self) -> list[Sequence]:
+        """Account for what ends now; return the requests that end with it."""
         now, self.end = self.end, NEVER
         self.asked = False
         if not self.flight or self.flight[0][0] != now:
-            return 0  # the first stage is free
+            return []  # the first stage is free
         _, batch, row, passes, varying, sends = self.flight.popleft()
         self.log.step(row, passes, now, varying, sends)
         return self._complete(now, batch)

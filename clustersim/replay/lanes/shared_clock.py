@@ -96,8 +96,8 @@ class SharedClock:
         self.awake[index] = None
         self.landed += 1
         if done:
-            self.freed += done
-            self.all.end(done, now)
+            self.freed += len(done)
+            self.all.end(len(done), now)
             if self.all.balanced:
                 self._weigh(lane.outstanding, index)
 

@@ -38,6 +38,10 @@ class StagedLane(Lane):
     def arrive(self, now: int, sequence: Sequence) -> None:
         """Queue a request; a decision is due where the first stage could take it."""
         self._queue(sequence)
+        self.reconsider(now)
+
+    def reconsider(self, now: int) -> None:
+        """Ask the scheduler again; a decision is due where the first stage could take it."""
         self.asked = False
         if self._may_launch(now):
             self.end = NEVER

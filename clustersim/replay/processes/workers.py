@@ -20,6 +20,7 @@ from typing import Final
 from clustersim.cost.table import TableCost
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.alone import ask_nobody
+from clustersim.replay.lanes.make import LaneMaker
 from clustersim.replay.lanes.part import result_of
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
@@ -78,12 +79,12 @@ def _expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def replay_lanes(prepared: Prepared, progress: Progress | None, processes: int | None) -> ReplayResult:
+def replay_lanes(lanes: LaneMaker, progress: Progress | None, processes: int | None) -> ReplayResult:
     """Replay a run that lanes can replay, in one process or several.
 
     Parameters
     ----------
-    prepared : Prepared
+    lanes : LaneMaker
     progress : callable or None
     processes : int or None
         See :func:`processes_for`.
@@ -93,13 +94,13 @@ def replay_lanes(prepared: Prepared, progress: Progress | None, processes: int |
     StallError
         When nothing can happen any more although requests are unfinished.
     """
-    given = prepared.given
+    prepared, given = lanes.prepared, lanes.prepared.given
     count, undivided = processes_for(prepared, processes)
     bounds = [given.plan.dp * number // count for number in range(count + 1)]
     first, *others = [range(begin, end) for begin, end in pairwise(bounds)]
     with _started(given, others) as workers:
         board = _Board(progress, workers)
-        parts = [LaneReplay(prepared, board.tell, first).part()]
+        parts = [LaneReplay(lanes, board.tell, first).part()]
         board.close_part()
         failed = 0
         for worker in workers:
@@ -107,7 +108,7 @@ def replay_lanes(prepared: Prepared, progress: Progress | None, processes: int |
             if worker.found is None:
                 failed += 1
                 worker.ended = 0
-                parts.append(LaneReplay(prepared, board.tell, worker.replicas).part())
+                parts.append(LaneReplay(lanes, board.tell, worker.replicas).part())
                 board.close_part()
             else:
                 parts.append(worker.found.part)

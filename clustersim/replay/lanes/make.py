@@ -1,0 +1,129 @@
+"""Which replicas can be lanes, decided by analysis before anything runs, and the lanes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.graph.prices.steps import StepPrices
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.link_pipeline import SharedPipe
+from clustersim.replay.lanes.link_sharing import SharedLane
+from clustersim.replay.lanes.link_stage import SharedStage
+from clustersim.replay.lanes.log import LaneLog
+from clustersim.replay.lanes.one_stage import RunLane
+from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.links.flows import SharedFlows
+from clustersim.replay.links.within_replica import SharedLinks, find_shared_links
+from clustersim.replay.prepared import Prepared
+from clustersim.serving.scheduler import Scheduler
+
+
+class LaneMaker:
+    """Makes replicas of one run into lanes.
+
+    A lane needs passes and sends that nothing stretches, or that only stretch one another
+    (``replay.links.within_replica``), passes that are chains (one operator after the other, on ranks that do the same),
+    and a token budget that every decoding sequence has its share of.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.prices: dict[tuple[int, int, str], StepPrices] = {}
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why not all replicas can be lanes; empty if they can."""
+        found = self._of_run
+        replicas = range(self.prepared.given.plan.dp) if not found else ()
+        return found or next(filter(None, map(self.obstacle_of, replicas)), "")
+
+    def obstacle_of(self, replica: int) -> str:
+        """Return why a replica can't be a lane; empty if it can."""
+        return self._of_run or next(filter(None, self._of_replica(replica)), "")
+
+    @cached_property
+    def _of_run(self) -> str:
+        """Why no replica can be a lane."""
+        given = self.prepared.given
+        if given.mode == "full":
+            return "every operator is an event"
+        if given.hand_over is not None:
+            return "requests go from a prefill pool to a decode pool"
+        if given.plan.is_lockstep:
+            return "replicas that share experts take their steps together"
+        if given.plan.is_two_batch:
+            return "steps run as two halves that overlap"
+        if given.plan.sp.degree > 1:
+            return "the ranks of an SP group do different work"
+        if given.serving.lanes_lack:
+            return given.serving.lanes_lack
+        if given.serving.max_batch_tokens < given.serving.max_batch_requests:
+            return "max_batch_tokens may leave out sequences that decode"
+        return ""
+
+    def _of_replica(self, replica: int) -> Iterator[str]:
+        prepared = self.prepared
+        stages = [(replica, stage) for stage in range(prepared.given.plan.pp)]
+        meets = prepared.contention.stages | prepared.contention.boundaries
+        if self.shared is not None and not meets.isdisjoint(stages):
+            yield self.shared.obstacle
+        slowdowns = prepared.slowdowns(replica)
+        if slowdowns is not None and any(slowdowns.by_stage):
+            yield "devices or links get slower"
+        programs = [program for at in stages for program in prepared.programs[at].values()]
+        if not all(program.even and program.template.is_chain for program in programs):
+            yield "operators of a pass overlap, or ranks of one group differ"
+
+    @cached_property
+    def shared(self) -> SharedLinks | None:
+        """How sends share links with collectives; None where nothing meets."""
+        contention = self.prepared.contention
+        meets = contention.crowded or contention.boundaries
+        return find_shared_links(self.prepared) if meets else None
+
+    def lane(self, replica: int, scheduler: Scheduler, log: LaneLog) -> Lane:
+        """Return a replica in its first state."""
+        prices = self._prices_of(replica)
+        if self.shared is not None and not self.shared.obstacle:
+            return self._shared_lane(replica, scheduler, prices, log, self.shared)
+        return RunLane(scheduler, prices, log) if len(prices) == 1 else PipeLane(scheduler, prices, log)
+
+    def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
+        """Return what records a replica."""
+        prepared, plan = self.prepared, self.prepared.given.plan
+        kinds = [prepared.programs[replica, stage] for stage in range(plan.pp)]
+        templates = [{kind: prepared.numbers[program.key] for kind, program in one.items()} for one in kinds]
+        rows = [one.rows for one in self._prices_of(replica)]
+        senders = [one["decode"] for one in kinds[:-1]]
+        token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
+        blocks = prepared.schedulers[replica].pool.total
+        return kind(replica, templates, rows, blocks, plan.tp, token_bytes, prepared.recorder)
+
+    def _prices_of(self, replica: int) -> list[StepPrices]:
+        """Return the prices of each stage, the same object for replicas that are placed alike."""
+        given, found = self.prepared.given, []
+        for stage in range(given.plan.pp):
+            kinds = self.prepared.programs[replica, stage]
+            key = kinds["decode"].key
+            if key not in self.prices:
+                self.prices[key] = StepPrices(given.pricer, kinds)
+            found.append(self.prices[key])
+        return found
+
+    def _shared_lane(
+        self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
+    ) -> SharedLane:
+        prepared, given = self.prepared, self.prepared.given
+        devices = [prepared.mesh.stage_devices(replica, stage) for stage in range(given.plan.pp)]
+        stages = [
+            SharedStage(prices[stage], prepared.programs[replica, stage], given.comm, mine, after)
+            for stage, (mine, after) in enumerate(zip(devices, [*devices[1:], ()], strict=True))
+        ]
+        flows = SharedFlows(given.topology.link_capacity)
+        return SharedLane(scheduler, prices, log, SharedPipe(stages, given.plan.tp, shared.meets[replica], flows))

@@ -1,0 +1,60 @@
+"""What router, admission, patience and faults know of a replica, be its steps events or a lane."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clustersim.serving.router import Load
+from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.sequence import Sequence
+
+
+class ReplicaOnClock(Load, Protocol):
+    """One replica on the clock of a run.
+
+    Attributes
+    ----------
+    scheduler : Scheduler
+        Owns its queue, the sequences that run, and the K/V pool.
+    alive : bool
+        Whether it can take requests.
+    """
+
+    scheduler: Scheduler
+    alive: bool
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue an arrived request."""
+        ...
+
+    def add_again(self, sequence: Sequence) -> None:
+        """Queue a request that has failed elsewhere."""
+        ...
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence that waits out of the queue."""
+        ...
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Let a sequence go whose client gives it up; return whether it is gone already, no step carries it."""
+        ...
+
+    def ends_step(self, now: int) -> bool:
+        """Whether a run of steps is under way of which a step ends now; then it ends with that step."""
+        ...
+
+    def fail(self, successor: Scheduler) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Go down, and be served by ``successor`` when it is back; return who is to move, and who had been given up."""
+        ...
+
+    def schedule(self) -> None:
+        """Start what can be started now."""
+        ...
+
+    def stop(self, now: int) -> None:
+        """Record what has ended at the horizon."""
+        ...
+
+    def flush(self) -> None:
+        """Hand what is recorded to the recorder."""
+        ...
