@@ -15,10 +15,12 @@ from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
+from clustersim.replay.lanes.on_clock import LaneOnClock
 from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.staged import StagedLane
+from clustersim.serving import decode_group
 from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.decode_slots import DecodeSlots
 from clustersim.serving.grouped import GroupedScheduler
@@ -72,12 +74,28 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a run attends to the keys of its first step": Mutation(RunLane, "_extend", "attention(keys)", "attention(first)"),
     "a run goes on when a window is full": Mutation(RunLane, "begin", "group.unchanged_windows", "NEVER"),
     "windows do not grow": Mutation(RunLane, "_extend", "step * growth", "0 * growth"),
-    "a run goes on from its first step": Mutation(RunLane, "_extend", "first + begun * count", "first"),
+    "a run goes on from its first step": Mutation(
+        RunLane,
+        "_extend",
+        "first + begun * count, first + self.limit * count",
+        "first, first + (self.limit - begun) * count",
+    ),
     "a run goes on though a request has arrived": Mutation(RunLane, "arrive", "self.limit = self.steps", "pass"),
     "a step that ends at the horizon has not happened": Mutation(
         RunLane, "_log_ended", "bisect_right(", "bisect_left("
     ),
     "a horizon forgets the steps of a run": Mutation(RunLane, "_log_ended", "if steps:", "if False:"),
+    "a run jumps over who was given up": Mutation(Lane, "cancel", "self.reconsider(now)", "pass"),
+    "a run is not ended where something departs": Mutation(RunLane, "ends_step", "now not in self._ends()", "True"),
+    "a run has taken no blocks when somebody leaves the queue": Mutation(RunLane, "taken", "self.steps < 2", "True"),
+    "a failure forgets the steps of a run": Mutation(RunLane, "fail", "batch.group.clock += steps", "pass"),
+    "a run goes on when a request goes to the head of the queue": Mutation(
+        RunLane, "arrive", "self.scheduler.waiting[0] is sequence", "len(self.scheduler.waiting) == 1"
+    ),
+    "a place in the order of the queue is not kept": Mutation(
+        LaneOnClock, "_begin_with", "lane.put = self.scheduler.add", "pass"
+    ),
+    "what no longer ends at its instant ends": Mutation(LaneOnClock, "_ended", "version != self._version", "False"),
     # lane.py, lane_prices.py
     "outstanding tokens of finished requests stay": Mutation(
         Lane, "_complete", "-= sequence.prompt", "-= 0 * sequence.prompt"
@@ -106,7 +124,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "who finishes still enters blocks": Mutation(DecodeGroup, "advance", "% size] -= 1", "% size] -= 0"),
     "a run counts the growth of its first step": Mutation(DecodeGroup, "growth_after_first", "clock + 1", "clock"),
     "who finishes is still attended to": Mutation(DecodeGroup, "advance", "-= sequence.computed", "-= 0"),
-    "a refresh forgets blocks": Mutation(DecodeGroup, "refresh", "sequence.blocks = ", "size = "),
+    "a refresh forgets blocks": Mutation(decode_group, "_bring", "sequence.blocks = ", "_ = "),
+    "who leaves a group still enters blocks": Mutation(DecodeGroup, "leave", "% size] -= 1", "% size] -= 0"),
+    "who leaves a group is still attended to": Mutation(DecodeGroup, "leave", "-= sequence.computed", "-= 0"),
+    "who leaves a group still has it end": Mutation(DecodeGroup, "leave", "is not sequence", "is not None"),
     # window_sum.py
     "who leaves still fills a window": Mutation(WindowSum, "leave", "self.total -=", "_ ="),
     "windows are full one step late": Mutation(WindowSum, "advance", "<= clock", "< clock"),
@@ -130,7 +151,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "tokens computed anew leave their episode open": Mutation(
         GroupedScheduler, "_compute", "self.slots.close(sequence, sequence.last_step)", "pass"
     ),
+    "who is given up in a step stays": Mutation(GroupedScheduler, "_let_go", "if sequence.leaving and", "if False and"),
+    "who is given up keeps its blocks": Mutation(GroupedScheduler, "cancel", "self.free[0] += sequence.blocks", "pass"),
+    "who is given up leaves its episode open": Mutation(
+        GroupedScheduler, "cancel", "self.slots.close(", "(lambda *_: 0)("
+    ),
+    "who is given up counts as decoding": Mutation(
+        GroupedScheduler, "_take_out", "group.leave(sequence)\n            self.decoding -= 1", "group.leave(sequence)"
+    ),
+    "steps that a failure cut off used their slots": Mutation(
+        GroupedScheduler, "evict", "= batch.previous", "= batch.step"
+    ),
+    "a step that a failure cut off has a number": Mutation(GroupedScheduler, "evict", "self.step = batch.step", "pass"),
+    "a step that a failure cut off took no blocks": Mutation(
+        GroupedScheduler, "evict", "sequence.computed + 1", "sequence.computed"
+    ),
+    "who fails begins anew with its slots": Mutation(GroupedScheduler, "follow", "self.slots.last_steps =", "_ ="),
     # prompt_queue.py
+    "long prompts are not cut": Mutation(PromptQueue, "_admit_from_queue", "count < longest", "True"),
     "max_batch_requests is ignored": Mutation(
         PromptQueue, "_admit_from_queue", "len(running) < self.max_requests", "True"
     ),
