@@ -13,7 +13,7 @@ from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.replay.outages import Outage
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.decision import CANCELLED, LOST
 from clustersim.serving.sequence import Sequence as Request
 from clustersim.timeline.record import Recorder
@@ -26,7 +26,7 @@ class Admission:
 
     Parameters
     ----------
-    replicas : sequence of ReplicaOnClock
+    replicas : sequence of ClockReplica
     entries : int
         How many of them requests arrive at, the first ones.
     outages : sequence of Outage
@@ -46,11 +46,11 @@ class Admission:
 
     def __init__(
         self,
-        replicas: Sequence[ReplicaOnClock],
+        replicas: Sequence[ClockReplica],
         entries: int,
         outages: Sequence[Outage],
         recorder: Recorder,
-        restart: Callable[[ReplicaOnClock], tuple[tuple[Request, ...], tuple[Request, ...]]],
+        restart: Callable[[ClockReplica], tuple[tuple[Request, ...], tuple[Request, ...]]],
         retry: Callable[[Request], None],
         on_done: Callable[[int, tuple[Request, ...]], None],
         replica_of: Int64Array,
@@ -68,11 +68,11 @@ class Admission:
         self.waiting: dict[int, Request] = {}
 
     @property
-    def living(self) -> Sequence[ReplicaOnClock]:
+    def living(self) -> Sequence[ClockReplica]:
         """Replicas that can take a request."""
         return [replica for replica in self.entry if replica.alive] if self.outages else self.entry
 
-    def comes_back(self, now: int, replicas: Sequence[ReplicaOnClock] | None = None) -> bool:
+    def comes_back(self, now: int, replicas: Sequence[ClockReplica] | None = None) -> bool:
         """Return whether some replica (of those at which requests arrive) lives, or will."""
         dead = {one.replica for one in self.outages if one.until_ns is None and one.at_ns <= now}
         return any(one.index not in dead for one in (self.entry if replicas is None else replicas))

@@ -13,7 +13,7 @@ from typing import Final
 from simpy import Environment
 
 from clustersim.replay.instant import DEPARTURE, at, now_ns
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 
 FAULT: Final = 0
 TIMEOUT: Final = 1
@@ -29,13 +29,13 @@ class Departures:
     Parameters
     ----------
     env : simpy.Environment
-    replicas : sequence of ReplicaOnClock
+    replicas : sequence of ClockReplica
     carry_out : callable
         Called with what is due at this instant.
     """
 
     def __init__(
-        self, env: Environment, replicas: Sequence[ReplicaOnClock], carry_out: Callable[[Sequence[Due]], None]
+        self, env: Environment, replicas: Sequence[ClockReplica], carry_out: Callable[[Sequence[Due]], None]
     ) -> None:
         self.env = env
         self.replicas = replicas

@@ -15,13 +15,13 @@ from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.events.wiring import MicroBatch, Shapes, StageWiring
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.log import ClockedLog
-from clustersim.replay.lanes.make import LaneMaker
-from clustersim.replay.lanes.on_clock import LaneOnClock
+from clustersim.replay.lanes.log import ClockLog
+from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.links.network import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
@@ -39,14 +39,14 @@ class Fleet:
     on_done : callable
     wake : callable
         Asks for a scheduling decision of a replica at this instant.
-    lanes : LaneMaker or None
-        Makes lanes of those that can be; None: none is.
+    lanes : LaneBuilder or None
+        Builds lanes of those that can be; None: none is.
     undisturbed : callable
         Returns an instant before which no request arrives.
 
     Attributes
     ----------
-    replicas : list of ReplicaOnClock
+    replicas : list of ClockReplica
         Of all pools, by their numbers.
     """
 
@@ -57,7 +57,7 @@ class Fleet:
         prepared: Prepared,
         on_done: OnDone,
         wake: Callable[[int], None],
-        lanes: LaneMaker | None,
+        lanes: LaneBuilder | None,
         undisturbed: Callable[[], int],
     ) -> None:
         self.env = env
@@ -66,7 +66,7 @@ class Fleet:
         self.on_done = on_done
         self.wake = wake
         self.undisturbed = undisturbed
-        self.replicas: list[ReplicaOnClock] = []
+        self.replicas: list[ClockReplica] = []
         self.wirings: dict[int, list[StageWiring]] = {}
         self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
@@ -81,7 +81,7 @@ class Fleet:
                 self.wirings[index] = self._wirings(index, pool, shapes)
                 self.replicas.append(self._replica(index, pool))
 
-    def restart(self, replica: ReplicaOnClock) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
         evicted = replica.fail(self.prepared.new_scheduler(replica.index))
         if not isinstance(replica, Replica):
@@ -93,14 +93,14 @@ class Fleet:
             self._attach(replica.group)
         return evicted
 
-    def _lane(self, index: int, lanes: LaneMaker) -> LaneOnClock:
-        log = lanes.log(index, ClockedLog)
+    def _lane(self, index: int, lanes: LaneBuilder) -> LaneReplica:
+        log = lanes.log(index, ClockLog)
 
         def anew(scheduler: Scheduler) -> Lane:
             return lanes.lane(index, scheduler, log)
 
         lane = anew(self.prepared.schedulers[index])
-        return LaneOnClock(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake)
+        return LaneReplica(self.env, index, lane, anew, self.undisturbed, self.on_done, self.wake)
 
     def _replica(self, index: int, pool: PreparedPool) -> Replica:
         replica = Replica(

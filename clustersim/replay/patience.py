@@ -8,7 +8,7 @@ from clustersim.clock import Int64Array
 from clustersim.replay.admission import Admission
 from clustersim.replay.departures import CANCELLATION, TIMEOUT, Departures
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
 
 
@@ -40,7 +40,7 @@ class Patience:
         admission: Admission,
         timeout_ns: int | None,
         cancel_after_ns: Int64Array | None,
-        replica_of: Callable[[int], ReplicaOnClock],
+        replica_of: Callable[[int], ClockReplica],
         reject: Callable[[Sequence, str], None],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
         hand_overs: HandOvers | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
-from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.run import needs_clock
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.processes.workers import replay_lanes
@@ -30,7 +30,7 @@ def replay(given: ReplayInput, progress: Progress | None = None, processes: int 
         When something ends later than int64 nanoseconds can tell.
     """
     prepared = Prepared(given)
-    lanes = LaneMaker(prepared)
+    lanes = LaneBuilder(prepared)
     if lanes.obstacle or needs_clock(given):
         return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
     return replay_lanes(lanes, progress, processes)

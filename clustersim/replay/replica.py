@@ -9,7 +9,7 @@ from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 
-class ReplicaOnClock(Load, Protocol):
+class ClockReplica(Load, Protocol):
     """One replica on the clock of a run.
 
     Attributes

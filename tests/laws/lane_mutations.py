@@ -15,9 +15,9 @@ from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
-from clustersim.replay.lanes.on_clock import LaneOnClock
 from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving import decode_group
@@ -93,9 +93,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         RunLane, "arrive", "self.scheduler.waiting[0] is sequence", "len(self.scheduler.waiting) == 1"
     ),
     "a place in the order of the queue is not kept": Mutation(
-        LaneOnClock, "_begin_with", "lane.put = self.scheduler.add", "pass"
+        LaneReplica, "_begin_with", "lane.put = self.scheduler.add", "pass"
     ),
-    "what no longer ends at its instant ends": Mutation(LaneOnClock, "_ended", "version != self._version", "False"),
+    "what no longer ends at its instant ends": Mutation(LaneReplica, "_ended", "version != self._version", "False"),
     # lane.py, lane_prices.py
     "outstanding tokens of finished requests stay": Mutation(
         Lane, "_complete", "-= sequence.prompt", "-= 0 * sequence.prompt"

@@ -18,13 +18,13 @@ from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.lanes.make import LaneMaker
 from clustersim.replay.links.network import Network
 from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.serving.decision import ARRIVED, REJECTED
 from clustersim.serving.router import make_router
@@ -41,12 +41,12 @@ class EventReplay:
     progress : callable or None
     obstacle : str
         Why not all replicas are lanes.
-    lanes : LaneMaker, optional
-        Makes lanes of those that can be; by default none is.
+    lanes : LaneBuilder, optional
+        Builds lanes of those that can be; by default none is.
     """
 
     def __init__(
-        self, prepared: Prepared, progress: Progress | None, obstacle: str, lanes: LaneMaker | None = None
+        self, prepared: Prepared, progress: Progress | None, obstacle: str, lanes: LaneBuilder | None = None
     ) -> None:
         self.given = given = prepared.given
         self.prepared = prepared
@@ -191,7 +191,7 @@ class EventReplay:
         """Send a sequence to a replica that lives: its own has failed, or none lived when it came."""
         self.replicas[self._route(sequence)].add_again(sequence)
 
-    def _restart(self, replica: ReplicaOnClock) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    def _restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail; see :meth:`Fleet.restart`."""
         hand_overs = self.hand_overs
         if hand_overs is None or not isinstance(replica, Replica):
@@ -204,7 +204,7 @@ class EventReplay:
     def _lose(self, replica: int, sequence: Sequence, reason: str) -> None:
         self.admission.lose(now_ns(self.env), replica, sequence, reason)
 
-    def _crowded(self, replica: ReplicaOnClock) -> str | None:
+    def _crowded(self, replica: ClockReplica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
         limit, now = self.given.serving.queue_limit, now_ns(self.env)
         if not replica.alive and not self.admission.comes_back(now):

@@ -11,7 +11,7 @@ from typing import Final
 from clustersim.errors import ClustersimError, InputError, Problem, StallError
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.replay.replica import ReplicaOnClock
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.custom import CustomScheduler
 from clustersim.units import plural
 
@@ -20,7 +20,7 @@ _SHOWN: Final = 4
 
 
 def stall_error(
-    now: int, unfinished: int, replicas: Sequence[ReplicaOnClock], hand_overs: HandOvers | None
+    now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers | None
 ) -> ClustersimError:
     """Return the error that tells a stall: an InputError where the scheduler that stands still is the user's own.
 
@@ -54,7 +54,7 @@ def _standstill(now: int, unfinished: int, replica: int, scheduler: CustomSchedu
     return "\n  ".join(lines)
 
 
-def stall_story(now: int, unfinished: int, replicas: Sequence[ReplicaOnClock], hand_overs: HandOvers | None) -> str:
+def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers | None) -> str:
     """Return who waits for what, a line each.
 
     Parameters
@@ -62,7 +62,7 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ReplicaOnClock], h
     now : int
     unfinished : int
         Requests that have not ended.
-    replicas : sequence of ReplicaOnClock
+    replicas : sequence of ClockReplica
     hand_overs : HandOvers or None
         What is between two pools.
     """
@@ -74,7 +74,7 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ReplicaOnClock], h
     return "\n  ".join(lines)
 
 
-def _waits(replica: ReplicaOnClock) -> Iterator[str]:
+def _waits(replica: ClockReplica) -> Iterator[str]:
     scheduler = replica.scheduler
     if scheduler.waiting or scheduler.running or scheduler.swapped_out:
         waiting = len(scheduler.waiting) + len(scheduler.swapped_out)

@@ -225,7 +225,7 @@ class LaneLog:
         return rows, templates, widths
 
 
-class ClockedLog(LaneLog):
+class ClockLog(LaneLog):
     """The log of a lane that others on its clock tell facts of, too: they are recorded in the order of time."""
 
     def fact(self, time: int, kind: int, request: int, value: int, used: int) -> None:

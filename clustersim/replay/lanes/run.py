@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from clustersim.replay.input import Progress, ReplayInput
 from clustersim.replay.lanes.alone import ask_nobody, run_alone
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.intake import Intake
-from clustersim.replay.lanes.make import LaneMaker
 from clustersim.replay.lanes.part import Part
 from clustersim.replay.lanes.shared_clock import SharedClock
 
@@ -30,18 +30,18 @@ class LaneReplay:
 
     Parameters
     ----------
-    maker : LaneMaker
+    builder : LaneBuilder
         Of a run of which all replicas can be lanes.
     progress : callable or None
     replicas : range, optional
         By default all.
     """
 
-    def __init__(self, maker: LaneMaker, progress: Progress | None, replicas: range | None = None) -> None:
-        prepared = maker.prepared
+    def __init__(self, builder: LaneBuilder, progress: Progress | None, replicas: range | None = None) -> None:
+        prepared = builder.prepared
         self.given = given = prepared.given
         mine = range(given.plan.dp) if replicas is None else replicas
-        self.lanes = [maker.lane(one, prepared.schedulers[one], maker.log(one)) for one in mine]
+        self.lanes = [builder.lane(one, prepared.schedulers[one], builder.log(one)) for one in mine]
         self.intake = Intake(
             self.lanes, mine, given.plan.dp, given.requests, str(given.serving.router), given.horizon_ns, progress
         )

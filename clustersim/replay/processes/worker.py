@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from clustersim.replay.input import ReplayInput
-from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import Part
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
@@ -132,7 +132,7 @@ def serve() -> None:
         _say(out, (now, ended))
 
     prepared = Prepared(given)
-    part = LaneReplay(LaneMaker(prepared), tell, replicas).part()
+    part = LaneReplay(LaneBuilder(prepared), tell, replicas).part()
     plan = given.plan
     tables = prepared.recorder.tables(sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
     _say(out, Found(part=part, tables=replace(tables, templates=())))

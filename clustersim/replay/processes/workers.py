@@ -20,7 +20,7 @@ from typing import Final
 from clustersim.cost.table import TableCost
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.alone import ask_nobody
-from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.part import result_of
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
@@ -79,12 +79,12 @@ def _expected_s(requests: Requests) -> float:
     return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
-def replay_lanes(lanes: LaneMaker, progress: Progress | None, processes: int | None) -> ReplayResult:
+def replay_lanes(lanes: LaneBuilder, progress: Progress | None, processes: int | None) -> ReplayResult:
     """Replay a run that lanes can replay, in one process or several.
 
     Parameters
     ----------
-    lanes : LaneMaker
+    lanes : LaneBuilder
     progress : callable or None
     processes : int or None
         See :func:`processes_for`.

@@ -10,7 +10,7 @@ from clustersim.graph.prices import steps
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.input import ReplayInput
 from clustersim.replay.lanes import intake, shared_clock
-from clustersim.replay.lanes.make import LaneMaker
+from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
@@ -67,7 +67,7 @@ def test_a_request_arrives_in_the_table_before_it_is_decided_on(monkeypatch):
 
 
 def test_loads_that_no_longer_count_do_not_pile_up():
-    run = LaneReplay(LaneMaker(Prepared(inputs())), None).intake
+    run = LaneReplay(LaneBuilder(Prepared(inputs())), None).intake
     driver = shared_clock.SharedClock(run)
     longest = 0
     for step in range(1_000):

@@ -17,7 +17,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
 
 
-class LaneOnClock:
+class LaneReplica:
     """One replica.
 
     Parameters

@@ -20,7 +20,7 @@ from clustersim.replay.prepared import Prepared
 from clustersim.serving.scheduler import Scheduler
 
 
-class LaneMaker:
+class LaneBuilder:
     """Makes replicas of one run into lanes.
 
     A lane needs passes and sends that nothing stretches, or that only stretch one another
