@@ -120,14 +120,9 @@ class SharedFlows:
         alone = len(flows) == 1
         rates = (0.0,) if alone else self._rates_of(tuple([flow.use for flow in flows]))
         for flow, rate in zip(flows, rates, strict=True):
-            if flow.rate == 0.0:  # so far alone, at the pace of its own cost
-                flow.remaining -= (now - flow.since) / flow.use.transfer_ns
-            else:
-                flow.remaining -= flow.rate * ((now - flow.since) / NS_PER_S)
-            flow.remaining = max(0.0, flow.remaining)
+            flow.remaining = left(flow.remaining, flow.rate, flow.use.transfer_ns, now - flow.since)
             flow.since, flow.rate = now, rate
-            delay = flow.use.transfer_ns * flow.remaining if alone else flow.remaining / rate * NS_PER_S
-            flow.end = now + whole_ns(delay)
+            flow.end = now + needed_ns(flow.remaining, rate, flow.use.transfer_ns)
 
     def _rates_of(self, uses: tuple[Use, ...]) -> tuple[float, ...]:
         rates = self._rates.get(uses)
@@ -143,3 +138,23 @@ class SharedFlows:
                 found.append(mine[0])
             rates = self._rates[uses] = tuple(found)
         return rates
+
+
+def left(remaining: float, rate: float, transfer_ns: int, passed_ns: int) -> float:
+    """Return the share of a flow that remains after some time.
+
+    Parameters
+    ----------
+    remaining : float
+        Of its bytes, before.
+    rate : float
+        Its share of links, per second; 0 where it is alone, and takes ``transfer_ns`` for all of it.
+    transfer_ns, passed_ns : int
+    """
+    carried = passed_ns / transfer_ns if rate == 0.0 else rate * (passed_ns / NS_PER_S)
+    return max(0.0, remaining - carried)
+
+
+def needed_ns(remaining: float, rate: float, transfer_ns: int) -> int:
+    """Return how long the rest of a flow takes; the parameters are those of :func:`left`."""
+    return whole_ns(transfer_ns * remaining if rate == 0.0 else remaining / rate * NS_PER_S)

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from simpy import Environment
 
-from clustersim.clock import NS_PER_S, FloatArray, Int64Array, to_ns, whole_ns
+from clustersim.clock import FloatArray, Int64Array, to_ns
 from clustersim.collective.fair_shares import fair_rates
 from clustersim.collective.plan import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
+from clustersim.replay.links.flows import left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
 
 FlowKey = tuple[int, ...]
@@ -231,17 +232,15 @@ class Network:
 
     def _share(self, flows: list[Flow], now: int) -> None:
         self.solved += 1
+        rates = [0.0] if len(flows) == 1 else self._rates_of(flows, now)
+        for flow, rate in zip(flows, rates, strict=True):
+            if flow.rate > 0.0 or flow.version > 0:  # it has begun
+                flow.remaining = left(flow.remaining, flow.rate, flow.transfer_ns, now - flow.since)
+            flow.since, flow.rate = now, rate
+            self._end_after(flow, needed_ns(flow.remaining, rate, flow.transfer_ns))
+
+    def _rates_of(self, flows: list[Flow], now: int) -> list[float]:
         capacity = self.capacity if self.weak is None else self.weak.at(now)
         rates = fair_rates([(flow.link_ids, flow.loads) for flow in flows], capacity)
-        for flow, rate in zip(flows, np.asarray(rates, np.float64).tolist(), strict=True):
-            if flow.rate == 0.0 and flow.version > 0:  # so far alone, at the pace of its own cost
-                flow.remaining -= (now - flow.since) / flow.transfer_ns
-            elif flow.rate > 0.0:
-                flow.remaining -= flow.rate * ((now - flow.since) / NS_PER_S)
-            flow.remaining = max(0.0, flow.remaining)
-            flow.since, flow.rate = now, rate
-            alone = len(flows) == 1
-            delay = flow.transfer_ns * flow.remaining if alone else flow.remaining / rate * NS_PER_S
-            self._end_after(flow, whole_ns(delay))
-            if alone:
-                flow.rate = 0.0
+        found: list[float] = np.asarray(rates, np.float64).tolist()
+        return found

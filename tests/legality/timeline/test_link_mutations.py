@@ -17,6 +17,7 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.replay import prepared
+from clustersim.replay.links import network
 from clustersim.replay.links.flows import SharedFlows
 from clustersim.replay.links.network import Network
 from clustersim.run.audit import history_of_run
@@ -95,19 +96,19 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
         ("swaps",),
     ),
     "shared links carry twice as much": (
-        Mutation(Network, "_share", "= self.capacity if", "= 2 * self.capacity if"),
+        Mutation(Network, "_rates_of", "= self.capacity if", "= 2 * self.capacity if"),
         ("sends", "hand-overs", "layers", "swaps", "replicas"),
     ),
     "shared links carry 5 % more": (
-        Mutation(Network, "_share", "= self.capacity if", "= 1.05 * self.capacity if"),
+        Mutation(Network, "_rates_of", "= self.capacity if", "= 1.05 * self.capacity if"),
         ("sends", "hand-overs", "layers", "swaps", "replicas"),
     ),
     "half of what is shared is carried": (
-        Mutation(Network, "_share", "flow.loads) for", "flow.loads / 2) for"),
+        Mutation(Network, "_rates_of", "flow.loads) for", "flow.loads / 2) for"),
         ("sends", "hand-overs", "swaps"),
     ),
     "who shares has half of it behind": (
-        Mutation(Network, "_share", "max(0.0, flow.remaining)", "min(0.5, flow.remaining)"),
+        Mutation(network, "left", "max(0.0, remaining - carried)", "min(0.5, remaining - carried)"),
         ("sends", "hand-overs", "layers", "swaps", "replicas"),
     ),
 }
