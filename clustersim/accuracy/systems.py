@@ -83,8 +83,8 @@ _TRTLLM: Final = Framework(engine="trtllm-1.0", max_batch_requests=2048, kv_bloc
 FRAMEWORKS: Final[Mapping[str, Framework]] = {
     # vLLM v1, server on devices of 70 GiB and more: 8192 tokens and 1024 sequences (EngineArgs._set_default_args)
     "vLLM 0.19.0 (prefix caching on)": Framework(engine="vllm-0.19"),
-    "vLLM (2025)": Framework(engine="vllm-0.19"),
-    "vllm 0.12.0": Framework(engine="vllm-0.19"),
+    "vLLM (2025)": Framework(engine="vllm-0.12"),
+    "vllm 0.12.0": Framework(engine="vllm-0.12", max_batch_tokens=2048),
     "vllm nan": Framework(engine="vllm-0.19"),
     "vLLM TPU": Framework(engine="vllm-0.19"),
     # v0.6 chunks prefills by itself where the model's context exceeds 32K, then 512 tokens and 256 sequences

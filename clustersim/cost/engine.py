@@ -1,17 +1,22 @@
-"""What an inference engine adds to the device's work: host time per step and gaps between kernels.
+"""What an inference engine adds to the device's work: host time per step, gaps between kernels, and a front end.
 
 An engine is data (``scenarios/engines/NAME.yaml``); durations carry their unit there. What is modelled is
 host time that the device waits for. Host work that runs beside the device (asynchronous scheduling) is not.
 
 ::
 
-    |schedule|-gap-kernel-gap-kernel- … -kernel|sample|   one step
+    |schedule|-gap-kernel-gap-kernel- … -kernel|sample|                           one step
+    |stage|schedule|- … -kernel|stage|send|- … -kernel|stage|send|- … |sample|    … of several stages
+
+A request is with the front end (HTTP, tokenising) before it arrives at a scheduler, and its first token on the way
+back; the timeline is that of the replicas, so this time is in latencies alone. Front ends that are overloaded are not
+modelled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from clustersim import units
@@ -38,6 +43,11 @@ class Engine:
         A step that only decodes and has at most this many tokens runs as a captured graph; 0: never.
     collective_launch_s : float
         Gap before each collective.
+    stage_s : float
+        Where there are several stages: host time of each in each pass, that of the first before ``schedule``, that of
+        the others before they are sent the activations (inputs are prepared, pickled, and called for).
+    front_end_s : float
+        Time of a request in front of and behind the replicas: it is part of TTFT and of the end-to-end latency.
     """
 
     name: str
@@ -50,11 +60,19 @@ class Engine:
     graph_launch_s: float = 0.0
     graph_max_tokens: int = 0
     collective_launch_s: float = 0.0
+    stage_s: float = 0.0
+    front_end_s: float = 0.0
+
+    def of_stages(self, stages: int) -> Engine:
+        """Return the overheads of plans of so many stages: the first one's host time is in ``schedule``."""
+        return self if stages == 1 else replace(self, schedule_s=self.schedule_s + self.stage_s)
 
 
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
+_ABSENT_IS_NONE: Final = ("stage", "front_end")
+"""Costs that an engine need not say; it has none of them then."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
 MOST_TOKENS: Final = 1_000_000_000
@@ -72,7 +90,8 @@ def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
         Name of the engine (the file's stem).
     values : mapping
         ``source`` and durations with their unit (``schedule: 120 us``), ``graph_max_tokens`` as an integer.
-        All keys are required: an engine says of each cost what it is.
+        ``stage`` and ``front_end`` are nothing where they are not said; all other keys are required: an engine says
+        of each cost what it is.
 
     Raises
     ------
@@ -87,6 +106,8 @@ def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
     found: dict[str, object] = {}
     for field, key in _YAML_KEYS.items():
         if key not in values:
+            if key in _ABSENT_IS_NONE:
+                continue
             problems.append(Problem(message="is missing", path=key))
             continue
         try:

@@ -165,6 +165,7 @@ def setting_of(scenario: Scenario) -> Setting:
                 first_replica=replicas,
                 first_rank=ranks,
                 launch_s=one.engine.collective_launch_s,
+                send_launch_s=one.engine.collective_launch_s + one.engine.stage_s,
                 token_bytes=one.model.hidden * precision.activation_bytes,
             )
         )

@@ -65,7 +65,9 @@ def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tup
                 yield f"{table}.parquet", name, message
 
 
-def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -> dict[str, Any]:
+def request_columns(
+    timeline: Timeline, requests: Requests, times: TokenTimes, front_end_ns: int = 0
+) -> dict[str, Any]:
     """Return what ``requests.parquet`` should say, but for the words of rejections.
 
     Parameters
@@ -75,6 +77,8 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         Of its scenario.
     times : TokenTimes
         Of its tokens.
+    front_end_ns : int
+        Time of each request in front of and behind the replicas.
 
     Returns
     -------
@@ -98,6 +102,7 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes) -
         "admitted_ns": _or_nan(admitted[chosen]),
         "first_token_ns": _or_nan(times.first_ns[chosen]),
         "finished_ns": _or_nan(finished[chosen]),
+        "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],

@@ -16,7 +16,7 @@ from clustersim.workload.requests import Requests
 
 
 def request_columns(
-    requests: Requests, given: ReplayInput, replayed: ReplayResult, times: TokenTimes
+    requests: Requests, given: ReplayInput, replayed: ReplayResult, times: TokenTimes, front_end_ns: int = 0
 ) -> dict[str, Any]:
     """Return a row per request that arrived.
 
@@ -27,6 +27,8 @@ def request_columns(
     replayed : ReplayResult
     times : TokenTimes
         Of its timeline.
+    front_end_ns : int
+        Time of each request in front of and behind the replicas.
 
     Returns
     -------
@@ -53,6 +55,7 @@ def request_columns(
         "finished_ns": _nullable(finished[chosen]),
         "queueing_ns": _nullable(np.where(admitted < 0, -1, admitted - replayed.arrived_ns)[chosen]),
         "prefill_ns": _nullable(np.where(times.first_ns < 0, -1, times.first_ns - admitted)[chosen]),
+        "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
         "prompt_tokens": requests.prompt_tokens[chosen],
         "output_tokens": requests.output_tokens[chosen],
         "generated_tokens": times.count[chosen],

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.algorithms import plan_collective
 from clustersim.collective.communications import CommTable
 from clustersim.cost.points import read_points
@@ -125,7 +125,8 @@ def simulate(
         ) from None
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
-    columns, serving = request_columns(requests, given, replayed, times), scenario.serving
+    front_end_ns, serving = to_ns(scenario.engine.front_end_s), scenario.serving
+    columns = request_columns(requests, given, replayed, times, front_end_ns)
     cache = prefix_figures(requests, columns, serving.kv_block_tokens) if serving.prefix_caching else None
     return RunResult(
         scenario=scenario,
@@ -265,7 +266,9 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
     return PoolInput(
         plan=plan,
         blueprints=step_blueprints(model, plan.lockstep, scenario.precision),
-        pricer=Pricer(cost=cost, engine=scenario.engine, comm=comm, sp=plan.lockstep.sp, windows=tuple(windows)),
+        pricer=Pricer(
+            cost=cost, engine=scenario.engine.of_stages(plan.pp), comm=comm, sp=plan.lockstep.sp, windows=tuple(windows)
+        ),
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
     )

@@ -24,12 +24,13 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping, shown
+from clustersim.scenario.engines import build_engine
 from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits, refuse_mixed
-from clustersim.scenario.references import build_engine, build_model
+from clustersim.scenario.references import build_model
 from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
 from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart

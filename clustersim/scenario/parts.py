@@ -9,7 +9,8 @@ from clustersim.cost.engine import Engine
 from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.document import Document, Mark
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.references import build_engine, build_model
+from clustersim.scenario.engines import build_engine
+from clustersim.scenario.references import build_model
 from clustersim.scenario.topologies import build_cluster
 
 

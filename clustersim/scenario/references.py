@@ -1,4 +1,4 @@
-"""Model and engine of a scenario: by name, by path, by name with changes, or written out in the scenario.
+"""What a scenario refers to, and its model: by name, by path, by name with changes, or written out in the scenario.
 
 A mapping with ``source`` is written out; one without changes what its ``name`` refers to.
 """
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.model.hugging_face import model_from_config
@@ -114,31 +113,6 @@ def _inline_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[st
     except InputError as error:
         raise InputError(document.placed(error.problems, inside)) from None
     return model, {"name": name, "source": source, "config": dict(config)}
-
-
-def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, Any]]:
-    """Return the engine of a scenario, and its mapping with everything written out.
-
-    Raises
-    ------
-    InputError
-        With every problem, placed in the scenario or in the file that it refers to.
-    """
-    written = mapping_at(document, path)
-    changes = {key: value for key, value in written.items() if key != "name"}
-    if "source" in written:
-        name = name_in(document, path, "my-engine")
-        read, values = document, changes
-    else:
-        file = referred_file(document, path, folder="scenarios/engines", kind="engine", example="vllm-0.19")
-        name, read = file.stem, read_mapping(file, "engine", COSTS)
-        values = {**{key: value for key, value in read.data.items() if key != "name"}, **changes}
-    try:
-        return engine_from_mapping(name, values), {"name": name, **values}
-    except InputError as error:
-        own = [problem for problem in error.problems if problem.path in changes or read is document]
-        other = [problem for problem in error.problems if problem not in own]
-        raise InputError(document.placed(own, path) + read.placed(other)) from None
 
 
 def _model_name(file: Path, written: str) -> str:

@@ -34,7 +34,7 @@ def scenario(row: Row) -> dict[str, Any]:
     concurrency, prompt, output = (int(number) for number in workload.groups())
     lengths = _drawn if _DATED.match(row.note) else _fixed
     document = systems.base(row)
-    document["plan"] = {"tp": int(parallel[1]), "ep": int(parallel[2] or 1)}
+    document["plan"] = {"tp": int(parallel[1])}
     document["workload"] = {
         "arrivals": {"process": "closed_loop", "concurrency": concurrency},
         "prompt_tokens": lengths(prompt),

@@ -219,7 +219,7 @@ class Pricer:
         return [once + each * sequences for sequences in group.amounts(features)]
 
     def _communication(self, group: PriceGroup, features: Features) -> list[float]:
-        launch = self.engine.collective_launch_s
+        launch = self.engine.collective_launch_s + (self.engine.stage_s if group.op == "send" else 0.0)
         return [
             self.comm.seconds(cls.comm, payload) + launch
             for cls, payload in zip(group.classes, group.amounts(features), strict=True)

@@ -34,7 +34,9 @@ class Pool:
         Whether sequences are copied to host memory and back.
     first_replica, first_rank : int
     launch_s : float
-        The engine's own gap before each collective and send of a stage.
+        The engine's own gap before each collective of a stage.
+    send_launch_s : float
+        The same before each send to the next stage, with what the host does there.
     token_bytes : float
         Hidden state of one token, as stages hand it on.
     """
@@ -45,6 +47,7 @@ class Pool:
     first_replica: int = 0
     first_rank: int = 0
     launch_s: float = 0.0
+    send_launch_s: float = 0.0
     token_bytes: float = 0.0
 
     @property

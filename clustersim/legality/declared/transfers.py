@@ -154,7 +154,7 @@ class Carriage:
         pairs = [
             (rank, rank + plan.stage_ranks * (rank // plan.stage_ranks % plan.pp < last)) for rank in range(plan.world)
         ]
-        return self.ways(SEND, ((first_rank + one, first_rank + other) for one, other in pairs), pool.launch_s)
+        return self.ways(SEND, ((first_rank + one, first_rank + other) for one, other in pairs), pool.send_launch_s)
 
     @cached_property
     def ranks(self) -> int:

@@ -164,7 +164,8 @@ class Prices:
     def _kernel_ns(self, one: Priced, amount: FloatArray, features: Features, gap: FloatArray) -> FloatArray:
         work, engine = one.work, self.declared.engine
         if work.op == "schedule":
-            return _ns(engine.schedule_s + engine.schedule_per_request_s * amount)
+            own = engine.schedule_s + (engine.stage_s if self.declared.plan.pp > 1 else 0.0)
+            return _ns(own + engine.schedule_per_request_s * amount)
         if work.op == "sample":
             return _ns(engine.sample_s + engine.sample_per_request_s * amount)
         if work.included:

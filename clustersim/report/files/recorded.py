@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clustersim.clock import Int64Array
+from clustersim.clock import Int64Array, to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import History
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
@@ -87,7 +87,8 @@ class RecordedRun:
     @cached_property
     def requests(self) -> dict[str, Any]:
         """What ``requests.parquet`` should say, but for the words of rejections."""
-        return request_columns(self.run.timeline, self.arrivals, self._times)
+        front_end_ns = to_ns(self.scenario.engine.front_end_s)
+        return request_columns(self.run.timeline, self.arrivals, self._times, front_end_ns)
 
     @cached_property
     def history(self) -> History:

@@ -49,7 +49,7 @@ MOST_LANE_SPANS: Final = 5_000_000
 REQUEST_TYPES: Final = {
     "request": "int64", "replica": "int32",
     **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
-    **dict.fromkeys(("queueing_ns", "prefill_ns"), "int64"),
+    **dict.fromkeys(("queueing_ns", "prefill_ns", "front_end_ns"), "int64"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
     "preemptions": "int32", "cached_tokens": "int64", "outcome": "string", "reason": "string",
 }  # fmt: skip

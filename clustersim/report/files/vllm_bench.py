@@ -27,7 +27,14 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.files.json_object import write_object
 from clustersim.report.files.summary import plain_columns
-from clustersim.report.metrics.latencies import PERCENTILES, is_finished, targets_ns, weighted_percentile
+from clustersim.report.metrics.latencies import (
+    PERCENTILES,
+    e2e_ns,
+    is_finished,
+    targets_ns,
+    ttft_ns,
+    weighted_percentile,
+)
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.tokens import TokenInstants, token_times, tokens_by_bucket
@@ -127,9 +134,9 @@ class _Bench:
         self.prompt_tokens: Int64Array = np.asarray(columns["prompt_tokens"], np.int64)
         self.output_tokens = np.where(self.done, np.asarray(columns["generated_tokens"], np.int64), 0)
         self.arrived_ns: Int64Array = np.asarray(columns["arrived_ns"], np.int64)
-        self.finished_ns = np.asarray(columns["finished_ns"], np.float64)
-        self.ttft = np.nan_to_num((np.asarray(columns["first_token_ns"], np.float64) - self.arrived_ns) / NS_PER_S)
-        self.latency = np.nan_to_num((self.finished_ns - self.arrived_ns) / NS_PER_S)
+        self.finished_ns = self.arrived_ns + e2e_ns(columns)  # as a client sees it
+        self.ttft = np.nan_to_num(ttft_ns(columns) / NS_PER_S)
+        self.latency = np.nan_to_num(e2e_ns(columns) / NS_PER_S)
         self.errors = [
             "" if outcome == "finished" else reason or outcome
             for outcome, reason in zip(columns["outcome"], columns["reason"], strict=True)

@@ -40,14 +40,22 @@ LATENCIES: Final = {
 def ttft_ns(requests: Columns) -> FloatArray:
     """Time to first token of each request, ns: first token − arrival, so it includes the wait in the queue.
 
+    Where the engine has a front end its time is added: a client's clock starts before the request is in a queue.
     NaN for a request that never got a token.
     """
-    return _float(requests["first_token_ns"]) - _float(requests["arrived_ns"])
+    return _float(requests["first_token_ns"]) - _float(requests["arrived_ns"]) + _front_end_ns(requests)
 
 
 def e2e_ns(requests: Columns) -> FloatArray:
-    """End-to-end latency of each request, ns: last token − arrival. NaN for a request that did not finish."""
-    return _float(requests["finished_ns"]) - _float(requests["arrived_ns"])
+    """End-to-end latency of each request, ns: last token − arrival, and the front end's time as TTFT has it.
+
+    NaN for a request that did not finish.
+    """
+    return _float(requests["finished_ns"]) - _float(requests["arrived_ns"]) + _front_end_ns(requests)
+
+
+def _front_end_ns(requests: Columns) -> FloatArray | float:
+    return _float(requests["front_end_ns"]) if "front_end_ns" in requests else 0.0
 
 
 def tpot_ns(requests: Columns) -> FloatArray:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-import yaml
 
-from clustersim.catalog import names, path_of
+from clustersim.catalog import names
 from clustersim.cost import Engine, engine_from_mapping
 from clustersim.errors import InputError
+from clustersim.scenario import load_engine
 
 COMPLETE = {
     "source": "made up",
@@ -49,15 +49,15 @@ def test_every_mistake_is_named_at_once():
 
 
 def shipped():
-    return [
-        engine_from_mapping(name, yaml.safe_load(path_of("scenarios/engines", name).read_text(encoding="utf-8")))
-        for name in names("scenarios/engines")
-    ]
+    return [load_engine(name) for name in names("scenarios/engines")]
 
 
 def test_every_engine_loads_and_names_its_source():
     engines = shipped()
-    assert {"ideal", "sglang-0.5", "trtllm-1.0", "vllm-0.19", "vllm-0.3-eager", "vllm-0.6"} <= {e.name for e in engines}
+    assert {e.name for e in engines} >= {
+        "vllm-2023", "vllm-0.3-eager", "vllm-0.6", "vllm-0.9", "vllm-0.12", "vllm-0.19", "sglang-0.5", "trtllm-0.9",
+        "trtllm-0.14", "trtllm-1.0", "distserve-2024", "ideal",
+    }  # fmt: skip
     assert all(len(engine.source) > 40 for engine in engines)
 
 
@@ -70,6 +70,12 @@ def test_newer_engines_of_vllm_cost_less_host_time():
     by_name = {engine.name: engine for engine in shipped()}
     step = [
         engine.schedule_s + engine.sample_s + 64 * (engine.schedule_per_request_s + engine.sample_per_request_s)
-        for engine in (by_name["vllm-0.3-eager"], by_name["vllm-0.6"], by_name["vllm-0.19"])
+        for engine in (by_name[f"vllm-{version}"] for version in ("2023", "0.6", "0.12", "0.19"))
     ]
-    assert step[0] > step[1] > step[2]
+    assert step == sorted(step, reverse=True)
+
+
+def test_stages_cost_the_first_one_host_time_where_there_are_several():
+    engine = engine_from_mapping("mine", COMPLETE | {"stage": "1 ms"})
+    assert engine.of_stages(1) == engine
+    assert engine.of_stages(4).schedule_s == pytest.approx(1.12e-3)

@@ -51,7 +51,7 @@ def test_the_columns_of_tables_have_the_same_types_whatever_happened(write, tmp_
         "request": "int64",
         "replica": "int32",
         **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
-        **dict.fromkeys(("queueing_ns", "prefill_ns"), "int64"),
+        **dict.fromkeys(("queueing_ns", "prefill_ns", "front_end_ns"), "int64"),
         **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
         "preemptions": "int32",
         "cached_tokens": "int64",

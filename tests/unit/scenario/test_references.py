@@ -45,7 +45,7 @@ def test_a_format_that_the_device_cannot_multiply_is_refused_before_anything_run
 
 def test_names_that_do_not_exist_are_told_beside_keys_that_do_not(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
-        "name: s\ntopology: dgx-h10\nmodel: lama-3-8b\nplan: {tpp: 2}\nserving: {engine: vllm-0.20}\nseed: -1\n"
+        "name: s\ntopology: dgx-h10\nmodel: lama-3-8b\nplan: {tpp: 2}\nserving: {engine: vlm-0.20}\nseed: -1\n"
     )
     with pytest.raises(InputError) as caught:
         load(tmp_path / "s.yaml")

@@ -1,0 +1,118 @@
+"""The engine of a scenario: by name or path, by name with changes, or written out; and what engines inherit.
+
+``inherits`` names the engine whose keys are taken where an engine does not say its own. A version that no file
+describes is stood for by the profile that was in force: the one with the largest ``since`` that is not newer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim import catalog
+from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
+from clustersim.errors import InputError, Problem
+from clustersim.scenario.document import Document, KeyPath, read_mapping
+from clustersim.scenario.lookup import find
+from clustersim.scenario.references import mapping_at, name_in, referred_file
+
+FOLDER: Final = "scenarios/engines"
+ABOUT: Final = ("name", "inherits", "since", "asked")
+"""Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
+_VERSION: Final = re.compile(r"([a-z]+)-(\d{1,3}(?:\.\d{1,4}){1,2})")
+MOST_ANCESTORS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profile:
+    """Keys of an engine with those it inherits, the document and path in which each is written, and that of the rest."""
+
+    values: Mapping[str, Any]
+    places: Mapping[str, tuple[Document, KeyPath]]
+    home: tuple[Document, KeyPath]
+
+
+def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, Any]]:
+    """Return the engine of a scenario, and its mapping with everything written out.
+
+    Raises
+    ------
+    InputError
+        With every problem, placed in the scenario or in the file that it refers to.
+    """
+    written = mapping_at(document, path)
+    asked = written.get("asked") if "source" in written else None
+    if "source" in written:
+        name, found = name_in(document, path, "my-engine"), _own(document, path, 0)
+    else:
+        name, asked = _nearest(name_in(document, path, "vllm-0.19"))
+        if asked is None:
+            file = referred_file(document, path, folder=FOLDER, kind="engine", example="vllm-0.19")
+        else:
+            file = catalog.path_of(FOLDER, name)
+        of_file = _of_file(file, 0)
+        name, found = file.stem, replace(_over(of_file, _own(document, path, 0)), home=of_file.home)
+    try:
+        engine = engine_from_mapping(name, found.values)
+    except InputError as error:
+        problems = []
+        for problem in error.problems:
+            place, prefix = found.places.get(problem.path, found.home)
+            problems += place.placed([problem], prefix)
+        raise InputError(problems) from None
+    about = {"name": name} if asked is None else {"name": name, "asked": asked}
+    return engine, {**about, **found.values}
+
+
+def _of_file(file: Path, depth: int) -> _Profile:
+    read = read_mapping(file, "engine", (*COSTS, "inherits"))
+    return _own(read, (), depth)
+
+
+def _own(document: Document, path: KeyPath, depth: int) -> _Profile:
+    """Return the keys of a mapping, over those that it inherits."""
+    written = mapping_at(document, path)
+    values = {key: value for key, value in written.items() if key not in ABOUT}
+    found = _Profile(values=values, places=dict.fromkeys(values, (document, path)), home=(document, path))
+    if "inherits" not in written:
+        return found
+    where = (*path, "inherits")
+    parent = written["inherits"]
+    if not isinstance(parent, str) or depth >= MOST_ANCESTORS:
+        expected = "the name of an engine" if not isinstance(parent, str) else "no engine that inherits from itself"
+        raise InputError(document.problem(where, f"expected {expected}, but found {parent!r}"))
+    mark = document.mark(where)
+    base = Path(document.file).parent
+    file = find(parent, folder=FOLDER, kind="engine", mark=mark, path="inherits", base=base)
+    return _over(_of_file(file, depth + 1), found)
+
+
+def _over(base: _Profile, own: _Profile) -> _Profile:
+    return replace(own, values={**base.values, **own.values}, places={**base.places, **own.places})
+
+
+def _nearest(name: str) -> tuple[str, str | None]:
+    """Return a name in the catalog, and the one that was asked for where another stands for it."""
+    known = catalog.names(FOLDER)
+    asked = _VERSION.fullmatch(name)
+    if name in known or asked is None:
+        return name, None
+    version, versions = _numbers(asked[2]), {}
+    for other in known:
+        told = _VERSION.fullmatch(other)
+        if told and told[1] == asked[1]:
+            since = read_mapping(catalog.path_of(FOLDER, other), "engine", (*COSTS, "inherits")).data.get("since")
+            versions[_numbers(str(since)) if since is not None else _numbers(told[2])] = other
+    if not versions:
+        return name, None
+    older = [since for since in versions if since <= version]
+    return versions[max(older) if older else min(versions)], name
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        raise InputError(Problem(message=f"since: expected a version such as '0.14', but found {version!r}"))
+    return tuple(map(int, version.split(".")))

@@ -1,0 +1,80 @@
+"""Engines of scenarios: what they inherit, and which profile stands for a version that none describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clustersim.errors import InputError
+from clustersim.report.words.run import remarks
+from clustersim.scenario import load, load_engine
+
+OWN = "inherits: vllm-0.12\nsource: an example\nschedule: 3 ms\n"
+
+
+def test_an_engine_takes_what_it_does_not_say_from_the_one_it_inherits_from(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN)
+    (tmp_path / "child.yaml").write_text("inherits: ./mine.yaml\nsource: another\nlaunch: 9 us\n")
+    child, parent = load_engine(str(tmp_path / "child.yaml")), load_engine("vllm-0.12")
+    assert (child.name, child.source, child.schedule_s, child.launch_s) == ("child", "another", 0.003, 9e-6)
+    assert (child.sample_s, child.graph_max_tokens) == (parent.sample_s, parent.graph_max_tokens)
+
+
+def test_a_scenario_shows_every_key_of_an_engine_that_inherits(tmp_path: Path) -> None:
+    engine = load("quickstart", ("serving.engine=vllm-0.9", "expect={}")).document["serving"]["engine"]
+    assert engine["name"] == "vllm-0.9"
+    assert (engine["schedule"], engine["sample"], engine["graph_launch"]) == ("1.5 ms", "25 us", "0.45 us")
+    assert not {"inherits", "since"} & set(engine)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("inherits: vllm-0.12\nsource: x\nschedule: -1 ms\n", ":3:11", "at least 0 s"),
+        ("inherits: vllm-012\nsource: x\n", ":1:11", "did you mean 'vllm-0.12'"),
+        ("inherits: 7\nsource: x\nlaunch: 1 us\n", ":1:11", "expected the name of an engine"),
+        ("inherits: ./mine.yaml\nsource: x\nlaunch: 1 us\n", ":1:11", "inherits from itself"),
+        ("inherits: vllm-0.12\nsource: x\nstages: 1 ms\n", ":3:9", "did you mean 'stage'"),
+        ("source: x\nlaunch: 1 us\n", "", "schedule: is missing"),
+    ],
+)
+def test_a_mistake_in_an_engine_is_told_at_its_line(tmp_path: Path, text: str, where: str, message: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_engine(str(tmp_path / "mine.yaml"))
+    told = str(caught.value)
+    assert message in told
+    assert f"mine.yaml{where}" in told
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        ("vllm-0.18", "vllm-0.19"),
+        ("vllm-0.20.1", "vllm-0.19"),
+        ("vllm-0.13", "vllm-0.12"),
+        ("vllm-0.11.2", "vllm-0.12"),
+        ("vllm-0.8", "vllm-0.9"),
+        ("vllm-0.2", "vllm-0.6"),
+        ("trtllm-0.11", "trtllm-0.14"),
+        ("trtllm-1.3", "trtllm-1.0"),
+    ],
+)
+def test_the_profile_that_was_in_force_stands_for_a_version_that_none_describes(asked: str, taken: str) -> None:
+    assert load_engine(asked).name == taken
+
+
+def test_a_run_says_which_engine_stands_for_the_one_that_was_asked_for() -> None:
+    scenario = load("quickstart", ("serving.engine=vllm-0.18", "expect={}"))
+    engine = scenario.document["serving"]["engine"]
+    assert (engine["name"], engine["asked"]) == ("vllm-0.19", "vllm-0.18")
+    counts = dict.fromkeys(("arrived", "finished", "unfinished", "rejected"), 0)
+    told = remarks({"requests": counts, "scenario": {"serving": {"engine": engine}}})
+    assert any("vllm-0.18" in line and "vllm-0.19" in line for line in told)
+    assert not remarks({"requests": counts, "scenario": {"serving": {"engine": engine | {"asked": None}}}})
+
+
+def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
+    with pytest.raises(InputError, match="no engine 'lmdeploy-0.6'"):
+        load("quickstart", ("serving.engine=lmdeploy-0.6",))
