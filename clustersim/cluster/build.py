@@ -1,8 +1,9 @@
 """From a topology's YAML document, a scenario's overrides and a device's document to a :class:`Topology`.
 
 A document is data: ``name``, ``device`` (a file of ``topologies/devices``), ``nodes`` (where the fabric has
-nodes), ``fabric`` (a ``kind`` with its parameters), ``price`` (of one device, optional) and ``source``. An override
-replaces ``nodes``, ``device``, ``price`` or any parameter of the fabric by its bare name.
+nodes), ``fabric`` (a ``kind`` with its parameters), ``price`` (of one device, optional), ``peer_access`` (whether devices
+reach each other's memory; they do unless it is false) and ``source``. An override replaces ``nodes``, ``device``,
+``price``, ``peer_access`` or any parameter of the fabric by its bare name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clustersim.cluster.topology import MAX_DEVICES, Topology
 from clustersim.cluster.torus import read_torus, torus_topology
 from clustersim.errors import InputError, Problem
 
-_TOP_KEYS: Final = ("device", "nodes", "price")
+TOP_KEYS: Final = ("device", "nodes", "price", "peer_access")
 """What an override replaces outside the fabric."""
 
 Finisher = Callable[[str, Device, str], Topology]
@@ -88,6 +89,9 @@ def build_topology(
     if device is not None and price is not None:
         device = replace(device, price_per_hour=price)
     devices = {name: _device(found, problems, f"device {name}") for name, found in (others or {}).items()}
+    if not top.flag("peer_access", default=True):
+        device = device and device.without_peer_access()
+        devices = {name: found and found.without_peer_access() for name, found in devices.items()}
     known = len(problems)
     kind = fabric.choice("kind", (*FABRICS, "groups"))
     if len(problems) > known:  # which parameters there should be is unknown, too
@@ -112,8 +116,8 @@ def _merged(
     where: str | None,
 ) -> tuple[Reader, Reader]:
     """Return readers of the document and of its fabric, both with the overrides laid over them."""
-    top_overrides = {key: overrides[key] for key in _TOP_KEYS if key in overrides}
-    inner = {key: value for key, value in overrides.items() if key not in ("name", *_TOP_KEYS)}
+    top_overrides = {key: overrides[key] for key in TOP_KEYS if key in overrides}
+    inner = {key: value for key, value in overrides.items() if key not in ("name", *TOP_KEYS)}
     top = Reader({**document, **top_overrides}, problems, file=where, overridden=tuple(top_overrides))
     fabric = top.raw("fabric")
     merged = {**fabric, **inner} if isinstance(fabric, Mapping) else {} if fabric is None else fabric

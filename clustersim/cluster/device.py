@@ -6,7 +6,7 @@ Not modelled: clocks that depend on temperature or power, sparsity, and CUDA-cor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from clustersim.cluster.reading import Reader
@@ -37,6 +37,9 @@ class Device:
         Power in W with nothing to do; None when unknown.
     kernels, collectives : Mapping of str to Mapping of str to float
         Fitted constants of the cost model and of collectives, section by section.
+    collectives_apart : Mapping of str to Mapping of str to float
+        Constants of collectives where devices do not reach each other's memory, of the sections that differ
+        (``collectives_without_peer_access`` of the file).
     source : str
         Where the figures come from.
     """
@@ -51,8 +54,14 @@ class Device:
     idle_power_w: float | None = None
     kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    collectives_apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
     sheet_memory_bytes: int | None = None
+
+    def without_peer_access(self) -> Device:
+        """Return the device where others do not reach its memory: without custom all-reduces, which read it."""
+        none = {name: {"max_payload_bytes": 0.0} for name in ("one_shot", "two_shot")}
+        return replace(self, collectives={**self.collectives, **none, **self.collectives_apart})
 
 
 def device_from(document: Mapping[str, object], *, where: str | None = None) -> Device:
@@ -89,6 +98,7 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
         idle_power_w=power.maybe("idle", "power"),
         kernels=_constants(top, "kernels"),
         collectives=_constants(top, "collectives"),
+        collectives_apart=_constants(top, "collectives_without_peer_access"),
         source=_sources(top.raw("source"), memory, compute, power, price),
     )
     if device.idle_power_w is not None and device.idle_power_w > (device.power_w or 0.0):

@@ -139,6 +139,11 @@ def _is_custom_default(group: Group) -> bool:
     return len(group.ranked) == 2 or "pcie" not in group.tiers()
 
 
+def _is_two_shot_default(group: Group) -> bool:
+    """Of two devices one shot moves as much with one barrier less: neither vLLM nor TensorRT-LLM takes two there."""
+    return len(group.ranked) > 2 and "pcie" not in group.tiers()
+
+
 def _needs_rails(group: Group) -> Why:
     if len(group.domains) < 2 or len(group.domains[0]) < 2:
         return "needs two scale-up domains or more with two members or more each"
@@ -203,7 +208,7 @@ ALGORITHMS: Final[Mapping[str, Mapping[str, Algorithm]]] = {
             build=one_shot, constants="one_shot", refuses=_needs_shared_memory, auto=_is_custom_default
         ),
         "two_shot": Algorithm(
-            build=two_shot, constants="two_shot", refuses=_needs_shared_memory, auto=_is_custom_default
+            build=two_shot, constants="two_shot", refuses=_needs_shared_memory, auto=_is_two_shot_default
         ),
         "tree": Algorithm(build=double_tree, constants="tree", auto=_spans_domains),
         **_shared(2, lambda count: (1.0 + 1.0 / count, 1.0 + 1.0 / count)),

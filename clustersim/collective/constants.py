@@ -114,7 +114,10 @@ def family(device: Device, name: str) -> Family:
             efficiency=ring.efficiency * _TREE_EFFICIENCY,
             network_efficiency=ring.network_efficiency * _TREE_EFFICIENCY,
         )
-    assumed = ASSUMED["ring" if name == "tree" else name]
+    assumed = dict(ASSUMED["ring" if name == "tree" else name])
+    if name == "two_shot":  # the same kernel and buffers, unless a device says otherwise
+        limit = device.collectives.get("one_shot", {}).get("max_payload_bytes", assumed["max_payload_bytes"])
+        assumed["max_payload_bytes"] = limit
     # A measured family that says nothing of ramp or peers has none; only what fits don't tell is filled in.
     kept = ("network_step_s", "network_efficiency", "max_payload_bytes")
     base = assumed if given is None else {key: assumed[key] for key in assumed if key in kept}
@@ -128,11 +131,13 @@ MOST_BYTES: Final = 1e18
 
 
 def check_collectives(device: Device) -> None:
-    """Raise an InputError with all unknown families and constants, and impossible values, of ``collectives``."""
+    """Raise an InputError with all unknown families and constants, and impossible values, of both sections."""
     known = [field.name for field in fields(Family)]
     problems = []
-    for name, constants in device.collectives.items():
-        where = f"{device.name}: collectives.{name}"
+    sections = {"collectives": device.collectives, "collectives_without_peer_access": device.collectives_apart}
+    listed = [(section, *one) for section, families in sections.items() for one in families.items()]
+    for section, name, constants in listed:
+        where = f"{device.name}: {section}.{name}"
         if name not in FAMILIES:
             problems.append(Problem(message=f"unknown family{did_you_mean(name, FAMILIES)}", path=where))
             continue

@@ -65,9 +65,7 @@ def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tup
                 yield f"{table}.parquet", name, message
 
 
-def request_columns(
-    timeline: Timeline, requests: Requests, times: TokenTimes, front_end_ns: int = 0
-) -> dict[str, Any]:
+def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes, front_end_ns: int = 0) -> dict[str, Any]:
     """Return what ``requests.parquet`` should say, but for the words of rejections.
 
     Parameters

@@ -81,7 +81,11 @@ def step_graph(
     plan = scenario.plan.lockstep
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     pricer = Pricer(
-        cost=cost_model(scenario), engine=scenario.engine.of_stages(plan.pp), comm=comm, sp=plan.sp, windows=windows(scenario.model)
+        cost=cost_model(scenario),
+        engine=scenario.engine.of_stages(plan.pp),
+        comm=comm,
+        sp=plan.sp,
+        windows=windows(scenario.model),
     )
     mesh, base = Mesh(plan=plan), replica * plan.replica_ranks
     blueprint = blueprint_of(scenario.model, plan, scenario.precision, batch.kind)

@@ -28,7 +28,7 @@ MOST_ANCESTORS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Profile:
-    """Keys of an engine with those it inherits, the document and path in which each is written, and that of the rest."""
+    """Keys of an engine with those it inherits, where each is written, and where the engine is."""
 
     values: Mapping[str, Any]
     places: Mapping[str, tuple[Document, KeyPath]]

@@ -8,8 +8,8 @@ from clustersim.cluster.topology import Topology
 from clustersim.cost.engine import Engine
 from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.document import Document, Mark
-from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.engines import build_engine
+from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.references import build_model
 from clustersim.scenario.topologies import build_cluster
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import catalog
-from clustersim.cluster.build import build_topology
+from clustersim.cluster.build import TOP_KEYS, build_topology
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
@@ -164,6 +164,6 @@ def _placed(
 
 
 def _written_out(base: Mapping[str, Any], changes: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
-    fabric = {key: value for key, value in changes.items() if key not in ("device", "nodes", "price")}
-    top = {key: changes[key] for key in ("nodes", "price") if key in changes}
+    fabric = {key: value for key, value in changes.items() if key not in TOP_KEYS}
+    top = {key: changes[key] for key in TOP_KEYS if key in changes and key != "device"}
     return {**base, **top, "device": dict(device), "fabric": {**base["fabric"], **fabric}}

@@ -111,7 +111,9 @@ def constants(topology: Topology, family: str) -> dict[str, float]:
     if given is None and family == "tree":
         found = constants(topology, "ring")
         return found | {name: found[name] * TREE_TO_RING for name in ("efficiency", "network_efficiency")}
-    assumed = ASSUMED["ring" if family == "tree" else family]
+    assumed = dict(ASSUMED["ring" if family == "tree" else family])
+    if family == "two_shot" and "max_payload_bytes" in topology.device.collectives.get("one_shot", {}):
+        assumed["max_payload_bytes"] = topology.device.collectives["one_shot"]["max_payload_bytes"]
     if given is None:
         return {**empty, **assumed}
     return {**empty, **{name: value for name, value in assumed.items() if name in FILLED_IN}, **given}

@@ -38,6 +38,11 @@ def _reads(group: Members) -> bool:
     return _one_domain(group) and "ici" not in tiers and (len(group.all) == 2 or "pcie" not in tiers)
 
 
+def _reads_twice(group: Members) -> bool:
+    """Two devices have nothing to share out: a second shot is for more of them, which PCIe has no custom one for."""
+    return _reads(group) and len(group.all) > 2
+
+
 def _has_rails(group: Members) -> bool:
     return group.even and len(group.domains) > 1 and len(group.domains[0]) > 1
 
@@ -87,7 +92,7 @@ _SHARED: Final[Way] = ("direct", lambda group: direct(group, 1.0 / len(group.all
 WAYS: Final[dict[str, dict[str, Way]]] = {
     "all_reduce": {
         "one_shot": ("one_shot", lambda group: direct(group, 1.0), _reads),
-        "two_shot": ("two_shot", two_shot, _reads),
+        "two_shot": ("two_shot", two_shot, _reads_twice),
         "tree": ("tree", tree, lambda group: not _one_domain(group)),
         **_reducing(2, up=(1.0, 1.0), down=(1.0, 1.0)),
     },

@@ -3,7 +3,8 @@
 Keys, their order and the definitions are those of ``vllm bench serve --save-result --percentile-metrics
 ttft,tpot,itl,e2el --metric-percentiles 50,90,95,99`` [1]_: times in seconds per request and in milliseconds in the
 statistics, numpy's linear percentiles and population standard deviation, only completed requests in statistics. A
-clock of the simulation starts at 0, when the benchmark starts to send.
+clock of the simulation starts at 0, when the benchmark starts to send; clients are at the replicas: what the
+engine's front end takes (the summary has it in TTFT) is not in here.
 
 Not there: what a simulation has no notion of (generated texts are empty, ``rtfx`` is 0, there is no tokenizer), and
 when the file was made, which would make two runs of one scenario differ: ``date`` is that of instant 0.
@@ -27,14 +28,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.files.json_object import write_object
 from clustersim.report.files.summary import plain_columns
-from clustersim.report.metrics.latencies import (
-    PERCENTILES,
-    e2e_ns,
-    is_finished,
-    targets_ns,
-    ttft_ns,
-    weighted_percentile,
-)
+from clustersim.report.metrics.latencies import PERCENTILES, is_finished, targets_ns, weighted_percentile
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.tokens import TokenInstants, token_times, tokens_by_bucket
@@ -134,9 +128,9 @@ class _Bench:
         self.prompt_tokens: Int64Array = np.asarray(columns["prompt_tokens"], np.int64)
         self.output_tokens = np.where(self.done, np.asarray(columns["generated_tokens"], np.int64), 0)
         self.arrived_ns: Int64Array = np.asarray(columns["arrived_ns"], np.int64)
-        self.finished_ns = self.arrived_ns + e2e_ns(columns)  # as a client sees it
-        self.ttft = np.nan_to_num(ttft_ns(columns) / NS_PER_S)
-        self.latency = np.nan_to_num(e2e_ns(columns) / NS_PER_S)
+        self.finished_ns = np.asarray(columns["finished_ns"], np.float64)
+        self.ttft = np.nan_to_num((np.asarray(columns["first_token_ns"], np.float64) - self.arrived_ns) / NS_PER_S)
+        self.latency = np.nan_to_num((self.finished_ns - self.arrived_ns) / NS_PER_S)
         self.errors = [
             "" if outcome == "finished" else reason or outcome
             for outcome, reason in zip(columns["outcome"], columns["reason"], strict=True)

@@ -142,7 +142,9 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
         found.append("The run broke legality rules: its numbers describe what could not have happened.")
     engine = ((summary.get("scenario") or {}).get("serving") or {}).get("engine")
     if isinstance(engine, Mapping) and engine.get("asked"):
-        found.append(f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the nearest version, stands for it.")
+        found.append(
+            f"No engine {engine['asked']!r} is described: {_name(engine)!r}, the nearest version, stands for it."
+        )
     if counts["unfinished"]:
         found.append(
             f"{counts['unfinished']:,} of {arrived} requests did not finish before the end of the run; "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from collective_topologies import GB_S, crossbar, device, mesh, pairs_on_rails, torus
 
 from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.collective import plan_collective
+from clustersim.collective.constants import family
 from clustersim.collective.group import group_of
 from clustersim.collective.ring import ring_orders
 from clustersim.collective.tree import two_trees
@@ -181,7 +184,7 @@ def test_auto_offers_what_libraries_would_run_there(topology, count, expected):
 
 def test_auto_offers_custom_all_reduces_over_pcie_to_two_devices_only():
     topology = crossbar(4, tier="pcie")
-    assert names(topology, "all_reduce", 2) == ["one_shot", "two_shot", "ring"]
+    assert names(topology, "all_reduce", 2) == ["one_shot", "ring"]
     assert names(topology, "all_reduce", 3) == ["ring"]
 
 
@@ -202,5 +205,18 @@ def test_domains_are_by_node_even_where_indices_alternate():
 
 
 def test_auto_never_offers_a_custom_all_reduce_whose_buffers_hold_nothing():
-    topology = crossbar(2, one_shot={"max_payload_bytes": 0.0}, two_shot={"max_payload_bytes": 0.0})
-    assert names(topology, "all_reduce", 2) == ["ring"]
+    topology = crossbar(4, one_shot={"max_payload_bytes": 0.0}, two_shot={"max_payload_bytes": 0.0})
+    assert names(topology, "all_reduce", 4) == ["ring"]
+
+
+def test_two_shots_have_the_buffers_of_one_where_a_device_says_nothing_of_them():
+    toy = device(one_shot={"max_payload_bytes": 0.0})
+    toy = replace(toy, collectives={name: toy.collectives[name] for name in toy.collectives if name != "two_shot"})
+    assert family(toy, "two_shot").max_payload_bytes == 0.0
+    assert family(replace(toy, collectives={}), "two_shot").max_payload_bytes == 8 * 2**20
+
+
+def test_devices_that_do_not_reach_each_other_have_no_custom_all_reduce():
+    apart = replace(device(), collectives_apart={"ring": {"efficiency": 0.2}}).without_peer_access()
+    assert family(apart, "ring").efficiency == 0.2
+    assert {family(apart, name).max_payload_bytes for name in ("one_shot", "two_shot")} == {0.0}

@@ -76,5 +76,5 @@ def test_a_run_says_which_engine_stands_for_the_one_that_was_asked_for() -> None
 
 
 def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
-    with pytest.raises(InputError, match="no engine 'lmdeploy-0.6'"):
+    with pytest.raises(InputError, match=r"no engine 'lmdeploy-0\.6'"):
         load("quickstart", ("serving.engine=lmdeploy-0.6",))
