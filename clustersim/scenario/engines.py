@@ -48,7 +48,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
     if "source" in written:
         name, found = name_in(document, path, "my-engine"), _own(document, path, 0)
     else:
-        name, asked = _nearest(name_in(document, path, "vllm-0.19"))
+        name, asked = standing_for(name_in(document, path, "vllm-0.19"))
         if asked is None:
             file = referred_file(document, path, folder=FOLDER, kind="engine", example="vllm-0.19")
         else:
@@ -94,8 +94,11 @@ def _over(base: _Profile, own: _Profile) -> _Profile:
     return replace(own, values={**base.values, **own.values}, places={**base.places, **own.places})
 
 
-def _nearest(name: str) -> tuple[str, str | None]:
-    """Return a name in the catalog, and the one that was asked for where another stands for it."""
+def standing_for(name: str) -> tuple[str, str | None]:
+    """Return a name in the catalog, and the one that was asked for where another stands for it.
+
+    A name that no version of the catalog can stand for is returned as it is.
+    """
     known = catalog.names(FOLDER)
     asked = _VERSION.fullmatch(name)
     if name in known or asked is None:

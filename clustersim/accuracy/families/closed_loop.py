@@ -12,11 +12,10 @@ import re
 from typing import Any, Final
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"closed loop concurrency (\d+), ISL (\d+), OSL (\d+)")
-_DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")
-_PARALLEL: Final = re.compile(r"TP(\d+)(?: moe_ep(\d+))?")
 _WAVES: Final = 10
 
 
@@ -28,13 +27,13 @@ def scenario(row: Row) -> dict[str, Any]:
     Inexpressible
         When the workload or the plan is given in other words.
     """
-    workload, parallel = _WORKLOAD.match(row.workload), _PARALLEL.fullmatch(row.parallel)
-    if not workload or not parallel:
-        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    workload = _WORKLOAD.match(row.workload)
+    if not workload:
+        raise Inexpressible(f"not understood: {row.workload!r}")
     concurrency, prompt, output = (int(number) for number in workload.groups())
-    lengths = _drawn if _DATED.match(row.note) else _fixed
+    lengths = _drawn if systems.DATED.match(row.note) else _fixed
     document = systems.base(row)
-    document["plan"] = {"tp": int(parallel[1])}
+    document["plan"] = plan_of(row)
     document["workload"] = {
         "arrivals": {"process": "closed_loop", "concurrency": concurrency},
         "prompt_tokens": lengths(prompt),

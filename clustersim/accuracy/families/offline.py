@@ -10,10 +10,10 @@ import re
 from typing import Any, Final
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"offline burst (\d+) requests, ISL (\d+), OSL (\d+)")
-_PARALLEL: Final = re.compile(r"TP(\d+)(?: PP(\d+))?")
 
 
 def scenario(row: Row) -> dict[str, Any]:
@@ -24,12 +24,12 @@ def scenario(row: Row) -> dict[str, Any]:
     Inexpressible
         When the workload or the plan is given in other words.
     """
-    workload, parallel = _WORKLOAD.fullmatch(row.workload), _PARALLEL.fullmatch(row.parallel)
-    if not workload or not parallel:
-        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    workload = _WORKLOAD.fullmatch(row.workload)
+    if not workload:
+        raise Inexpressible(f"not understood: {row.workload!r}")
     requests, prompt, output = (int(number) for number in workload.groups())
     document = systems.base(row)
-    document["plan"] = {"tp": int(parallel[1]), "pp": int(parallel[2] or 1)}
+    document["plan"] = plan_of(row)
     document["workload"] = {
         "arrivals": "all_at_once",
         "prompt_tokens": prompt,

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _FILES: Final = ("{}", "{}.notext.jsonl", "distserve__{}")
 """How the file of a trace is called, given its name in the row."""
 
 _LIMITS: Final = re.compile(r"max_num_seqs (\d+), max_num_batched_tokens (\d+)(?:, (\d+) KV blocks x16)?")
-_PARALLEL: Final = re.compile(r"(?:1 x )?TP(\d+)(?: PP(\d+))?")
+POOLS: Final = ("prefill", "decode")
 
 
 def scenario(row: Row, traces: Path) -> dict[str, Any]:
@@ -22,13 +23,13 @@ def scenario(row: Row, traces: Path) -> dict[str, Any]:
     Raises
     ------
     Inexpressible
-        When the trace is not there, or prefill and decode ran on devices of their own.
+        When the trace is not there, or the plan is given in other words.
     """
-    parallel = _PARALLEL.fullmatch(row.parallel)
-    if not parallel:
-        raise Inexpressible("prefill and decode on devices of their own are not simulated yet")
     document = systems.base(row)
-    document["plan"] = {"tp": int(parallel[1]), "pp": int(parallel[2] or 1)}
+    document["plan"] = plan_of(row)
+    if "prefill" in document["plan"]:
+        scheduler = document["serving"].pop("scheduler")
+        document["serving"] |= {"scheduler": "disaggregated", **{pool: {"scheduler": scheduler} for pool in POOLS}}
     limits = _LIMITS.match(row.note)
     if limits:
         document["serving"] |= {"max_batch_requests": int(limits[1]), "max_batch_tokens": int(limits[2])}

@@ -2,7 +2,7 @@
 
 All prompts are one step, then all decode until all end: what continuous batching does with requests of equal
 lengths that arrive together and fit. Contiguous K/V was allocated for the whole batch beforehand, so the pool is
-given as just that.
+given as just that, and no share of memory is kept back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from clustersim.accuracy import systems
+from clustersim.accuracy.plans import plan_of
 from clustersim.accuracy.row import Inexpressible, Row
 
 _WORKLOAD: Final = re.compile(r"static batch (\d+), ISL (\d+), OSL (\d+)")
@@ -25,12 +26,14 @@ def scenario(row: Row) -> dict[str, Any]:
         When the workload or the plan is given in other words.
     """
     workload = _WORKLOAD.fullmatch(row.workload)
-    if not workload or row.parallel != "TP1":
-        raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
+    if not workload:
+        raise Inexpressible(f"not understood: {row.workload!r}")
     batch, prompt, output = (int(number) for number in workload.groups())
     document = systems.base(row)
     blocks = -(-(prompt + output) // document["serving"]["kv_block_tokens"])
+    document["plan"] = plan_of(row)
     document["serving"] |= {
+        "memory_utilization": 1.0,
         "max_batch_requests": batch,
         "max_batch_tokens": batch * prompt,
         "kv_blocks": batch * blocks,

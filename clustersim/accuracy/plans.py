@@ -1,0 +1,97 @@
+"""From the words of a row to a plan: ``TP4 PP2``, ``2 x TP4``, ``4DP2TP``, ``TP4 moe_ep4``, ``ctx TP2, dec TP1``.
+
+Experts inside one TP group: engines that do not run attention data-parallel replicate the activations there and end
+with one all-reduce (vLLM: ``fused_moe``, no all-to-all at DP 1; TensorRT-LLM: none without attention DP). No rank gets
+another one's tokens, weights and work of a rank are those of the same degree of TP, and such a row is taken as TP.
+With replicas, experts are spread over all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from clustersim.accuracy.row import Inexpressible, Row
+
+Plan = dict[str, Any]
+
+_PREFILL: Final = r"(?:context|ctx|prefill)[\s:=]*(.+?)"
+_DECODE: Final = r"(?:generation|decode|gen|dec)[\s:=]*(.+)"
+_POOLS: Final = re.compile(rf"{_PREFILL}\s*[,;/+]\s*{_DECODE}", re.I)
+_TIMES: Final = re.compile(r"(\d+)\s*(?:replicas?\s*)?[x×]\s*(?=\D)", re.I)
+_COMPACT: Final = re.compile(r"\b(?:\d+(?:TP|PP|DP|EP))+\b", re.I)
+_BEFORE: Final = re.compile(r"(\d+)(TP|PP|DP|EP)", re.I)
+_AFTER: Final = re.compile(r"\b(moe_tp|moe_ep|attn_dp|attention_dp|TP|PP|DP|EP)[\s=_-]?(\d+)", re.I)
+_SILENT: Final = re.compile(
+    r"\([^)]*\)|\b(?:over|on|via)\s+(?:PCIe|NVLink|one node)\b|\bSP1\b|\bCP1\b|\bepnone\b", re.I
+)
+_ATTENTION_DP: Final = re.compile(r"\b(?:attention|attn)[\s_-]?(?:DP|data[\s-]parallel)\b(?![\s=_-]?\d)", re.I)
+_DEGREES: Final = ("tp", "pp", "dp", "ep")
+
+
+def plan_of(row: Row) -> Plan:
+    """Return the ``plan`` of a row's scenario.
+
+    Raises
+    ------
+    Inexpressible
+        When some of its words are not understood, or degrees do not fit together.
+    """
+    return plan_in(row.parallel)
+
+
+def plan_in(text: str) -> Plan:
+    """Return the plan that a text gives.
+
+    Examples
+    --------
+    >>> plan_in("2 replicas x TP4")
+    {'dp': 2, 'tp': 4}
+    >>> plan_in("ctx TP2 PP1, dec TP1 PP1")
+    {'prefill': {'tp': 2}, 'decode': {}}
+    >>> plan_in("DP4 EP4")
+    {'dp': 4, 'ep': {'degree': 4, 'scope': 'global'}}
+    """
+    pools = _POOLS.fullmatch(text.strip())
+    if pools:
+        return {name: _part(part, text) for name, part in zip(("prefill", "decode"), pools.groups(), strict=True)}
+    return _part(text, text)
+
+
+def _part(text: str, whole: str) -> Plan:
+    degrees: dict[str, int] = {}
+
+    def note(name: str, degree: int) -> None:
+        if degrees.setdefault(name, degree) != degree:
+            raise Inexpressible(f"not understood: {whole!r} has {name} twice")
+
+    apart = bool(_ATTENTION_DP.search(text))
+    left = _SILENT.sub(" ", _ATTENTION_DP.sub(" ", text))
+    if times := _TIMES.match(left.strip()):
+        note("dp", int(times[1]))
+        left = left.strip()[times.end() :]
+    for compact in _COMPACT.findall(left):
+        for degree, name in _BEFORE.findall(compact):
+            note(name.lower(), int(degree))
+    left = _COMPACT.sub(" ", left)
+    for name, degree in _AFTER.findall(left):
+        short = name.lower().replace("attention_dp", "dp").replace("attn_dp", "dp").removeprefix("moe_")
+        if name.lower() != "moe_tp":
+            note(short, int(degree))
+    left = _AFTER.sub(" ", left)
+    if re.sub(r"[\s,;x×+/]+", "", left) or not degrees:
+        raise Inexpressible(f"not understood: {whole!r}")
+    return _checked(degrees, whole, apart=apart)
+
+
+def _checked(degrees: dict[str, int], whole: str, *, apart: bool) -> Plan:
+    """Return a plan of some degrees; with ``apart`` the ranks of a TP group attend each to requests of their own."""
+    tp, pp, dp, ep = (degrees.get(name, 1) for name in _DEGREES)
+    if apart:
+        tp, dp = 1, tp * dp
+    if ep > 1 and ep not in (tp, tp * dp):
+        raise Inexpressible(f"not understood: {whole!r} spreads experts over a part of {tp * dp} ranks")
+    plan: Plan = {name: degree for name, degree in (("dp", dp), ("pp", pp), ("tp", tp)) if degree > 1}
+    if ep > 1 and dp > 1 and ep == tp * dp:
+        plan["ep"] = {"degree": ep, "scope": "global"}
+    return plan
