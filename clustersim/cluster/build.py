@@ -1,9 +1,9 @@
 """From a topology's YAML document, a scenario's overrides and a device's document to a :class:`Topology`.
 
 A document is data: ``name``, ``device`` (a file of ``topologies/devices``), ``nodes`` (where the fabric has
-nodes), ``fabric`` (a ``kind`` with its parameters), ``price`` (of one device, optional), ``peer_access`` (whether devices
-reach each other's memory; they do unless it is false) and ``source``. An override replaces ``nodes``, ``device``,
-``price``, ``peer_access`` or any parameter of the fabric by its bare name.
+nodes), ``fabric`` (a ``kind`` with its parameters), ``price`` (of one device, optional), ``peer_access`` (whether
+devices reach each other's memory; they do unless it is false) and ``source``. An override replaces ``nodes``,
+``device``, ``price``, ``peer_access`` or any parameter of the fabric by its bare name.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from clustersim.accuracy import systems
 from clustersim.accuracy.compare import compare
 from clustersim.accuracy.families import closed_loop, collectives, offline, published, replays, static_batch
 from clustersim.accuracy.metrics import value_of
+from clustersim.accuracy.plans import plan_in
 from clustersim.accuracy.result import result_of
 from clustersim.accuracy.row import COLUMNS, Inexpressible, Row, read_rows
 from clustersim.accuracy.score import score
@@ -47,7 +49,7 @@ SPLIT = replace(LOOP, id="F3-1", family="F3-distserve-a100", parallel="ctx TP2 P
 def test_a_closed_loop_keeps_ten_requests_per_client():
     document = closed_loop.scenario(LOOP)
     assert document["topology"] == {"name": "dgx-h100", "nodes": 1}
-    assert document["plan"] == {"tp": 2, "ep": 1}
+    assert document["plan"] == {"tp": 2}
     assert document["workload"] == {
         "arrivals": {"process": "closed_loop", "concurrency": 8},
         "prompt_tokens": {"fixed": 1024},
@@ -61,13 +63,15 @@ def test_lengths_of_dated_runs_are_drawn():
     assert drawn["prompt_tokens"] == {"uniform": {"low": 819, "high": 1024}}
 
 
-def test_experts_are_spread_where_the_row_says_so():
-    assert closed_loop.scenario(replace(LOOP, parallel="TP4 moe_ep4"))["plan"] == {"tp": 4, "ep": 4}
+def test_experts_are_spread_over_replicas_and_not_over_the_ranks_of_one_that_all_have_the_tokens():
+    assert closed_loop.scenario(replace(LOOP, parallel="TP4 moe_ep4"))["plan"] == {"tp": 4}
+    spread = {"dp": 4, "ep": {"degree": 4, "scope": "global"}}
+    assert closed_loop.scenario(replace(LOOP, parallel="DP4 EP4"))["plan"] == spread
 
 
 def test_an_offline_burst_arrives_at_once():
     document = offline.scenario(BURST)
-    assert document["plan"] == {"tp": 1, "pp": 2}
+    assert document["plan"] == {"pp": 2}
     assert document["precision"] == {"weights": "fp4", "kv_cache": "fp8"}
     assert document["workload"] == {
         "arrivals": "all_at_once", "prompt_tokens": 1000, "output_tokens": 2000, "requests": 3000
@@ -98,7 +102,8 @@ def test_a_replay_takes_the_trace_and_the_limits_of_its_row(tmp_path):
         (closed_loop.scenario, replace(LOOP, hardware="abacus"), "no device in the catalogs for 'abacus'"),
         (closed_loop.scenario, replace(LOOP, workload="busy"), "not understood: 'busy'"),
         (published.scenario, replace(LOOP, workload="ISL  OSL  "), "the workload is not given"),
-        (lambda row: replays.scenario(row, Path("/nowhere")), SPLIT, "not simulated yet"),
+        (lambda row: replays.scenario(row, Path("/nowhere")), SPLIT, "is not below the folder of traces"),
+        (closed_loop.scenario, replace(LOOP, parallel="TP2 XP3"), "not understood: 'TP2 XP3'"),
         (collectives.value, replace(REDUCE, parallel="psum over DCN"), "not modelled"),
     ],
 )
@@ -128,7 +133,84 @@ def test_a_point_is_predicted_or_has_a_reason():
     predicted, reason = sorted(compare([SPLIT, small], Path("/nowhere")), key=lambda point: point.predicted is None)
     assert predicted.row == small
     assert predicted.predicted > 0
-    assert reason.reason == "prefill and decode on devices of their own are not simulated yet"
+    assert "is not below the folder of traces" in reason.reason
+
+
+def test_prefill_and_decode_on_devices_of_their_own_are_two_pools(tmp_path):
+    (tmp_path / "chat.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n", encoding="utf-8")
+    row = replace(SPLIT, framework="distserve (early 2024)", workload="chat.csv: 1 request")
+    document = replays.scenario(row, tmp_path)
+    assert document["plan"] == {"prefill": {"tp": 2}, "decode": {}}
+    assert document["serving"]["engine"] == "distserve-2024"
+    assert document["serving"]["scheduler"] == "disaggregated"
+    assert document["serving"]["decode"] == {"scheduler": "continuous"}
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("TP1 (see the example)", {}),
+        ("2 replicas x TP4", {"dp": 2, "tp": 4}),
+        ("2 x TP4 PP2", {"dp": 2, "pp": 2, "tp": 4}),
+        ("4DP2TP", {"dp": 4, "tp": 2}),
+        ("TP2 over PCIe", {"tp": 2}),
+        ("TP4, EP4, attention DP", {"dp": 4, "ep": {"degree": 4, "scope": "global"}}),
+        ("prefill TP4, decode TP8 PP2", {"prefill": {"tp": 4}, "decode": {"pp": 2, "tp": 8}}),
+    ],
+)
+def test_plans_are_read_in_the_words_of_benchmarks(text, plan):
+    assert plan_in(text) == plan
+
+
+@pytest.mark.parametrize("text", ["", "banana", "TP4 TP8", "DP2 EP4", "TP2 of 4"])
+def test_words_that_give_no_plan_are_not_guessed(text):
+    with pytest.raises(Inexpressible, match="not understood"):
+        plan_in(text)
+
+
+@pytest.mark.parametrize(
+    ("framework", "hardware", "engine", "limits"),
+    [
+        ("vLLM 0.6.0", "H100-SXM-80GB", "vllm-0.6", (512, 256)),
+        ("vllm 0.18.1", "H100-SXM-80GB", "vllm-0.19", (8192, 1024)),
+        ("vLLM 0.19.0", "RTX 4090", "vllm-0.19", (2048, 256)),
+        ("vLLM (2025)", "H200", "vllm-0.12", (8192, 1024)),
+        ("vllm (early 2024)", "A100-80GB", "vllm-2023", (2048, 256)),
+        ("trtllm 1.0.0rc3", "b200_sxm", "trtllm-1.0", (8192, 2048)),
+        ("TensorRT-LLM 0.12.0", "L40S-48GB", "trtllm-0.14", (8192, 2048)),
+        ("SGLang", "H200", "sglang-0.5", (8192, 256)),
+    ],
+)
+def test_an_engine_has_the_limits_of_its_version(framework, hardware, engine, limits):
+    serving = systems.serving(replace(LOOP, framework=framework, hardware=hardware))
+    assert serving["engine"] == engine
+    assert (serving["max_batch_tokens"], serving["max_batch_requests"]) == limits
+
+
+def test_prefixes_are_cached_where_the_row_says_so():
+    assert systems.serving(replace(LOOP, framework="vLLM 0.19.0 (prefix caching on)"))["prefix_caching"] is True
+    assert "prefix_caching" not in systems.serving(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("LLaMA-v3.1-70B", "llama-3.1-70b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Llama-3.1-70B(-Instruct)", "llama-3.1-70b"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+    ],
+)
+def test_models_are_found_by_the_names_of_their_checkpoints(text, name):
+    assert systems.model(replace(LOOP, model=text)) == name
+
+
+def test_a_call_from_torch_takes_longer_than_one_in_a_graph():
+    inside = collectives.value(replace(REDUCE, unit="us"))
+    called = replace(REDUCE, unit="us", framework="NCCL 2.27.7 torch 2.9.1")
+    assert collectives.value(called) == pytest.approx(inside + 20)
 
 
 def test_the_number_of_processes_changes_nothing():

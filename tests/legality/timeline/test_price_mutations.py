@@ -17,6 +17,7 @@ import pytest
 from clustersim.collective import algorithms
 from clustersim.collective import communications as comm
 from clustersim.cost import kernels
+from clustersim.cost.engine import Engine
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
 from clustersim.graph.passes import expert
@@ -287,6 +288,8 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("a graph of one sequence is too large", instead(Pricer, "in_graph", lambda self, some: sum(some) > 1), ENGINE),
     ("each request costs the host nothing", instead(Pricer, "_host", lambda self, group, features: [
         self.engine.schedule_s if group.op == "schedule" else self.engine.sample_s for _ in group.classes]), ENGINE),
+    ("stages cost the first one's host nothing", instead(Engine, "of_stages", lambda self, stages: self),
+     {"plan": PIPE} | ENGINE),
     ("fused operators are launched", launched_apart, ENGINE),
     ("decodes do not attend to their new token", keys_short_by_one, {}),
     ("prompts attend to twice as many pairs", given(kernels, "attention_prefill", 2.0, "pairs"),
