@@ -27,7 +27,7 @@ MOST_ANCESTORS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Profile:
+class _Keys:
     """Keys of an engine with those it inherits, where each is written, and where the engine is."""
 
     values: Mapping[str, Any]
@@ -67,16 +67,16 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
     return engine, {**about, **found.values}
 
 
-def _of_file(file: Path, depth: int) -> _Profile:
+def _of_file(file: Path, depth: int) -> _Keys:
     read = read_mapping(file, "engine", (*COSTS, "inherits"))
     return _own(read, (), depth)
 
 
-def _own(document: Document, path: KeyPath, depth: int) -> _Profile:
+def _own(document: Document, path: KeyPath, depth: int) -> _Keys:
     """Return the keys of a mapping, over those that it inherits."""
     written = mapping_at(document, path)
     values = {key: value for key, value in written.items() if key not in ABOUT}
-    found = _Profile(values=values, places=dict.fromkeys(values, (document, path)), home=(document, path))
+    found = _Keys(values=values, places=dict.fromkeys(values, (document, path)), home=(document, path))
     if "inherits" not in written:
         return found
     where = (*path, "inherits")
@@ -90,7 +90,7 @@ def _own(document: Document, path: KeyPath, depth: int) -> _Profile:
     return _over(_of_file(file, depth + 1), found)
 
 
-def _over(base: _Profile, own: _Profile) -> _Profile:
+def _over(base: _Keys, own: _Keys) -> _Keys:
     return replace(own, values={**base.values, **own.values}, places={**base.places, **own.places})
 
 
