@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from clustersim.errors import InputError
+from clustersim.report.metrics.latencies import e2e_ns, tpot_ns, ttft_ns
 from clustersim.report.words.run import remarks
-from clustersim.scenario import load, load_engine
+from clustersim.run.simulate import simulate
+from clustersim.scenario import load, load_engine, load_topology
 
 OWN = "inherits: vllm-0.12\nsource: an example\nschedule: 3 ms\n"
 
@@ -73,6 +75,27 @@ def test_a_run_says_which_engine_stands_for_the_one_that_was_asked_for() -> None
     told = remarks({"requests": counts, "scenario": {"serving": {"engine": engine}}})
     assert any("vllm-0.18" in line and "vllm-0.19" in line for line in told)
     assert not remarks({"requests": counts, "scenario": {"serving": {"engine": engine | {"asked": None}}}})
+
+
+def test_the_front_end_is_in_what_clients_see_and_not_on_the_timeline() -> None:
+    changes = ("workload.trace.requests=3", "expect={}")
+    near, far = (
+        simulate(load("quickstart", (*changes, f"serving.engine.front_end={time}"))) for time in ("0 ms", "7 ms")
+    )
+    assert near.timeline.digest == far.timeline.digest
+    for latency in (ttft_ns, e2e_ns):
+        assert (latency(far.requests) - latency(near.requests)).tolist() == [7e6] * 3
+    assert tpot_ns(far.requests).tolist() == tpot_ns(near.requests).tolist()
+
+
+def test_devices_that_do_not_reach_each_other_are_said_so_by_the_topology() -> None:
+    node = "rtx-pro-6000-node"
+    near, apart = (load_topology(node, changes).device.collectives for changes in ((), ("peer_access=false",)))
+    assert near["ring"]["efficiency"] == 0.547
+    assert apart["ring"]["efficiency"] == 0.24
+    assert {apart[name]["max_payload_bytes"] for name in ("one_shot", "two_shot")} == {0.0}
+    with pytest.raises(InputError, match="peer_access"):
+        load_topology(node, ("peer_access=7",))
 
 
 def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
