@@ -5,7 +5,7 @@ Not modelled: clocks that depend on temperature or power, sparsity, and CUDA-cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -40,6 +40,8 @@ class Device:
     collectives_apart : Mapping of str to Mapping of str to float
         Constants of collectives where devices do not reach each other's memory, of the sections that differ
         (``collectives_without_peer_access`` of the file).
+    engine_kernels : Mapping of str to Mapping
+        Sections of ``kernels`` that hold only for engines of one family, such as ``trtllm``, by that family.
     source : str
         Where the figures come from.
     """
@@ -55,6 +57,7 @@ class Device:
     kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     collectives_apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    engine_kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     source: str = ""
     sheet_memory_bytes: int | None = None
 
@@ -62,6 +65,11 @@ class Device:
         """Return the device where others do not reach its memory: without custom all-reduces, which read it."""
         none = {name: {"max_payload_bytes": 0.0} for name in ("one_shot", "two_shot")}
         return replace(self, collectives={**self.collectives, **none, **self.collectives_apart})
+
+    def running(self, family: str) -> Device:
+        """Return the device as engines of a family find it: with their kernels before those of all engines."""
+        own = self.engine_kernels.get(family)
+        return replace(self, kernels={**self.kernels, **own}) if own else self
 
 
 def device_from(document: Mapping[str, object], *, where: str | None = None) -> Device:
@@ -86,6 +94,7 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
     name, vendor = top.text("name"), top.text("vendor")
     sheet_bytes = memory.quantity("capacity", "bytes")
     usable_bytes = memory.maybe("usable", "bytes")
+    kernels, engine_kernels = _kernels(top.section("kernels"))
     device = Device(
         name=name,
         vendor=vendor,
@@ -96,9 +105,10 @@ def device_from(document: Mapping[str, object], *, where: str | None = None) -> 
         power_w=power.maybe("board", "power"),
         price_per_hour=price.maybe("per_hour", "price"),
         idle_power_w=power.maybe("idle", "power"),
-        kernels=_constants(top, "kernels"),
-        collectives=_constants(top, "collectives"),
-        collectives_apart=_constants(top, "collectives_without_peer_access"),
+        kernels=kernels,
+        engine_kernels=engine_kernels,
+        collectives=_constants(top.section("collectives")),
+        collectives_apart=_constants(top.section("collectives_without_peer_access")),
         source=_sources(top.raw("source"), memory, compute, power, price),
     )
     if device.idle_power_w is not None and device.idle_power_w > (device.power_w or 0.0):
@@ -123,11 +133,22 @@ def _sources(whole: object, *sections: Reader) -> str:
     return "; ".join(found)
 
 
-def _constants(top: Reader, key: str) -> dict[str, dict[str, float]]:
+def _kernels(section: Reader) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, dict[str, float]]]]:
+    """Read ``{group: {constant: number}, family: {group: {constant: number}}}``; a family is one that holds groups."""
+    families = {}
+    for name in section.written():
+        inside = section.raw(name)
+        if isinstance(inside, Mapping) and any(isinstance(value, Mapping) for value in inside.values()):
+            families[name] = _constants(section.section(name))
+    return _constants(section, besides=families), families
+
+
+def _constants(section: Reader, besides: Collection[str] = ()) -> dict[str, dict[str, float]]:
     """Read ``{name: {constant: number, …}, …}``; texts called ``source`` may stand anywhere inside."""
-    section = top.section(key)
     constants: dict[str, dict[str, float]] = {}
     for name in section.written():
+        if name in besides:
+            continue
         if name == "source":
             section.text(name)
             continue

@@ -36,6 +36,7 @@ FORMATS: Final[Mapping[str, str]] = {
 
 _ROTATED: Final = 5  # weight buffers over which the tables' GEMM benchmark rotates
 _CACHE_MARGIN: Final = 1.6  # K/V must exceed the cache by this much before all of it comes from memory
+_MOST_HEADS_OVER_ONE: Final = 16
 _SMALL_S: Final = 1.5e-6  # reading this little is hidden in the floor
 
 
@@ -137,13 +138,18 @@ def _context_attention(columns: Columns, table_format: str, cache_bytes: float, 
 
 
 def _generation_attention(columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> _Read:
-    """Read decoding steps; A100's plain multi-head rows do not split keys: left out."""
+    """Read decoding steps; A100's plain multi-head rows of vLLM do not split keys: left out.
+
+    So are more than 16 heads to one of K/V, which occur in no model but over latents: kernels for 64 and more read
+    the cache several times.
+    """
     batch, step, heads, dim, ms = _floats(columns, "batch_size", "step", "num_heads", "head_dim", "latency")
     shape = {"batch": batch, "keys": batch * (step + 1.0)} | _heads(columns, heads, dim)
     cached_bytes = shape["keys"] * shape["kv_heads"] * 2.0 * dim * dtype_bytes(FORMATS[table_format])
     chosen = (columns["kv_cache_dtype"] == table_format) & (dim == 128) & _full(columns)
     chosen &= (step < 16) | (cached_bytes > _CACHE_MARGIN * cache_bytes)
     chosen &= ~((heads == shape["kv_heads"]) & (columns["kernel_source"] == "vllm_flash_attn"))
+    chosen &= heads <= _MOST_HEADS_OVER_ONE * shape["kv_heads"]
     return "attention_decode", shape, ms * 1e-3, chosen
 
 

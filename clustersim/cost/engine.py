@@ -67,6 +67,11 @@ class Engine:
         """Return the overheads of plans of so many stages: the first one's host time is in ``schedule``."""
         return self if stages == 1 else replace(self, schedule_s=self.schedule_s + self.stage_s)
 
+    @property
+    def family(self) -> str:
+        """Whose kernels it runs (``kernels:`` of devices): its name up to the first hyphen."""
+        return self.name.partition("-")[0]
+
 
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))

@@ -243,6 +243,8 @@ def _family(points: MeasuredPoints) -> str:
         return "grouped_gemm"
     if points.op == "attention_decode" and np.any(points.shape.get("shared_kv", 0.0)):
         return "latent_decode"
+    if points.op == "attention_decode" and np.all(points.shape["heads"] == points.shape["kv_heads"]):
+        return "multihead_decode"
     return points.op
 
 

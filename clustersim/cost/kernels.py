@@ -61,6 +61,13 @@ ASSUMED: Final[Mapping[str, Constants]] = {
         "head_s": 2e-8,  # per sequence and K/V head: one thread block each
         "hidden_head_s": 0.0,  # the same where it runs beside reading (Blackwell)
     },
+    "multihead_decode": {  # where a device has no group of it, its group of attention_decode stands for it
+        "compute": 0.3,
+        "memory": 0.85,
+        "floor_s": 8e-6,
+        "head_s": 2e-8,
+        "hidden_head_s": 0.0,
+    },
     "latent_decode": {
         "compute": 0.5,
         "memory": 0.7,

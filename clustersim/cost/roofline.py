@@ -3,7 +3,8 @@
 The constants are in the section ``kernels:`` of the device's file, in groups named ``<family>_<format>``:
 the format in which weights are multiplied for ``gemm`` and ``grouped_gemm``, that of the K/V cache for
 attention. A format without a group takes the one of bf16 (constants are shares of that format's own peak), and a family
-without any is assumed (:data:`clustersim.cost.kernels.ASSUMED`).
+without any is assumed (:data:`clustersim.cost.kernels.ASSUMED`); decode attention with a head of K/V for each of
+the queries may have a group of its own, ``multihead_decode``.
 
 Promise: the same bytes on any machine, however many values are asked for at once; see
 :mod:`clustersim.cost.kernels` for how. More tokens, keys or experts never cost less.
@@ -102,12 +103,23 @@ class RooflineCost:
         prefill = op == "attention_prefill"
         formula = kernels.attention_prefill if prefill else kernels.attention_decode
         c, peak, bandwidth, kv_widths = self.attention(op)
-        if prefill or not np.any(numbers["shared_kv"]):
+        if prefill:
             return np.asarray(formula(c, peak, bandwidth, kv_widths, **numbers))
+
+        def plain() -> FloatArray:
+            alike = np.equal(numbers["heads"], numbers["kv_heads"])
+            grouped = formula(c, peak, bandwidth, kv_widths, **numbers)
+            if not np.any(alike):
+                return np.asarray(grouped)
+            alone = formula(self._constants["multihead_decode"], peak, bandwidth, kv_widths, **numbers)
+            return np.asarray(alone if np.all(alike) else np.where(alike, alone, grouped))
+
+        if not np.any(numbers["shared_kv"]):
+            return plain()
         latent = formula(self._constants["latent_decode"], peak, bandwidth, kv_widths, **numbers)
         if np.all(numbers["shared_kv"]):
             return np.asarray(latent)
-        return np.where(numbers["shared_kv"], latent, formula(c, peak, bandwidth, kv_widths, **numbers))
+        return np.where(numbers["shared_kv"], latent, plain())
 
     def attention(self, family: str) -> tuple[kernels.Constants, float, float, tuple[float, float]]:
         """Return what a formula of attention takes first: constants, peak FLOP/s, memory bytes/s and widths.
@@ -115,7 +127,7 @@ class RooflineCost:
         Parameters
         ----------
         family : str
-            ``attention_prefill``, ``attention_decode``, or ``latent_decode`` where keys and values are one latent.
+            ``attention_prefill``, ``attention_decode``, or what :func:`decode_family` says in its place.
         """
         widths = (self.precision.kv_bytes, self.precision.activation_bytes)
         return self._constants[family], self._attention_peak, float(self.device.memory_bytes_per_s), widths
@@ -142,24 +154,40 @@ def shape_numbers(op: str, shape: Shape) -> dict[str, kernels.Number]:
     return {key: float(value) for key, value in found.items()}
 
 
+def decode_family(heads: float, kv_heads: float, shared_kv: float) -> str:
+    """Return the family of decode attention: over latents, a K/V head for each head, or for several."""
+    if shared_kv:
+        return "latent_decode"
+    return "multihead_decode" if heads == kv_heads else "attention_decode"
+
+
 def constants_of(device: PricedDevice, family: str, dtype: str) -> kernels.Constants:
     """Return the constants of a family at a format: its own group, that of bf16, or what is assumed."""
-    names = (f"{family}_{dtype}", f"{family}_{_BASE}", family)
+    names = [f"{family}_{dtype}", f"{family}_{_BASE}", family]
+    if family == "multihead_decode":
+        names += [f"attention_decode_{dtype}", f"attention_decode_{_BASE}", "attention_decode"]
     given = next((device.kernels[name] for name in names if name in device.kernels), {})
     return {**kernels.ASSUMED[family], **{key: float(value) for key, value in given.items()}}
 
 
 def check_kernels(device: PricedDevice) -> None:
     """Raise an InputError with all unknown groups and constants, and impossible values, of ``kernels``."""
+    problems = kernel_problems(device.kernels, "kernels")
+    if problems:
+        raise InputError([Problem(message=p.message, path=f"{device.name}: {p.path}") for p in problems])
+
+
+def kernel_problems(groups: Mapping[str, Mapping[str, float]], section: str) -> list[Problem]:
+    """Return what is unknown or impossible in groups of constants, with paths below ``section``."""
     problems = []
-    for group, constants in device.kernels.items():
+    for group, constants in groups.items():
         family = next((name for name in kernels.ASSUMED if group == name or group.startswith(f"{name}_")), None)
         if family is None:
             known = list(kernels.ASSUMED)
-            problems.append(Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"kernels.{group}"))
+            problems.append(Problem(message=f"unknown group{did_you_mean(group, known)}", path=f"{section}.{group}"))
             continue
         for key, value in constants.items():
-            path = f"kernels.{group}.{key}"
+            path = f"{section}.{group}.{key}"
             if key not in kernels.ASSUMED[family]:
                 guess = did_you_mean(key, list(kernels.ASSUMED[family]))
                 problems.append(Problem(message=f"unknown constant{guess}", path=path))
@@ -167,8 +195,7 @@ def check_kernels(device: PricedDevice) -> None:
                 above = " (excluded)" if key in kernels.SHARES else ""
                 message = f"expected a number from 0{above} to {kernels.most(key):g}, but found {value!r}"
                 problems.append(Problem(message=message, path=path))
-    if problems:
-        raise InputError([Problem(message=p.message, path=f"{device.name}: {p.path}") for p in problems])
+    return problems
 
 
 def _peak(device: PricedDevice, dtype: str) -> float:

@@ -20,7 +20,7 @@ from typing import Final
 
 from clustersim.clock import NS_PER_S
 from clustersim.cost.protocol import CostModel
-from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.roofline import RooflineCost, decode_family
 from clustersim.cost.table import TableCost
 
 DecodeNs = Callable[[int], int]
@@ -65,8 +65,7 @@ def decode_ns(
         The same by arrays.
     """
     heads, kv_heads, qk_dim, v_dim, shared = _attention(shape)
-    family = "latent_decode" if shared else "attention_decode"
-    c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention(family)
+    c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention(decode_family(heads, kv_heads, shared))
     width = qk_dim + (1.0 - shared) * v_dim
     flop_rate, byte_rate = peak * c["compute"], bandwidth * c["memory"]
     flops, read = 2.0 * heads * (qk_dim + v_dim), kv_heads * width * kv_bytes

@@ -186,7 +186,7 @@ def _outside_table(cost: CostModel) -> tuple[str, ...]:
 
 def cost_model(scenario: Scenario) -> CostModel:
     """Return what prices operators: the roofline, or the scenario's table of measured points before it."""
-    roofline = RooflineCost(scenario.topology.device, scenario.precision)
+    roofline = RooflineCost(scenario.topology.device.running(scenario.engine.family), scenario.precision)
     if scenario.cost_table is None:
         return roofline
     return TableCost(read_points(scenario.cost_table), roofline)

@@ -15,7 +15,7 @@ from clustersim.cluster.build import TOP_KEYS, build_topology
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
-from clustersim.cost.roofline import check_kernels
+from clustersim.cost.roofline import check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -118,6 +118,8 @@ def _check_constants(device: Device) -> None:
             check(device)
         except InputError as error:
             problems += error.problems
+    for family, groups in device.engine_kernels.items():
+        problems += kernel_problems(groups, f"kernels.{family}")
     if problems:
         prefix = f"{device.name}: "
         raise InputError(

@@ -50,6 +50,8 @@ class Kernels:
         self.weight, self.operand = BYTES[precision.weights], BYTES[self.multiplied_in]
         self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
         self.bandwidth = float(self.device.memory_bytes_per_s)
+        own = self.device.engine_kernels.get(declared.engine.name.split("-")[0], {})
+        self.sections = {**self.device.kernels, **own}
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
         points = [one for one in declared.points if one.dtype in (None, self._format(one.op))]
         for op in dict.fromkeys(one.op for one in points):
@@ -72,9 +74,16 @@ class Kernels:
         return found
 
     def _constants(self, family: str, number_format: str) -> Mapping[str, float]:
-        sections = self.device.kernels
-        named = [name for name in (f"{family}_{number_format}", f"{family}_bf16", family) if name in sections]
-        return {**ASSUMED[family], **(sections[named[0]] if named else {})}
+        groups = (family, "attention_decode") if family == "multihead_decode" else (family,)
+        tried = (name for group in groups for name in (f"{group}_{number_format}", f"{group}_bf16", group))
+        named = [name for name in tried if name in self.sections]
+        return {**ASSUMED[family], **(self.sections[named[0]] if named else {})}
+
+    def _decode_constants(self, shape: Shape) -> Mapping[str, float]:
+        if shape["shared_kv"]:
+            return self._constants("latent_decode", self.kv_format)
+        each = shape["heads"] == shape["kv_heads"]
+        return self._constants("multihead_decode" if each else "attention_decode", self.kv_format)
 
     def _format(self, op: str) -> str:
         return {"gemm": self.multiplied_in, "grouped_gemm": self.multiplied_in, "memory": self.act_format}.get(
@@ -111,7 +120,7 @@ class Kernels:
         return c["floor_s"] + np.hypot(compute + moved / (self.bandwidth * c["memory"]), alone)
 
     def _attention_decode(self, s: Shape) -> Any:
-        c = self._constants("latent_decode" if s["shared_kv"] else "attention_decode", self.kv_format)
+        c = self._decode_constants(s)
         dims, blocks = s["qk_dim"] + s["v_dim"], s["batch"] * s["kv_heads"]
         compute = 2.0 * s["keys"] * s["heads"] * dims / (self._peak("bf16") * c["compute"])
         moved = s["keys"] * self._entry(s) + s["batch"] * s["heads"] * dims * self.act
@@ -123,7 +132,7 @@ class Kernels:
 
         −∞ where no keys take as little; NaN where points were measured, which have no inverse.
         """
-        c = self._constants("latent_decode" if shape["shared_kv"] else "attention_decode", self.kv_format)
+        c = self._decode_constants(shape)
         dims, blocks = shape["qk_dim"] + shape["v_dim"], batch * shape["kv_heads"]
         rate = self.bandwidth * c["memory"]
         flops = 2.0 * shape["heads"] * dims / (self._peak("bf16") * c["compute"])
