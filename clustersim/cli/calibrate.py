@@ -7,37 +7,52 @@ from pathlib import Path
 import click
 
 from clustersim.cli.tables import print_json
+from clustersim.cluster.device import Device
+from clustersim.cost.aiconfigurator import is_kernel_table, read_kernel_table
 from clustersim.cost.fit import FamilyFit, fit_device
-from clustersim.cost.points import read_points
+from clustersim.cost.points import MeasuredPoints, read_points
+from clustersim.errors import InputError, Problem
 from clustersim.scenario.parts import load_topology
 
 
 @click.command()
 @click.argument("topology")
 @click.argument("points", type=click.Path(path_type=Path))
+@click.option("--engine", metavar="FAMILY", help="Print it as the kernels of one family of engines, such as trtllm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the fit as one JSON object.")
-def calibrate(topology: str, points: Path, as_json: bool) -> None:
+def calibrate(topology: str, points: Path, engine: str | None, as_json: bool) -> None:
     """Fit the device of TOPOLOGY to the measurements in POINTS (.csv or .parquet).
 
-    POINTS has a column op, the shape columns of that operator (gemm: m n k; see clustersim.cost.protocol), seconds,
-    and optionally dtype. What is printed is a `kernels:` section for the device's file in topologies/devices/. To use
-    the measured points as they are instead, name the file in a scenario: `cost: {table: FILE}`.
+    POINTS is a table of ai-dynamo/aiconfigurator as it was published (gemm_perf, moe_perf, context_attention_perf,
+    generation_attention_perf or generation_mla_perf.parquet), or has a column op, the shape columns of that operator
+    (gemm: m n k; see clustersim.cost.protocol), seconds, and optionally dtype and device. What is printed is a
+    `kernels:` section for the device's file in topologies/devices/. To use measured points as they are instead, name
+    the file in a scenario: `cost: {table: FILE}`.
     """
     device = load_topology(topology).device
-    fits = fit_device(device, read_points(points))
+    fits = fit_device(device, read_kernel_table(points, device) if is_kernel_table(points) else _of(device, points))
     if as_json:
         print_json({fit.group: {**fit.constants, **_errors(fit)} for fit in fits})
         return
     click.echo(f"# {device.name}, fitted to {points.name}")
-    click.echo("kernels:")
+    click.echo("kernels:" if engine is None else f"kernels:\n  {engine}:")
+    edge = "" if engine is None else "  "
     for fit in fits:
-        click.echo(f"  {fit.group}:")
+        click.echo(f"{edge}  {fit.group}:")
         for name, value in fit.constants.items():
-            click.echo(f"    {name}: {value:.3g}")
-        click.echo("    source: >-")
-        click.echo(
-            f"      {points.name}; {fit.points:,} points; error median {fit.median_error:.1%}, p90 {fit.p90_error:.1%}"
-        )
+            click.echo(f"{edge}    {name}: {value:.3g}")
+        errors = f"error median {fit.median_error:.1%}, p90 {fit.p90_error:.1%}"
+        click.echo(f"{edge}    source: >-\n{edge}      {points.name}; {fit.points:,} points; {errors}")
+
+
+def _of(device: Device, path: Path) -> tuple[MeasuredPoints, ...]:
+    """Return the points of a file that are of this device, or of none that is said."""
+    found = read_points(path)
+    own = tuple(one for one in found if one.device in {None, device.name})
+    if not own:
+        others = ", ".join(dict.fromkeys(one.device for one in found if one.device))
+        raise InputError(Problem(file=str(path), message=f"has no point of {device.name}; it has some of {others}"))
+    return own
 
 
 def _errors(fit: FamilyFit) -> dict[str, float]:

@@ -21,9 +21,12 @@ from clustersim.clock import FloatArray
 from clustersim.cost.fit import MOE
 from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.precision import dtype_bytes
+from clustersim.cost.roofline import PricedDevice
 from clustersim.errors import InputError, Problem, did_you_mean
 
 Columns = Mapping[str, Any]
+ASSUMED_CACHE_BYTES: Final = 5e7
+"""Of a device whose constants name no cache."""
 
 FORMATS: Final[Mapping[str, str]] = {
     "bfloat16": "bf16",
@@ -71,8 +74,19 @@ def read_aiconfigurator(
         problems.append(Problem(message=message, file=str(path)))
     if problems:
         raise InputError(problems)
-    columns = _columns(path)
-    op, shape, seconds, chosen = _READERS[path.stem](columns, table_format, cache_bytes, bandwidth)
+    return _points(path, _columns(path), table_format, cache_bytes, bandwidth, gated=gated)
+
+
+def _points(
+    path: Path, columns: Columns, table_format: str, cache_bytes: float, bandwidth: float, *, gated: bool
+) -> MeasuredPoints:
+    try:
+        op, shape, seconds, chosen = _READERS[path.stem](columns, table_format, cache_bytes, bandwidth)
+    except KeyError as error:
+        message = f"has no column {error.args[0]!r}{did_you_mean(str(error.args[0]), list(columns))}"
+        raise InputError(Problem(message=message, file=str(path))) from None
+    except (ValueError, TypeError) as error:
+        raise InputError(Problem(message=f"a column of numbers has something else: {error}", file=str(path))) from None
     if op == MOE and gated:
         # Nemotron (2,688 × 1,856) and the models with top 22 have plain experts: one product less.
         chosen &= ~((shape["hidden"] == 2688) | (columns["topk"] == 22))
@@ -80,6 +94,51 @@ def read_aiconfigurator(
         raise InputError(Problem(message=f"has no usable rows of format {table_format!r}", file=str(path)))
     points = MeasuredPoints(op=op, dtype=FORMATS[table_format], shape=shape, seconds=seconds)
     return points.where(chosen)
+
+
+def is_kernel_table(path: Path) -> bool:
+    """Whether a file is called as such a table is."""
+    return path.suffix == ".parquet" and path.stem in _READERS
+
+
+def read_kernel_table(path: Path, device: PricedDevice) -> tuple[MeasuredPoints, ...]:
+    """Read one table in every format that the device has a peak for; of two names of a format the first.
+
+    Decode attention with a head of K/V for each of the queries is apart from the others: engines have kernels of
+    their own for it.
+
+    Parameters
+    ----------
+    path : Path
+    device : PricedDevice
+        That was measured.
+
+    Raises
+    ------
+    InputError
+        When nothing in it can be used.
+    """
+    cache_bytes = device.kernels.get("memory", {}).get("cache_bytes") or ASSUMED_CACHE_BYTES
+    found: dict[str, MeasuredPoints] = {}
+    problems: list[Problem] = []
+    columns = _columns(path)
+    for name, own in FORMATS.items():
+        if own in found or (own not in device.flops and path.stem in {"gemm_perf", "moe_perf"}):
+            continue
+        try:
+            found[own] = _points(path, columns, name, cache_bytes, float(device.memory_bytes_per_s), gated=True)
+        except InputError as error:
+            problems += error.problems
+    if not found:
+        raise InputError(problems)
+    return tuple(part for points in found.values() for part in _apart(points))
+
+
+def _apart(points: MeasuredPoints) -> tuple[MeasuredPoints, ...]:
+    if points.op != "attention_decode" or np.any(points.shape["shared_kv"]):
+        return (points,)
+    alike = points.shape["heads"] == points.shape["kv_heads"]
+    return tuple(points.where(chosen) for chosen in (~alike, alike) if np.any(chosen))
 
 
 _Read = tuple[str, dict[str, FloatArray], FloatArray, Any]

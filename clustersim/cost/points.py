@@ -5,7 +5,8 @@ A file has one row per measurement and these columns (CSV with a header line, or
 - ``op``: an operator of :mod:`clustersim.cost.protocol`;
 - ``seconds``: its measured device time;
 - one column per shape key that an operator of the file needs; blank where an operator does not have that key;
-- ``dtype`` (optional): the format in which weights are multiplied, or that of the K/V cache; blank: any.
+- ``dtype`` (optional): the format in which weights are multiplied, or that of the K/V cache; blank: any;
+- ``device`` (optional): the device that was measured, by its name in ``topologies/devices``; blank: any.
 
 ::
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ _KEYS: Final = tuple(
         [key for keys in SHAPE_KEYS.values() for key in keys] + [key for keys in OPTIONAL_KEYS.values() for key in keys]
     )
 )
-_COLUMNS: Final = ("op", "dtype", "seconds", *_KEYS)
+_COLUMNS: Final = ("op", "dtype", "device", "seconds", *_KEYS)
 _MOST_PROBLEMS: Final = 20
 LONGEST_S: Final = 86_400.0
 """Of one operator: a day, as of what is simulated."""
@@ -58,17 +59,20 @@ class MeasuredPoints:
         One array per shape key, each of the length of ``seconds``.
     seconds : ndarray
         Measured device time.
+    device : str or None
+        The device that was measured; None: not said.
     """
 
     op: str
     dtype: str | None
     shape: Mapping[str, FloatArray]
     seconds: FloatArray
+    device: str | None = None
 
     def where(self, chosen: FloatArray) -> MeasuredPoints:
         """Return the points for which the boolean array ``chosen`` is true."""
         shape = {key: values[chosen] for key, values in self.shape.items()}
-        return MeasuredPoints(op=self.op, dtype=self.dtype, shape=shape, seconds=self.seconds[chosen])
+        return replace(self, shape=shape, seconds=self.seconds[chosen])
 
 
 def read_points(path: Path) -> tuple[MeasuredPoints, ...]:
@@ -77,7 +81,7 @@ def read_points(path: Path) -> tuple[MeasuredPoints, ...]:
     Returns
     -------
     tuple of MeasuredPoints
-        One per operator and format, in the order of their first row.
+        One per operator, format and device, in the order of their first row.
 
     Raises
     ------
@@ -119,7 +123,7 @@ def _gather(
     path: Path, header: list[str], rows: Iterable[tuple[int, Mapping[str, object]]]
 ) -> tuple[MeasuredPoints, ...]:
     problems = _header_problems(path, header)
-    found: dict[tuple[str, str | None], list[tuple[float, ...]]] = {}
+    found: dict[_Key, list[tuple[float, ...]]] = {}
     if not problems:
         for line, row in rows:
             mistakes, key, values = _row(row)
@@ -132,7 +136,7 @@ def _gather(
             problems.append(Problem(message="has no measurements", file=str(path)))
     if problems:
         raise InputError(problems)
-    return tuple(_points(op, dtype, values) for (op, dtype), values in found.items())
+    return tuple(_points(*key, values) for key, values in found.items())
 
 
 def _header_problems(path: Path, header: list[str]) -> list[Problem]:
@@ -145,11 +149,15 @@ def _header_problems(path: Path, header: list[str]) -> list[Problem]:
     return [Problem(message=message, file=str(path), line=1) for message in (*unknown, *missing, *twice)]
 
 
-def _row(row: Mapping[str, object]) -> tuple[list[str], tuple[str, str | None], tuple[float, ...]]:
-    """Return what is wrong with a row, the operator and format, and its shape and seconds."""
-    op, dtype = str(row.get("op") or ""), str(row.get("dtype") or "") or None
+_Key = tuple[str, str | None, str | None]
+"""Operator, format and device."""
+
+
+def _row(row: Mapping[str, object]) -> tuple[list[str], _Key, tuple[float, ...]]:
+    """Return what is wrong with a row, the operator, format and device, and its shape and seconds."""
+    op, dtype, device = str(row.get("op") or ""), str(row.get("dtype") or "") or None, str(row.get("device") or "")
     if op not in SHAPE_KEYS:
-        return [f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}"], ("", None), ()
+        return [f"unknown operator {op!r}{did_you_mean(op, list(SHAPE_KEYS))}"], ("", None, None), ()
     mistakes = [f"has more cells than the header: {row['']!r}"] if "" in row else []
     if dtype is not None and dtype not in DTYPE_BYTES:
         mistakes.append(f"unknown number format {dtype!r}{did_you_mean(dtype, list(DTYPE_BYTES))}")
@@ -168,7 +176,7 @@ def _row(row: Mapping[str, object]) -> tuple[list[str], tuple[str, str | None], 
             values.append(number)
     given = [key for key in _KEYS if row.get(key) not in {None, ""}]
     mistakes += [f"{key}: operator {op!r} has no such shape key" for key in given if key not in _keys(op)]
-    return mistakes, (op, dtype), tuple(values)
+    return mistakes, (op, dtype, device or None), tuple(values)
 
 
 def _keys(op: str) -> tuple[str, ...]:
@@ -183,7 +191,7 @@ def _number(cell: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _points(op: str, dtype: str | None, values: list[tuple[float, ...]]) -> MeasuredPoints:
+def _points(op: str, dtype: str | None, device: str | None, values: list[tuple[float, ...]]) -> MeasuredPoints:
     columns = np.array(values, dtype=np.float64).T
     shape = dict(zip(_keys(op), columns[:-1], strict=True))
-    return MeasuredPoints(op=op, dtype=dtype, shape=shape, seconds=columns[-1])
+    return MeasuredPoints(op=op, dtype=dtype, device=device, shape=shape, seconds=columns[-1])

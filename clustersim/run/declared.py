@@ -131,7 +131,9 @@ def _costs(scenario: Scenario) -> Declared:
         engine=scenario.engine,
         topology=scenario.topology,
         collectives=scenario.collectives,
-        points=tuple(Measured(op=p.op, dtype=p.dtype, shape=p.shape, seconds=p.seconds) for p in points),
+        points=tuple(
+            Measured(op=p.op, dtype=p.dtype, device=p.device, shape=p.shape, seconds=p.seconds) for p in points
+        ),
     )
 
 

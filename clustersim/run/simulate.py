@@ -189,7 +189,28 @@ def cost_model(scenario: Scenario) -> CostModel:
     roofline = RooflineCost(scenario.topology.device.running(scenario.engine.family), scenario.precision)
     if scenario.cost_table is None:
         return roofline
-    return TableCost(read_points(scenario.cost_table), roofline)
+    points, name = read_points(scenario.cost_table), scenario.topology.device.name
+    own = [one for one in points if one.device in {None, name}]
+    if not own:
+        measured = ", ".join(dict.fromkeys(one.device for one in points if one.device))
+        raise InputError(scenario.problem("cost.table", f"has no point of device {name!r}; it has some of {measured}"))
+    return TableCost(own, roofline)
+
+
+def cost_models(scenario: Scenario) -> dict[str, CostModel]:
+    """Return what prices operators on the device of each pool, by its name.
+
+    Raises
+    ------
+    InputError
+        When the table of measured points does not say of which of several devices they are, or has none of one.
+    """
+    found = {one.topology.device.name: one for one in scenario.each_pool()}
+    nameless = scenario.cost_table is not None and any(one.device is None for one in read_points(scenario.cost_table))
+    if nameless and len(found) > 1:
+        message = f"the pools are on {' and '.join(found)}: expected a column 'device' that says which was measured"
+        raise InputError(scenario.problem("cost.table", message))
+    return {name: cost_model(one) for name, one in found.items()}
 
 
 def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
@@ -197,10 +218,7 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     each = scenario.each_pool()
     scenario.refuse_split_lockstep("simulated")
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
-    costs: dict[str, CostModel] = {}
-    for one in each:
-        if one.topology.device.name not in costs:
-            costs[one.topology.device.name] = cost_model(one)
+    costs = cost_models(scenario)
     first, *others = (_pool_input(one, comm, costs[one.topology.device.name]) for one in each)
     hand_over = None
     if others:
@@ -237,8 +255,7 @@ def refuse_unreadable(scenario: Scenario) -> None:
     if isinstance(drawn, DrawnWorkload):
         scenario = replace(scenario, workload=replace(drawn, requests=min(drawn.requests, FEW)))
     scenario.requests()
-    for one in scenario.each_pool():
-        cost_model(one)
+    cost_models(scenario)
 
 
 def refusals(scenario: Scenario) -> tuple[Problem, ...]:

@@ -172,15 +172,11 @@ def _unbuilt(model: ModelSpec, plans: Mapping[KeyPath, ParallelPlan], document: 
 
 
 def _check_kinds(topology: Topology, plan: ParallelPlan | None, pools: tuple[Pool, ...], document: Document) -> None:
-    """Refuse plans whose ranks are on devices of several kinds, and a table of measurements for several kinds."""
+    """Refuse plans whose ranks are on devices of several kinds."""
     plans: list[tuple[ParallelPlan, KeyPath]] = [(pool.plan, ("plan", pool.name)) for pool in pools]
     plans = plans or [(plan, ("plan",))] if plan is not None else []
     for one, path in plans:
         refuse_mixed(one, document, topology, path)
-    names = dict.fromkeys(seen_by(topology, one).device.name for one, _ in plans)
-    if len(names) > 1 and document.data.get("cost"):
-        message = f"a table is of one kind of device, but the pools are on {' and '.join(names)}; leave it out"
-        raise InputError(document.problem(("cost", "table"), message))
 
 
 def _pools(part: ScenarioPart, document: Document, topology: Topology | None, allow_code: bool) -> tuple[Pool, ...]:

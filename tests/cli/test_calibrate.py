@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
 from click.testing import CliRunner
 
 from clustersim.cli import main
+from clustersim.cluster.device import device_from
 
 HEADER = "op,m,n,k,dtype,seconds\n"
 
@@ -31,6 +35,61 @@ def test_calibrate_finds_the_rates_of_an_ideal_device(tmp_path: Path) -> None:
     assert abs(fit["compute"] - 0.8) < 0.05
     assert abs(fit["memory"] - 0.9) < 0.05
     assert fit["median_error"] < 0.05  # the formula rounds the corner of the roofline, this device does not
+
+
+def published(path: Path, **columns: list[object]) -> Path:
+    """Write a table of decode attention with the columns that ai-dynamo/aiconfigurator publishes."""
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def decode_rows(seconds_per_byte: float) -> dict[str, list[object]]:
+    """Return rows of a device that does nothing but read keys and values, twice as slowly without groups."""
+    shapes = [(batch, step, 32, kv) for batch in (8, 32, 128) for step in (2047, 8191, 32767) for kv in (8, 32)] * 2
+    ms = [b * (s + 1) * kv * 2 * 128 * 2 * seconds_per_byte * 1e3 * (2 if kv == h else 1) for b, s, h, kv in shapes]
+    columns = dict(zip(("batch_size", "step", "num_heads", "num_key_value_heads"), map(list, zip(*shapes, strict=True)),
+                       strict=True))  # fmt: skip
+    same = {"head_dim": 128, "kv_cache_dtype": "bfloat16", "kernel_source": "flash", "window_size": 0}
+    return columns | {name: [value] * len(shapes) for name, value in same.items()} | {"latency": ms}
+
+
+def test_calibrate_reads_a_published_table_as_it_is(tmp_path: Path) -> None:
+    path = published(tmp_path / "generation_attention_perf.parquet", **decode_rows(1 / (0.8 * 3.35e12)))
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path), "--json"])
+    assert found.exit_code == 0, found.output
+    fits = json.loads(found.output)
+    assert fits.keys() == {"attention_decode_bf16", "multihead_decode_bf16"}
+    assert all(fit["points"] == 18 and fit["median_error"] < 0.05 for fit in fits.values())
+
+
+def test_calibrate_prints_kernels_of_an_engine_family_that_a_device_takes(tmp_path: Path) -> None:
+    path = published(tmp_path / "generation_attention_perf.parquet", **decode_rows(1 / (0.8 * 3.35e12)))
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path), "--engine", "trtllm"])
+    section = yaml.safe_load(found.output)["kernels"]
+    assert section.keys() == {"trtllm"}
+    document = {
+        "name": "d", "vendor": "v", "source": "an example", "compute": {"bf16": "989 TFLOP/s"},
+        "memory": {"capacity": "80 GB", "bandwidth": "3.35 TB/s"}, "kernels": section,
+    }  # fmt: skip
+    groups = device_from(document).running("trtllm").kernels
+    assert groups.keys() == {"attention_decode_bf16", "multihead_decode_bf16"}
+
+
+def test_a_published_table_without_a_column_says_which(tmp_path: Path) -> None:
+    rows = decode_rows(1e-12)
+    rows["latency_ms"] = rows.pop("latency")
+    path = published(tmp_path / "generation_attention_perf.parquet", **rows)
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(path)])
+    assert found.exit_code == 2
+    assert "has no column 'latency'; did you mean 'latency_ms'?" in found.stderr
+
+
+def test_points_of_another_device_are_not_fitted(tmp_path: Path) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("op,device,bytes,seconds\nmemory,a100-sxm-80gb,1e6,1e-6\n")
+    found = CliRunner().invoke(main, ["calibrate", "dgx-h100", str(points)])
+    assert found.exit_code == 2
+    assert "has no point of h100-sxm-80gb; it has some of a100-sxm-80gb" in found.stderr
 
 
 def test_calibrate_prints_a_section_for_the_device_file(tmp_path: Path) -> None:

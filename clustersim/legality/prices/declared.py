@@ -22,10 +22,11 @@ BYTES: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measured points of an operator: its number format, or None, its shape, and what each one took."""
+    """Measured points of an operator: number format and device, or None, its shape, and what each one took."""
 
     op: str
     dtype: str | None
+    device: str | None = None
     shape: Mapping[str, FloatArray]
     seconds: FloatArray
 

@@ -53,7 +53,8 @@ class Kernels:
         own = self.device.engine_kernels.get(declared.engine.name.split("-")[0], {})
         self.sections = {**self.device.kernels, **own}
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
-        points = [one for one in declared.points if one.dtype in (None, self._format(one.op))]
+        told = [one for one in declared.points if one.device in (None, self.device.name)]
+        points = [one for one in told if one.dtype in (None, self._format(one.op))]
         for op in dict.fromkeys(one.op for one in points):
             self.groups[op] = self._curves(op, [(one.shape, one.seconds) for one in points if one.op == op])
 

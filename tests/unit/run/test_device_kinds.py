@@ -138,9 +138,33 @@ def test_what_can_not_be_is_refused(whole, message):
     assert message in str(found.value)
 
 
-def test_a_table_of_measurements_is_of_one_kind(tmp_path):
+POINTS = "op,device,m,n,k,seconds\n"
+
+
+def test_measurements_of_several_kinds_say_which(tmp_path):
     table = tmp_path / "kernels.csv"
-    table.write_text("op,dtype,m,n,k,bytes,seconds\ngemm,bf16,16,8192,8192,,48.1e-6\n")
+    table.write_text(POINTS + "gemm,,16,8192,8192,48.1e-6\n")
     with pytest.raises(InputError) as found:
-        built(document(cost={"table": str(table)}))
-    assert "cost.table: a table is of one kind of device" in str(found.value)
+        ran(document(cost={"table": str(table)}))
+    assert f"the pools are on {H100} and {A100}: expected a column 'device'" in str(found.value)
+    table.write_text(POINTS + f"gemm,{H100},16,8192,8192,48.1e-6\n")
+    with pytest.raises(InputError) as found:
+        ran(document(cost={"table": str(table)}))
+    assert f"cost.table: has no point of device '{A100}'; it has some of {H100}" in str(found.value)
+
+
+def test_each_pool_takes_the_measurements_of_its_device(tmp_path):
+    table = tmp_path / "kernels.csv"
+
+    def time(seconds_h100: float, seconds_a100: float) -> tuple[int, int]:
+        table.write_text(POINTS + f"gemm,{H100},16,8192,8192,{seconds_h100}\ngemm,{A100},16,8192,8192,{seconds_a100}\n")
+        result = ran(document(cost={"table": str(table)}))
+        assert audit_run(result).violations == ()
+        first, last = result.requests["first_token_ns"], result.requests["finished_ns"]
+        arrived = result.requests["arrived_ns"]
+        return int((first - arrived)[0]), int((last - first)[0])
+
+    base, slow_prefill, slow_decode = time(5e-5, 1e-4), time(5e-4, 1e-4), time(5e-5, 1e-3)
+    assert slow_prefill[0] > 5 * base[0]
+    assert slow_decode[1] > 3 * base[1]
+    assert slow_decode[0] < 1.5 * base[0]
