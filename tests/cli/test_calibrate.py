@@ -59,7 +59,7 @@ def test_calibrate_reads_a_published_table_as_it_is(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     fits = json.loads(found.output)
     assert fits.keys() == {"attention_decode_bf16", "multihead_decode_bf16"}
-    assert all(fit["points"] == 18 and fit["median_error"] < 0.05 for fit in fits.values())
+    assert all(fit["points"] >= 16 and fit["median_error"] < 0.05 for fit in fits.values())
 
 
 def test_calibrate_prints_kernels_of_an_engine_family_that_a_device_takes(tmp_path: Path) -> None:
