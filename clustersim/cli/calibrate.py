@@ -15,12 +15,42 @@ from clustersim.errors import InputError, Problem
 from clustersim.scenario.parts import load_topology
 
 
-@click.command()
+class _Calibrate(click.Group):
+    """`calibrate engine …` fits an engine; everything else is a topology and its points."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "engine":
+            return "engine", self.get_command(ctx, "engine"), args[1:]
+        return "TOPOLOGY", _kernels, args
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["engine", "TOPOLOGY"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "engine":
+            from clustersim.cli.calibrate_engine import engine
+
+            return engine
+        return _kernels
+
+
+@click.group(
+    cls=_Calibrate,
+    subcommand_metavar="TOPOLOGY POINTS | engine LOG...",
+    context_settings={"ignore_unknown_options": True},
+)
+def calibrate() -> None:
+    """Fit the cost model to measurements: kernels of a device, or the constants of an engine."""
+
+
+@click.command("TOPOLOGY")
 @click.argument("topology")
 @click.argument("points", type=click.Path(path_type=Path))
 @click.option("--engine", metavar="FAMILY", help="Print it as the kernels of one family of engines, such as trtllm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the fit as one JSON object.")
-def calibrate(topology: str, points: Path, engine: str | None, as_json: bool) -> None:
+def _kernels(topology: str, points: Path, engine: str | None, as_json: bool) -> None:
     """Fit the device of TOPOLOGY to the measurements in POINTS (.csv or .parquet).
 
     POINTS is a table of ai-dynamo/aiconfigurator as it was published (gemm_perf, moe_perf, context_attention_perf,

@@ -1,0 +1,127 @@
+"""``clustersim calibrate engine``: fit the constants of an engine to logs of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clustersim.cli.tables import print_json, print_table
+from clustersim.errors import InputError, Problem
+from clustersim.files import written_whole
+from clustersim.report.score_page import Dot, Table, score_page
+from clustersim.run.calibration.fit import KNOBS, EngineFit, fit_engine
+from clustersim.run.calibration.log import ServerLog, read_log
+from clustersim.scenario.load import load
+from clustersim.scenario.resolve import to_yaml
+from clustersim.scenario.scenario import Scenario
+
+
+@click.command("engine")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(path_type=Path))
+@click.option("--scenario", required=True, help="What was measured: model, devices, plan, limits and engine.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The engine's new file; a page beside it."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value of the scenario.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that simulate.")
+@click.option("--json", "as_json", is_flag=True, help="Print the fit as one JSON object.")
+def engine(
+    logs: tuple[Path, ...], scenario: str, output: Path, overrides: tuple[str, ...], workers: int, as_json: bool
+) -> None:
+    """Fit the constants of an engine to what a server of yours logged.
+
+    LOG is a result of `vllm bench serve --save-result` (with --save-detailed one is enough, without it three or
+    more), or a log with a request per line, as JSON or CSV. A part of the log is held out, and the error on it is
+    printed with the engine as it was and as it is now. What the log can't tell is left as it was, and named.
+    """
+    if output.suffix not in {".yaml", ".yml"}:
+        raise InputError(Problem(file=str(output), message="expected a name that ends in .yaml"))
+    deployed = load(scenario, overrides)
+    read = [read_log(path, deployed) for path in logs]
+    fit = fit_engine(deployed, read, workers=workers)
+    _write(output, _engine_yaml(deployed, read, fit))
+    page = output.with_suffix(".html")
+    _write(page, _page(output.stem, deployed, read, fit))
+    if as_json:
+        print_json(_plain(deployed, fit))
+        return
+    rows = [(key, f"{was * 1e6:.4g} us", "–" if now is None else f"{now * 1e6:.4g} us", why)
+            for key, was, now, why in _constants(deployed, fit)]  # fmt: skip
+    print_table(("constant", "was", "is", ""), rows, numbers_from=4)
+    if fit.kv_blocks is None:
+        click.echo(f"K/V pool: not told; {fit.refused['kv_blocks']}")
+    else:
+        click.echo(f"K/V pool: {fit.kv_blocks:,} blocks; in the scenario: serving.kv_blocks={fit.kv_blocks}")
+    for what, held_out in (("fitted", False), ("held out", True)):
+        before, after = (fit.error(row, held_out=held_out) for row in (fit.before_ms, fit.after_ms))
+        click.echo(f"{what}: error median {before:.1%} before, {after:.1%} after")
+    click.echo(f"wrote {output} and {page}")
+
+
+def _constants(scenario: Scenario, fit: EngineFit) -> list[tuple[str, float, float | None, str]]:
+    """Return (key, seconds before, seconds after or None, words) of every constant that a log may tell."""
+    return [
+        (
+            knob.key,
+            float(getattr(scenario.engine, knob.field)),
+            fit.constants.get(knob.key),
+            knob.words if knob.key in fit.constants else f"not told: {fit.refused[knob.key]}",
+        )
+        for knob in KNOBS
+    ]
+
+
+def _engine_yaml(scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) -> str:
+    values: dict[str, Any] = dict(scenario.document["serving"]["engine"])
+    base = values.pop("name")
+    before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
+    fitted = ", ".join(fit.constants) or "nothing"
+    names = ", ".join(log.name for log in logs)
+    values["source"] = (
+        f"{base}, with {fitted} fitted by clustersim calibrate engine to {names}; error on the part held out: median "
+        f"{before:.1%} before, {after:.1%} after"
+    )
+    return to_yaml(values | {key: f"{seconds * 1e6:.4g} us" for key, seconds in fit.constants.items()})
+
+
+def _page(name: str, scenario: Scenario, logs: Sequence[ServerLog], fit: EngineFit) -> str:
+    charts: dict[str, list[Dot]] = {}
+    for place, figure in enumerate(fit.figures):
+        if figure.is_held_out:
+            for when, row in (("before", fit.before_ms), ("after", fit.after_ms)):
+                said = f"{figure.metric} {figure.statistic} · {logs[figure.log].name}"
+                dot = Dot(family=when, measured=figure.measured_ms, predicted=float(row[place]), words=said)
+                charts.setdefault(f"{figure.metric.upper()} held out, ms", []).append(dot)
+    rows = [(key, f"{was * 1e6:.4g}", "–" if now is None else f"{now * 1e6:.4g}", why)
+            for key, was, now, why in _constants(scenario, fit)]  # fmt: skip
+    table = Table(
+        title="Constants",
+        caption="In microseconds, before and after.",
+        columns=("constant", "was", "is", "what"),
+        rows=rows,
+        numbers_from=4,
+    )
+    before, after = (fit.error(row, held_out=True) for row in (fit.before_ms, fit.after_ms))
+    return score_page(
+        name, f"on what was held out: error median {before:.1%} before, {after:.1%} after", charts, [table]
+    )
+
+
+def _plain(scenario: Scenario, fit: EngineFit) -> dict[str, Any]:
+    errors = {
+        name: {when: fit.error(row, held_out=held_out)
+               for when, row in (("before", fit.before_ms), ("after", fit.after_ms))}
+        for name, held_out in (("fitted", False), ("held_out", True))
+    }  # fmt: skip
+    constants = {
+        key: {"before_s": was, "after_s": now} for key, was, now, _ in _constants(scenario, fit) if now is not None
+    }
+    return {"constants": constants, "refused": dict(fit.refused), "kv_blocks": fit.kv_blocks, "errors": errors}
+
+
+def _write(path: Path, text: str) -> None:
+    with written_whole(path) as beside:
+        beside.write_text(text, encoding="utf-8", newline="")

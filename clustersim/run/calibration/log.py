@@ -1,0 +1,281 @@
+"""What a server logged: the requests that it was sent, and how long they took.
+
+Read are
+
+- JSON lines with a request each: ``input_toks``, ``output_toks``, ``arrival_time`` (s) and the stamps ``queued_ts``,
+  ``first_token_ts``, ``last_token_ts`` (s, of one clock; ``scheduled_ts`` if there is one). TTFT counts from
+  ``queued_ts``: what is in front of the engine is not in such a log.
+- CSV with a request each: ``arrival_s``, ``prompt_tokens``, ``output_tokens``, ``ttft_ms``, ``tpot_ms``.
+- the JSON result of ``vllm bench serve`` (``--save-result``), with or without the lists of ``--save-detailed``. Its
+  clients are outside the server. Without lists the lengths are those of the scenario, or the mean ones of the log.
+
+Prompts are not in logs: what a prefix cache saved is not told apart from a fast prefill.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim import inputs
+from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.errors import InputError, Problem, did_you_mean, unreadable
+from clustersim.scenario.scenario import Scenario
+from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Gamma, Poisson
+from clustersim.workload.draws import DrawnWorkload, generate
+from clustersim.workload.lengths import Fixed
+from clustersim.workload.requests import Requests
+
+_STAMPS: Final = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
+_CELLS: Final = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms")
+_RESULT: Final = (
+    "completed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_rate",
+    "mean_ttft_ms",
+    "mean_tpot_ms",
+)
+_FIGURES: Final = {
+    "ttft mean": "mean_ttft_ms",
+    "tpot mean": "mean_tpot_ms",
+    "ttft p50": "median_ttft_ms",
+    "tpot p50": "median_tpot_ms",
+}
+_MOST_PROBLEMS: Final = 20
+_FEWEST_REQUESTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServerLog:
+    """One run of a server.
+
+    Parameters
+    ----------
+    name : str
+        Of its file.
+    requests : Requests
+        What it was sent.
+    ttft_ms, tpot_ms : FloatArray or None, shape (n,)
+        By request, in order of arrival, NaN where there is none; None where the log has only figures of all.
+    figures : mapping
+        Milliseconds by ``ttft mean`` and the like, where there are no lists.
+    admitted_s, ended_s, queued_s : FloatArray or None, shape (n,)
+        Instants of one clock at which the engine had a request, took it up, and was done with it.
+    has_front_end : bool
+        Whether times are those of clients, outside the server.
+    """
+
+    name: str
+    requests: Requests
+    ttft_ms: FloatArray | None = None
+    tpot_ms: FloatArray | None = None
+    figures: Mapping[str, float]
+    queued_s: FloatArray | None = None
+    admitted_s: FloatArray | None = None
+    ended_s: FloatArray | None = None
+    has_front_end: bool = False
+
+
+def read_log(path: Path, scenario: Scenario) -> ServerLog:
+    """Read a log; ``scenario`` says what a result without lists does not.
+
+    Raises
+    ------
+    InputError
+        When it is none of these, lacks columns, or has values that can't be used, by line.
+    """
+    text = inputs.read_text(path, most=inputs.TEXT_BYTES)
+    if path.suffix == ".csv":
+        return _of_cells(path, text)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise InputError(Problem(file=str(path), message=f"is empty; expected {_EXPECTED}"))
+    first = _parsed(path, *lines[0]) if len(lines) > 1 and lines[0][1].rstrip().endswith("}") else None
+    if isinstance(first, dict):
+        return _of_stamps(path, [(number, _parsed(path, number, line)) for number, line in lines])
+    result = _parsed(path, 1, text)
+    if not isinstance(result, dict) or not inputs.recognised(result, (*_RESULT, *_STAMPS)):
+        raise InputError(
+            Problem(file=str(path), message=f"is no log that is known; expected {_EXPECTED}", quotes=False)
+        )
+    return _of_stamps(path, [(1, result)]) if "input_toks" in result else _of_result(path, result, scenario)
+
+
+_EXPECTED: Final = "JSON lines with a request each, CSV with a request each, or the JSON result of vllm bench serve"
+
+
+def _parsed(path: Path, line: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(file=str(path), line=line, message=f"not JSON: {unreadable(error)}")) from None
+
+
+def _of_stamps(path: Path, lines: Sequence[tuple[int, Any]]) -> ServerLog:
+    rows, problems = [], []
+    for number, line in lines:
+        found = line if isinstance(line, dict) else {}
+        values, mistakes = _numbers(found, _STAMPS)
+        if not mistakes and not values[3] <= values[4] <= values[5]:
+            mistakes = ["expected queued_ts ≤ first_token_ts ≤ last_token_ts"]
+        problems += [Problem(file=str(path), line=number, message=mistake) for mistake in mistakes]
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+        scheduled = found.get("scheduled_ts")
+        rows.append((*values, scheduled if isinstance(scheduled, int | float) else math.nan))
+    prompt, output, arrived, queued, first, last, scheduled_s = _columns(path, rows, problems, by=2)
+    gaps = np.maximum(output - 1.0, 1.0)
+    return ServerLog(
+        name=path.name,
+        requests=_requests(path, arrived, prompt, output),
+        ttft_ms=(first - queued) * 1e3,
+        tpot_ms=np.where(output > 1.0, (last - first) / gaps * 1e3, np.nan),
+        figures={},
+        queued_s=queued,
+        admitted_s=None if np.isnan(scheduled_s).any() else scheduled_s,
+        ended_s=last,
+    )
+
+
+def _of_cells(path: Path, text: str) -> ServerLog:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    header = [name.strip() for name in reader.fieldnames or ()]
+    absent = [name for name in _CELLS if name not in header]
+    if absent:
+        messages = [f"no column {name!r}{did_you_mean(name, header)}" for name in absent]
+        raise InputError(Problem(file=str(path), line=1, message=message) for message in messages)
+    rows, problems = [], []
+    for line in reader:
+        values, mistakes = _numbers({str(key).strip(): _float(cell) for key, cell in line.items()}, _CELLS)
+        problems += [Problem(file=str(path), line=reader.line_num, message=mistake) for mistake in mistakes]
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+        rows.append(values)
+    arrived, prompt, output, ttft, tpot = _columns(path, rows, problems, by=0)
+    return ServerLog(
+        name=path.name,
+        requests=_requests(path, arrived, prompt, output),
+        ttft_ms=ttft,
+        tpot_ms=np.where(output > 1.0, tpot, np.nan),
+        figures={},
+        has_front_end=True,
+    )
+
+
+def _of_result(path: Path, result: Mapping[str, Any], scenario: Scenario) -> ServerLog:
+    _, mistakes = _numbers({**result, "request_rate": 1.0}, _RESULT)
+    rate = _rate(result.get("request_rate"))
+    if rate is None:
+        mistakes.append(f"request_rate: found {result.get('request_rate')!r}; expected a rate above 0, or inf")
+    concurrency = result.get("max_concurrency")
+    if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
+        mistakes.append(f"max_concurrency: found {concurrency!r}; expected a whole number above 0")
+    if mistakes:
+        raise InputError(Problem(file=str(path), path=mistake.partition(":")[0], message=mistake.partition(": ")[2])
+                         for mistake in mistakes)  # fmt: skip
+    count = int(result["completed"])
+    workload = DrawnWorkload(
+        arrivals=_arrivals(rate or math.inf, concurrency, result.get("burstiness")),
+        requests=count,
+        **_lengths(result, count, scenario),
+    )
+    drawn = generate(workload, np.random.SeedSequence(scenario.seed))
+    if not all(
+        isinstance(result.get(name), list) and len(result[name]) == count for name in ("input_lens", "ttfts", "itls")
+    ):
+        figures = {
+            name: float(result[key]) for name, key in _FIGURES.items() if isinstance(result.get(key), int | float)
+        }
+        return ServerLog(name=path.name, requests=drawn, figures=figures, has_front_end=True)
+    prompt, output = (np.asarray(result[name], np.float64) for name in ("input_lens", "output_lens"))
+    starts = result.get("start_times")
+    arrived = drawn.arrived_at_ns / NS_PER_S
+    if concurrency is None and isinstance(starts, list) and len(starts) == count:
+        arrived = np.asarray(starts, np.float64)
+    order = np.argsort(arrived, kind="stable")
+    return ServerLog(
+        name=path.name,
+        requests=_requests(path, arrived[order], prompt[order], output[order], concurrency),
+        ttft_ms=np.asarray(result["ttfts"], np.float64)[order] * 1e3,
+        tpot_ms=np.array([np.mean(gaps) * 1e3 if gaps else np.nan for gaps in result["itls"]])[order],
+        figures={},
+        has_front_end=True,
+    )
+
+
+def _arrivals(rate: float, concurrency: int | None, burstiness: object) -> Arrivals:
+    if concurrency is not None:
+        return ClosedLoop(concurrency=concurrency)
+    if math.isinf(rate):
+        return AllAtOnce()
+    if isinstance(burstiness, int | float) and burstiness > 0 and burstiness != 1:
+        return Gamma(rate_per_s=rate, cv=1.0 / math.sqrt(burstiness), rescale=True)
+    return Poisson(rate_per_s=rate, rescale=True)
+
+
+def _lengths(result: Mapping[str, Any], count: int, scenario: Scenario) -> dict[str, Any]:
+    """Return the lengths of a result without lists: those of the scenario if it draws some, else the mean ones."""
+    if isinstance(scenario.workload, DrawnWorkload):
+        return {"prompt_tokens": scenario.workload.prompt_tokens, "output_tokens": scenario.workload.output_tokens}
+    prompt, output = (max(1, round(result[name] / count)) for name in ("total_input_tokens", "total_output_tokens"))
+    return {"prompt_tokens": Fixed(tokens=prompt), "output_tokens": Fixed(tokens=output)}
+
+
+def _rate(value: object) -> float | None:
+    number = _float(value)
+    return number if number is not None and number > 0 else None
+
+
+def _numbers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[float, ...], list[str]]:
+    """Return the values of these names, and what is wrong with them."""
+    values, mistakes = [], []
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            told = f"found {value!r}; expected a number" if name in found else "is missing"
+            hint = "" if name in found else did_you_mean(name, [key for key in found if key not in names])
+            mistakes.append(f"{name}: {told}{hint}")
+        else:
+            values.append(float(value))
+    return tuple(values), mistakes
+
+
+def _float(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _columns(path: Path, rows: Sequence[tuple[float, ...]], problems: list[Problem], *, by: int) -> FloatArray:
+    """Return rows as columns, sorted by one of them."""
+    if not problems and len(rows) < _FEWEST_REQUESTS:
+        problems.append(
+            Problem(file=str(path), message=f"has {len(rows)} requests; expected {_FEWEST_REQUESTS} or more")
+        )
+    if problems:
+        raise InputError(problems)
+    columns = np.array(rows, dtype=np.float64).T
+    return np.asarray(columns[:, np.argsort(columns[by], kind="stable")])
+
+
+def _requests(
+    path: Path, arrived_s: FloatArray, prompt: FloatArray, output: FloatArray, concurrency: int | None = None
+) -> Requests:
+    since = np.rint((arrived_s - arrived_s[0]) * NS_PER_S).astype(np.int64)
+    return Requests(
+        arrived_at_ns=since,
+        prompt_tokens=prompt.astype(np.int64),
+        output_tokens=output.astype(np.int64),
+        concurrency=concurrency,
+        source=path.name,
+    )
