@@ -182,7 +182,7 @@ def _written(required: bool, default: Any) -> str | None:
 
 
 def test_tables_of_the_readme_have_every_column(newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
-    run = next((newcomer[0] / "runs").glob("quickstart-*"))
+    run = next(path.parent for path in (newcomer[0] / "runs").glob("quickstart-*/inputs"))  # the one with cost.table
     for file in ("requests.parquet", "steps.parquet", "timeline/moves.parquet"):
         assert _cells(f"column of `{file}`") == pq.read_schema(run / file).names
     assert sorted(_cells("column of unfolded spans")) == sorted(SPAN_COLUMNS)
