@@ -12,7 +12,7 @@ from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.score_page import Dot, Table, score_page
-from clustersim.run.calibration.fit import KNOBS, EngineFit, fit_engine
+from clustersim.run.calibration.fit import CONSTANTS, EngineFit, fit_engine
 from clustersim.run.calibration.log import ServerLog, read_log
 from clustersim.scenario.load import load
 from clustersim.scenario.resolve import to_yaml
@@ -65,12 +65,12 @@ def _constants(scenario: Scenario, fit: EngineFit) -> list[tuple[str, float, flo
     """Return (key, seconds before, seconds after or None, words) of every constant that a log may tell."""
     return [
         (
-            knob.key,
-            float(getattr(scenario.engine, knob.field)),
-            fit.constants.get(knob.key),
-            knob.words if knob.key in fit.constants else f"not told: {fit.refused[knob.key]}",
+            constant.key,
+            float(getattr(scenario.engine, constant.field)),
+            fit.constants.get(constant.key),
+            constant.words if constant.key in fit.constants else f"not told: {fit.refused[constant.key]}",
         )
-        for knob in KNOBS
+        for constant in CONSTANTS
     ]
 
 

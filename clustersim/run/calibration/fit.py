@@ -34,7 +34,7 @@ Times = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Constant:
     """A constant that logs may tell: field of the engine, key in its file, words, and a step that shows, seconds."""
 
     field: str
@@ -43,15 +43,15 @@ class Knob:
     step_s: float
 
 
-KNOBS: Final = (
-    Knob(field="schedule_s", key="schedule", words="host time of a step", step_s=5e-4),
-    Knob(
+CONSTANTS: Final = (
+    Constant(field="schedule_s", key="schedule", words="host time of a step", step_s=5e-4),
+    Constant(
         field="schedule_per_request_s",
         key="schedule_per_request",
         words="host time per request of a step",
         step_s=2e-5,
     ),
-    Knob(field="launch_s", key="launch", words="gap before each kernel outside captured graphs", step_s=5e-6),
+    Constant(field="launch_s", key="launch", words="gap before each kernel outside captured graphs", step_s=5e-6),
 )
 
 
@@ -109,18 +109,18 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
     pooled = scenario if blocks is None else replace(scenario, serving=replace(scenario.serving, kv_blocks=blocks))
     with _Runs(logs, figures, workers) as runs:
         (before,) = runs.predictions(scenario, [{}])
-        start = {knob.field: float(getattr(scenario.engine, knob.field)) for knob in KNOBS}
+        start = {constant.field: float(getattr(scenario.engine, constant.field)) for constant in CONSTANTS}
         base = runs.predictions(pooled, [start])[0] if blocks is not None else before
         values, best = dict(start), base
-        told: list[Knob] = []
+        told: list[Constant] = []
         for step in range(_STEPS):
-            knobs = list(KNOBS) if step == 0 else told
-            moved = [values | {knob.field: values[knob.field] + knob.step_s} for knob in knobs]
+            chosen = list(CONSTANTS) if step == 0 else told
+            moved = [values | {constant.field: values[constant.field] + constant.step_s} for constant in chosen]
             slopes = np.array([np.log(row / best) for row in runs.predictions(pooled, moved)]).T[fitted]
             if step == 0:
                 told, reasons = _told(slopes)
                 refused |= reasons
-                slopes = slopes[:, [knob in told for knob in KNOBS]]
+                slopes = slopes[:, [constant in told for constant in CONSTANTS]]
             if not told:
                 break
             residual = (np.log(best) - measured)[fitted]
@@ -128,7 +128,7 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
             if not gained:
                 break
     return EngineFit(
-        constants={knob.key: values[knob.field] for knob in told},
+        constants={constant.key: values[constant.field] for constant in told},
         refused=refused,
         kv_blocks=blocks,
         figures=figures,
@@ -165,40 +165,40 @@ def pool_blocks_of(scenario: Scenario, logs: Sequence[ServerLog]) -> tuple[int |
     return int(np.median(held)), {}
 
 
-def _told(slopes: FloatArray) -> tuple[list[Knob], dict[str, str]]:
+def _told(slopes: FloatArray) -> tuple[list[Constant], dict[str, str]]:
     """Return the constants that figures tell, and why they don't tell the others."""
-    told: list[Knob] = []
+    told: list[Constant] = []
     columns: list[FloatArray] = []
     reasons: dict[str, str] = {}
-    for knob, column in zip(KNOBS, slopes.T, strict=True):
+    for constant, column in zip(CONSTANTS, slopes.T, strict=True):
         effect = float(np.max(np.abs(column), initial=0.0))
         own = column
         if columns:
             basis = np.array(columns).T
             own = column - basis @ np.linalg.lstsq(basis, column, rcond=None)[0]
         if effect < _LEAST_EFFECT:
-            reasons[knob.key] = f"{knob.step_s * 1e6:g} us more move no figure by more than {effect:.1%}"
+            reasons[constant.key] = f"{constant.step_s * 1e6:g} us more move no figure by more than {effect:.1%}"
         elif np.linalg.norm(own) < _LEAST_OWN * np.linalg.norm(column):
             others = " and ".join(other.key for other in told)
-            reasons[knob.key] = f"it moves figures as {others} does: batches are too much alike"
+            reasons[constant.key] = f"it moves figures as {others} does: batches are too much alike"
         else:
-            told.append(knob)
+            told.append(constant)
             columns.append(column)
     return told, reasons
 
 
 def _improved(
-    runs: _Runs, scenario: Scenario, told: Sequence[Knob], values: dict[str, float], best: FloatArray,
+    runs: _Runs, scenario: Scenario, told: Sequence[Constant], values: dict[str, float], best: FloatArray,
     slopes: FloatArray, residual: FloatArray, measured: FloatArray, fitted: FloatArray,
 ) -> tuple[dict[str, float], FloatArray, bool]:  # fmt: skip
     """Return constants after one step, what they predict, and whether that is nearer; the step is halved twice."""
     weight = 1.0 / np.sqrt(np.maximum(np.abs(residual), _SMALL))
-    least = np.array([-values[knob.field] / knob.step_s for knob in told])
+    least = np.array([-values[constant.field] / constant.step_s for constant in told])
     change = _bounded(slopes * weight[:, None], -residual * weight, least)
     tried = []
     for share in (1.0, 0.5, 0.25):
-        moved = {knob.field: values[knob.field] + share * one * knob.step_s
-                 for knob, one in zip(told, change, strict=True)}  # fmt: skip
+        moved = {constant.field: values[constant.field] + share * one * constant.step_s
+                 for constant, one in zip(told, change, strict=True)}  # fmt: skip
         tried.append(values | {field: float(np.clip(value, 0.0, LONGEST_S)) for field, value in moved.items()})
     now = float(np.abs(residual).sum())
     found = runs.predictions(scenario, tried)
