@@ -20,7 +20,7 @@ schedule: 900 us
 schedule_per_request: 25 us
 sample: 25 us
 sample_per_request: 0.4 us
-launch: 6 us
+launch: 2 us
 graph_launch: 0 us
 graph_max_tokens: 512
 collective_launch: 1 us
@@ -67,7 +67,12 @@ def test_constants_of_the_server_come_back_from_its_benchmarks(folder):
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     values = {key: one["after_s"] * 1e6 for key, one in found["constants"].items()}
-    assert values == pytest.approx({"schedule": 900, "schedule_per_request": 25, "launch": 6}, rel=0.05)
+    assert values.pop("launch", 2.0) == pytest.approx(2.0, abs=0.5)
+    assert (
+        values.pop("front_end") < 500
+    )  # clients of a simulation are at the replicas; the engine that is left has 6 ms
+    assert values == pytest.approx({"schedule": 900, "schedule_per_request": 25}, rel=0.05)
+    assert "500 us more move no figure by more than 0.0%" in found["refused"]["stage"]
     assert found["errors"]["held_out"]["after"] < 0.01 < found["errors"]["held_out"]["before"]
 
 

@@ -37,7 +37,6 @@ def scenario(row: Row) -> dict[str, Any]:
         "max_batch_requests": batch,
         "max_batch_tokens": batch * prompt,
         "kv_blocks": batch * blocks,
-        "memory_utilization": 1.0,  # a session takes what it needs
     }
     document["workload"] = {
         "arrivals": "all_at_once",

@@ -51,6 +51,8 @@ CONSTANTS: Final = (
         words="host time per request of a step",
         step_s=2e-5,
     ),
+    Constant(field="front_end_s", key="front_end", words="time in front of and behind the server", step_s=5e-3),
+    Constant(field="stage_s", key="stage", words="host time of each stage in each pass", step_s=5e-4),
     Constant(field="launch_s", key="launch", words="gap before each kernel outside captured graphs", step_s=5e-6),
 )
 
@@ -256,4 +258,5 @@ class _Runs:
 
 
 def _times(scenario: Scenario, log: ServerLog) -> Times:
-    return times_of(simulate(scenario, requests=log.requests))
+    ttft_ms, tpot_ms = times_of(simulate(scenario, requests=log.requests))
+    return ttft_ms + (scenario.engine.front_end_s * 1e3 if log.has_front_end else 0.0), tpot_ms
