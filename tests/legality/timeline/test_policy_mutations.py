@@ -415,6 +415,11 @@ def pools(prefill: str, decode: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+SHORT_OF_BLOCKS = pools("round_robin", "fewest_waiting", transfer="layerwise")
+"""Some prompts get decode blocks at the instant at which they are routed, and some wait for them."""
+SHORT_OF_BLOCKS["serving"]["decode"] |= {"max_batch_requests": 2, "kv_blocks": 20}
+
+
 def shared(**options: Any) -> dict[str, Any]:
     """Replicas that cache prefixes, which a router follows."""
     found = fleet("prefix_aware", prefix_caching=True, router_options=options)
@@ -499,6 +504,7 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "layers go to the fullest decode replica": (
         routed_by(fullest), pools("round_robin", "least_outstanding", transfer="layerwise"), FULL,
     ),
+    "layers go in turn, not where fewest wait": (routed_by(in_turn), SHORT_OF_BLOCKS, FULL),
     "a block less is taken over": (fewer_blocks, cached(200), FULL),
     "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), FULL),
     "nothing is taken over": (nothing_cached, cached(200), FULL),

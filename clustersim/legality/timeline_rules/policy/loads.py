@@ -95,9 +95,10 @@ def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None
     home[came[joins]] = to[joins]
     done = np.flatnonzero(ends & member[request])
     states = np.flatnonzero(here & np.isin(kind, (ADMITTED, PREEMPTED)))
+    decided = np.full(len(states), max(DECISION, phase_in))  # nobody is taken up before it has come
     state = _states(
         (came[joins], came_at[joins], np.full(int(joins.sum()), phase_in)),
-        (request[states], time[states], np.full(len(states), DECISION)), kind[states] == ADMITTED,
+        (request[states], time[states], decided), kind[states] == ADMITTED,
         (request[done], time[done], np.where(kind[done] == FINISHED, COMPLETION, DEPARTURE)),
         (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
     )  # fmt: skip
