@@ -1,21 +1,26 @@
 """What of a graph from outside rules can't know, and what would make them checkable.
 
-An operator of a name that nobody knows may be any that lacks; a graph that nowhere speaks of the cache may have left it
-out. Rules that would call either illegal are silent.
+An operator of a name that nobody knows may be any that lacks beside it; a graph that nowhere speaks of the cache may
+have left it out. Rules that would call either illegal are silent, but for what no unknown operator excuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from clustersim.graph.foreign.read import ForeignGraph
-from clustersim.legality.check_graph import GRAPH_CHECKS
+from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.graph_rules.views.doubted import doubted
+from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import Merged
 from clustersim.legality.reference import HEAD, inputs_of
 from clustersim.legality.relevance import Declared
-from clustersim.legality.rule import LookedAt
+from clustersim.legality.rule import LookedAt, Violation
 from clustersim.legality.unsaid import BY_LAYER, left_out
 
 OPTIONAL: Final = (
@@ -47,8 +52,8 @@ def _doubts(merging: Merged) -> Iterator[tuple[frozenset[str] | set[str], str]]:
         return
     if naming.unplaced:
         yield set(GRAPH_CHECKS), f"say the ranks of {_some(naming.unplaced)}"
-    if naming.unknown:
-        yield BY_NAME, f"say what {_some(naming.unknown)} {'is' if len(naming.unknown) == 1 else 'are'} (--names FILE)"
+    if words := _unknown(graph):
+        yield BY_NAME, words
     if naming.modules:
         yield INSIDE, f"write the operators inside {_some(naming.modules)} one by one"
     if merging.assumed:
@@ -57,6 +62,39 @@ def _doubts(merging: Merged) -> Iterator[tuple[frozenset[str] | set[str], str]]:
     absent = [name for name in OPTIONAL if name in _wanted(graph) and name not in present]
     if absent:
         yield BY_LAYER | {"TP-9"}, f"write {', '.join(absent)}, of which the graph has none"
+
+
+def _unknown(graph: ForeignGraph) -> str | None:
+    unknown = graph.naming.unknown if graph.naming is not None else {}
+    return f"say what {_some(unknown)} {'is' if len(unknown) == 1 else 'are'} (--names FILE)" if unknown else None
+
+
+def certain(found: ForeignGraph, merging: Merged, doubts: Mapping[str, tuple[str, ...]]) -> tuple[Violation, ...]:
+    """Return what breaks a rule that is silent for unknown names alone, and does so whatever their operators are.
+
+    Parameters
+    ----------
+    found : ForeignGraph
+        As it was before its parts were put together.
+    merging : Merged
+    doubts : mapping
+        As of :func:`doubts_of`.
+    """
+    words = _unknown(found)
+    if words is None:
+        return merging.violations
+    parts = _in_doubt(found)
+    unsure = {parts.written[node].number for node in np.flatnonzero(doubted(parts)).tolist()}
+    rules = {rule: GRAPH_CHECKS[rule] for rule, lacks in doubts.items() if lacks == (words,)}
+    of_parts = [one for one in merging.violations if one.rule not in doubts or one.node not in unsure]
+    return (*of_parts, *check_graph(_in_doubt(merging.graph), rules).violations)
+
+
+def _in_doubt(graph: ForeignGraph) -> GraphView:
+    """Return the columns of a graph, with a note which of its operators nobody knows."""
+    view = view_of_foreign(graph)
+    unknown = graph.naming.unknown if graph.naming is not None else {}
+    return replace(view, unknown=view.mask(lambda node: node.name in unknown))
 
 
 def _wanted(graph: ForeignGraph) -> set[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from foreign_writers import Document, bare, hugging_face, in_dot, modules
+from single_changes import document
 
 from clustersim.errors import InputError
 from clustersim.legality.rule import Verdict
@@ -43,7 +45,7 @@ def one(document: Document, name: str, rank: int = 0) -> Document:
     return found
 
 
-def says(name: str, rank: int = 0, **facts: Any) -> Change:
+def says(name: str, rank: int = 0, /, **facts: Any) -> Change:
     return lambda document: one(document, name, rank).update(facts)
 
 
@@ -202,6 +204,61 @@ ILLEGAL: dict[str, tuple[str, Sequence[Change]]] = {
 @pytest.mark.parametrize(("rule", "changes"), ILLEGAL.values(), ids=ILLEGAL)
 def test_a_single_change_of_it_is_caught(rule: str, changes: Sequence[Change]) -> None:
     assert rule in {violation.rule for violation in changed(*changes).violations}
+
+
+def unknown(name: str, rank: int = 0) -> Change:
+    """Give an operator a name and an id that nobody knows, in its layer."""
+
+    def change(document: Document) -> None:
+        node = one(document, name, rank)
+        layer = re.match(r"model\.layers\.\d+\.", node["name"])
+        was, node["name"] = node["id"], f"{layer[0] if layer else ''}zorb"
+        node["id"] = f"{node['name']}@{rank}"
+        for edge in document["edges"]:
+            edge.update({end: node["id"] for end in ("source", "target") if edge[end] == was})
+
+    return change
+
+
+UNKNOWN: dict[str, Change] = {
+    "in another layer": unknown("layers.1.self_attn.k_proj"),
+    "on another rank": unknown(f"{M}act_fn", 1),
+    "outside the layers": unknown("model.norm", 1),
+}
+"""Names that nobody knows, none of which may be what lacks in the first layer on the first rank."""
+
+
+@pytest.mark.parametrize("other", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize(("rule", "changes"), ILLEGAL.values(), ids=ILLEGAL)
+def test_an_unknown_name_hides_nothing_that_it_can_not_excuse(
+    rule: str, changes: Sequence[Change], other: Change
+) -> None:
+    verdict = changed(*changes, other)
+    assert rule in {violation.rule for violation in verdict.violations}
+    assert not any(entry.looked_at for entry in verdict.rules if entry.id == "TP-8")  # of the rest it can't say
+
+
+OPERATORS = sorted({(node["name"], min(node["ranks"])) for node in hugging_face()["nodes"] if len(node["ranks"]) == 1})
+
+
+@pytest.mark.parametrize(("name", "rank"), OPERATORS, ids=[f"{name} of {rank}" for name, rank in OPERATORS])
+def test_what_an_unknown_name_may_excuse_is_no_fault(name: str, rank: int) -> None:
+    verdict = changed(unknown(name, rank))
+    assert (verdict.verdict, verdict.violations) == ("not_checkable", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "answer"),
+    [("stages", "send", "legal"), ("stages", "recv", "legal"), ("experts", "dispatch", "not_checkable"),
+     ("experts", "combine", "not_checkable"), ("stages", "o_proj_all_reduce", "legal")],
+)  # fmt: skip
+def test_transfers_are_known_by_their_kind_and_exchanges_among_experts_are_not(
+    name: str, operator: str, answer: str
+) -> None:
+    found = document(name, "decode")
+    next(node for node in found["nodes"] if node["name"] == operator)["name"] = "zorb"
+    verdict = check(json.dumps(found))
+    assert (verdict.verdict, verdict.violations) == (answer, ())
 
 
 def test_a_graph_of_names_and_devices_alone_is_read_to_the_same_verdict() -> None:

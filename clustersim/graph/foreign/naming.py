@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, OPS, TRANSFER_OPS
 from clustersim.graph.foreign.names import Named, NameTable, read_name
 from clustersim.graph.vocabulary import CORE, PART_MARK, is_known, is_told, kind_of, nearest_name
 
@@ -68,6 +68,12 @@ class _Row:
     places: Mapping[str, int]
     own: bool
 
+    @property
+    def layer(self) -> int | None:
+        """Its layer, as it says itself or as its name does."""
+        found = self.node.get("layer", self.places.get("layer"))
+        return found if isinstance(found, int) else None
+
 
 def in_own_words(document: Mapping[str, Any], tables: Sequence[NameTable]) -> Naming:
     """Return a document in the words of step graphs; one that has them already is as it was."""
@@ -93,7 +99,7 @@ class _Renaming:
         self.rows = [self.row(node) for node in nodes]
         known = {name for row in self.rows for name in row.names}
         self.whole_attention = not known & set(_OF_MODULE)
-        self.moes = {row.places.get("layer") for row in self.rows if {"gate", "expert_up"} & set(row.names)}
+        self.moes = {row.layer for row in self.rows if {"gate", "expert_up"} & set(row.names)}
 
     def said(self, text: str) -> Named:
         found = self.read.get(text)
@@ -121,7 +127,7 @@ class _Renaming:
         modules: dict[str, None] = {}
         told = [(row, self.operators(row)) for row in self.rows]
         for row, names in told:
-            if not names and not is_told(row.node):
+            if not names and not self.told(row):
                 left = self.said(row.name).rest
                 unknown.setdefault(row.name, Unknown(left=left, nearest=nearest_name(left)))
             elif len(names) > 1:
@@ -137,15 +143,20 @@ class _Renaming:
         return Naming(
             document={**self.document, "nodes": nodes, "edges": list(self.edges(ends, nodes))},
             origins=tuple(origins), unknown=unknown, unplaced=unplaced, modules=tuple(modules),
-            foreign=not all(row.own or is_told(row.node) for row in self.rows),
+            foreign=not all(row.own or self.told(row) for row in self.rows),
         )  # fmt: skip
+
+    def told(self, row: _Row) -> bool:
+        """Whether the kind of an operator says enough; what exchanges tokens may be dispatch, combine, or neither."""
+        return is_told(row.node) and not (row.node["op"] == "all_to_all" and row.layer in self.moes)
 
     def operators(self, row: _Row) -> tuple[str, ...]:
         """Return the operators that a node is, in the words of its layer and step."""
         if row.own:
             return row.names
-        layer = row.node.get("layer", row.places.get("layer"))
-        names = tuple(_OF_EXPERTS.get(name, name) if layer in self.moes else name for name in row.names)
+        if not row.names and row.node.get("op") in TRANSFER_OPS:
+            return (row.node["op"],)
+        names = tuple(_OF_EXPERTS.get(name, name) if row.layer in self.moes else name for name in row.names)
         if CORE in names:
             op = row.node.get("op")
             core = op if op in ("attention_prefill", "attention_decode") else self.core()

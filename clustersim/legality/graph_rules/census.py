@@ -15,6 +15,7 @@ from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.finding import NOTHING, Fault, Finding
 from clustersim.legality.graph_rules.finding import cell_place
 from clustersim.legality.graph_rules.views.dataflow import LOGICAL
+from clustersim.legality.graph_rules.views.doubted import in_doubt
 from clustersim.legality.graph_rules.views.graph import GraphView, once
 from clustersim.legality.graph_rules.views.roster import is_known, replicas_of, roster
 from clustersim.plan.parallel import ParallelPlan
@@ -61,9 +62,11 @@ def complete(view: GraphView, rule: str) -> Finding:
     found, should = np.zeros(len(every), np.int64), np.zeros(len(every), np.int64)
     found[np.searchsorted(every, there)] = times
     should[np.searchsorted(every, asked)] = wanted.times
+    cells = every // len(names)
+    doubts = in_doubt(view, cells // plan.world % layers - 1, cells % plan.world)
     faults = []
     for odd in (found < should, found > should):
-        at = np.flatnonzero(odd)
+        at = np.flatnonzero(odd & ~doubts)
         if len(at):
             rest, name = divmod(int(every[at[0]]), len(names))
             rest, lone = divmod(rest, plan.world)

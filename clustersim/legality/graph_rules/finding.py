@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import Fault, Finding, and_more
+from clustersim.legality.graph_rules.views.doubted import doubted
 from clustersim.legality.graph_rules.views.graph import GraphView
 
 
@@ -26,6 +27,8 @@ def judged(
     node : int array
         Node of each position in ``bad``'s numbering.
     """
+    if len(bad) and view.unknown is not None:
+        bad = bad[~doubted(view)[node[bad]]]
     if not len(bad):
         return Finding(looked_at=int(looked_at))
     first = int(bad[0])

@@ -11,6 +11,7 @@ from clustersim.legality.graph_rules.finding import fault_at, judged, place
 from clustersim.legality.graph_rules.repeated import repeated
 from clustersim.legality.graph_rules.sequence import prefills, splits_tokens
 from clustersim.legality.graph_rules.sources import whole_groups
+from clustersim.legality.graph_rules.views.doubted import in_doubt
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 from clustersim.legality.graph_rules.views.reach import reach
 from clustersim.legality.graph_rules.views.tokens import carried
@@ -32,6 +33,7 @@ def moved_for_decode(view: GraphView) -> Finding:
     node, rank = view.member_node[member], view.member_rank[member]
     width = max(1, view.num_ranks)
     lost = ~np.isin(groups[0] * width + groups[1], view.step[node] * width + rank)
+    lost &= ~in_doubt(view, np.full(len(lost), -1), groups[1])
     faults = []
     if lost.any():
         step, where = (int(part[lost][0]) for part in groups)

@@ -10,10 +10,11 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.graph_rules.census import all_ranks, complete
-from clustersim.legality.graph_rules.finding import fault_at, operator, place
+from clustersim.legality.graph_rules.finding import fault_at, judged, operator, place
 from clustersim.legality.graph_rules.kinds import of_their_kind
 from clustersim.legality.graph_rules.views.dataflow import on_one_rank
-from clustersim.legality.graph_rules.views.edges import About, edges_of
+from clustersim.legality.graph_rules.views.doubted import doubted
+from clustersim.legality.graph_rules.views.edges import About, Cells, edges_of
 from clustersim.legality.graph_rules.views.graph import ORDER, BoolArray, GraphView
 from clustersim.legality.reference import EXPERT_CHAIN
 from clustersim.plan.parallel import ParallelPlan
@@ -56,24 +57,21 @@ def sees_attention(view: GraphView) -> Finding:
     layer, step, recv = view.layer, view.step, view.mask(lambda node: node.op == "recv")
     own = view.named("attention_add")[view.source] & (layer[view.source] == layer[view.target])
     fed[view.target[view.within_step & (view.kind != ORDER) & (own | recv[view.source])]] = True
-    hungry = np.flatnonzero(entry & ~fed)
-    faults = []
-    if len(hungry):
-        node = int(hungry[0])
-        message = f"{operator(view, node)} has no edge from the attention of its layer and step"
-        fix = "route a token by the output of its attention in this layer and step"
-        faults.append(fault_at(view, node, message, fix))
+    own_attention = judged(
+        view, int(entry.sum()), np.flatnonzero(entry & ~fed),
+        lambda node: f"{operator(view, node)} has no edge from the attention of its layer and step",
+        "route a token by the output of its attention in this layer and step", np.arange(len(view)),
+    )  # fmt: skip
     across = np.flatnonzero((step[view.source] != step[view.target]) & entry[view.target])
     told = _first(view, across, "feeds experts from another step", "experts only from attention of their own step")
-    return merged(Finding(looked_at=int(entry.sum()), faults=tuple(faults)), told)
+    return merged(own_attention, told)
 
 
 def _first(view: GraphView, edges: Int64Array, what: str, fix: str) -> Finding:
-    if not len(edges):
-        return Finding(looked_at=0)
-    source, target = int(view.source[edges[0]]), int(view.target[edges[0]])
-    message = f"the edge from {place(view, source)} {what}"
-    return Finding(looked_at=0, faults=(fault_at(view, target, message, f"keep it {fix}"),))
+    return judged(
+        view, 0, edges, lambda edge: f"the edge from {place(view, int(view.source[edge]))} {what}", f"keep it {fix}",
+        view.target,
+    )  # fmt: skip
 
 
 def _crossing(view: GraphView) -> Finding:
@@ -115,16 +113,28 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
     extra = np.setdiff1d(found, wanted, assume_unique=True)
     faults = []
     for keys, words in ((missing, "has no edge from"), (extra, "has an edge from")):
+        if view.unknown is not None:
+            keys = keys[~_in_doubt(view, edges.cells, keys)]
         if len(keys):
             step, layer, rank, needed, name = edges.cells.edge(int(keys[0]))
             others = f" (and {len(keys) - 1:,} more such edges)" if len(keys) > 1 else ""
             here = (view.step == step) & (view.layer == layer) & view.mask(lambda node, name=name: node.name == name)  # type: ignore[misc]
             at = np.flatnonzero(here)
             own = at[view.takes_part(at, np.full(len(at), rank))]
-            lacks = "" if keys is missing else ", which the model does not have"
+            lacks = "" if words == "has no edge from" else ", which the model does not have"
             message = f"on rank {rank} {name} {words} {needed}{lacks}{others}"
             advice = f"draw the edges of the single-device graph on every rank: {fix}"
             where = f"step {step}, layer {layer}, rank {rank}, {name}"
             missing_one = Fault(where=where, message=message, fix=advice)
             faults.append(fault_at(view, int(own[0]), message, advice) if len(own) else missing_one)
     return Finding(looked_at=len(wanted), faults=tuple(faults))
+
+
+def _in_doubt(view: GraphView, cells: Cells, keys: Int64Array) -> BoolArray:
+    """Return which edges are into an operator that is in doubt."""
+    member = doubted(view)[view.member_node]
+    node, rank = view.member_node[member], view.member_rank[member]
+    names = np.array([(cells.number[name], cells.number[cells.base[name]]) for name in cells.full], np.int64)
+    into = cells.cell(view.step[node], view.layer[node], rank)[:, None] * len(cells.names) + names[view.symbol[node]]
+    found: BoolArray = np.isin(keys // len(cells.names) ** 2 * len(cells.names) + keys % len(cells.names), into)
+    return found

@@ -11,7 +11,7 @@ from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.deployment import counted
-from clustersim.legality.doubts import declared_of, doubts_of, lacks_of
+from clustersim.legality.doubts import certain, declared_of, doubts_of, lacks_of
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import merged
 from clustersim.legality.relevance import demanded, relevant_to
@@ -33,10 +33,8 @@ def check_read(found: ForeignGraph) -> Verdict:
         return first
     merging = merged(found)
     doubts = doubts_of(merging)
-    unknown = found.naming is not None and found.naming.unknown
     verdict = check_graph(view_of_foreign(merging.graph), without=tuple(doubts))
-    surely = [one for one in merging.violations if not unknown or one.rule not in doubts]
-    verdict = replace(verdict, violations=(*surely, *verdict.violations))
+    verdict = replace(verdict, violations=(*certain(found, merging, doubts), *verdict.violations))
     levels = [verdict] if first is None else [first, verdict]
     return demanded(
         together(levels), relevant_to(declared_of(merging.graph)), lambda entry: lacks_of(entry, merging.graph, doubts)

@@ -18,6 +18,7 @@ from clustersim.graph.blueprint import Node
 from clustersim.graph.variant import Variant
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.finding import fault_at, judged, place
+from clustersim.legality.graph_rules.views.doubted import doubted
 from clustersim.legality.graph_rules.views.graph import DATA, KV, BoolArray, GraphView, Step
 from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
 from clustersim.plan.parallel import ParallelPlan
@@ -107,6 +108,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
     faults = []
     looked_at = 0
     says = view.says("variant", "heads")
+    doubts = doubted(view)
     leads = np.zeros(len(view), bool)
     leads[view.source[(view.kind == DATA) & view.within_step]] = True
     parts = np.stack([
@@ -128,7 +130,7 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         varied = plan.sp.degree > 1 or attention.sliding_window is not None
         if message is not None and varied and not says[cores[group]].all():
             looked_at -= len(group)  # which keys these take may have been left out
-        elif message is not None:
+        elif message is not None and not doubts[cores[group]].any():
             faults.append(fault_at(view, first, message, FIX))
     return (
         Finding(looked_at=looked_at, faults=tuple(faults[:1]))

@@ -103,6 +103,8 @@ class GraphView:
         The stages that a graph of a part of the plan shows; None: all of them.
     unsaid : tuple of frozenset of str
         Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
+    unknown : bool array of shape (nodes,) or None
+        Operators of which nobody knows what they are, where rules are to find only what is wrong whatever they are.
     not_asked : frozenset of str
         Operators that the graph need not show: work of the host, where another program draws what devices do.
     written : tuple of Written
@@ -137,6 +139,7 @@ class GraphView:
     in_features: bool = True
     shown: tuple[int, ...] | None = None
     unsaid: tuple[frozenset[str], ...] = ()
+    unknown: BoolArray | None = None
     not_asked: frozenset[str] = frozenset()
     split_said: frozenset[str] | None = None
     devices: tuple[str | None, ...] | None = None
