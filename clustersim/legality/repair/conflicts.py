@@ -31,7 +31,7 @@ State = Mapping[str, Any]
 DP, PP, TP, SP, EP = DEGREES
 _SPLITS: Final = tuple(f"plan.tp.{name}" for name in tensor.DIMENSIONS)
 _EXPERTS: Final = (EP, "plan.ep.scope", SP, TP, DP)
-_LIMITS: Final = (
+LIMITS: Final = (
     "serving.max_batch_tokens", "serving.kv_block_tokens", "serving.max_batch_requests", "serving.memory_utilization",
     "serving.kv_blocks",
 )  # fmt: skip
@@ -47,7 +47,7 @@ READS: Final[Mapping[str, tuple[str, ...]]] = {
     "EP-6": _EXPERTS,
     "KV-6": (
         TP, PP, EP, "plan.ep.scope", SP, DP, "plan.stages", "plan.ep.placement", "plan.ep.redundant", "plan.sp.scheme",
-        *_SPLITS, "precision.weights", *_LIMITS,
+        *_SPLITS, "precision.weights", *LIMITS,
     ),
     "built": (*_EXPERTS, PP, "plan.sp.scheme", "plan.ep.routing", *_OVERLAP),
 }  # fmt: skip

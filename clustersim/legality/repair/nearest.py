@@ -10,7 +10,7 @@ legal one is the nearest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -33,15 +33,29 @@ SHARED: Final = ("precision.weights", "serving.kv_block_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """One of the plans that are searched together; ``pool`` names it where there are two."""
+    """One of the plans that are searched together.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    pool : str
+        Its name, where there are two.
+    shared : collection of str
+        Fields that two pools have in common, beside :data:`SHARED`: limits that are written for both at once.
+    """
 
     deployment: Deployment
     pool: str = ""
+    shared: Collection[str] = ()
+
+    def is_shared(self, path: str) -> bool:
+        """Whether a field is that of both pools."""
+        return path in SHARED or path in self.shared
 
     def qualified(self, path: str) -> str:
         """Return the path of a field as the scenario has it: ``plan.decode.dp``."""
         head, _, rest = path.partition(".")
-        return path if not self.pool or path in SHARED else f"{head}.{self.pool}.{rest}"
+        return path if not self.pool or self.is_shared(path) else f"{head}.{self.pool}.{rest}"
 
     def local(self, state: State) -> dict[str, Any]:
         """Return what a state changes of this plan, with the paths of a plan that is alone."""
@@ -254,10 +268,11 @@ class Search:
         return self.known[path]
 
     def _values(self, path: str, state: State) -> list[Option]:
-        """Return the value of a field that follows from all others."""
-        scope, local = self.owners[path]
-        value = latest_value(scope.after(state), local)
-        return [] if value is None else [(distance(scope.deployment, local, value), 0, value)]
+        """Return the value of a field that follows from all others: the least of those of its plans."""
+        owner, local = self.owners[path]
+        each = [latest_value(scope.after(state), local) for scope in self.scopes if scope.qualified(local) == path]
+        least = min((value for value in each if value is not None), default=None)
+        return [] if least is None else [(distance(owner.deployment, local, least), 0, least)]
 
     @cached_property
     def broken(self) -> set[str]:
@@ -269,9 +284,9 @@ class Search:
 
         def order(path: str) -> tuple[str, int, str]:
             scope, local = self.owners[path]
-            pool = "" if local in SHARED else scope.pool
-            place = 3 if local in SHARED else kind_order(scope.deployment, local, state[path])
-            return ("z" if local in SHARED else {"decode": "b"}.get(pool, "a")), place, path
+            shared = bool(scope.pool) and scope.is_shared(local)
+            place = 3 if shared else kind_order(scope.deployment, local, state[path])
+            return ("z" if shared else {"decode": "b"}.get(scope.pool, "a")), place, path
 
         return tuple(self._asked(state, path) for path in sorted(state, key=order))
 

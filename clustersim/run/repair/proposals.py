@@ -10,7 +10,7 @@ from typing import Any, Final
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError
 from clustersim.legality.deployment import Deployment, counted
-from clustersim.legality.repair.conflicts import State
+from clustersim.legality.repair.conflicts import LIMITS, State
 from clustersim.legality.repair.distance import DEGREES
 from clustersim.legality.repair.nearest import Asked, Legal, Scope, Search
 from clustersim.plan.parallel import ParallelPlan
@@ -66,7 +66,7 @@ class Proposals:
         names = [pool.name for pool in scenario.pools] or [""]
         self.kinds = [_kind(scenario, number) for number in range(len(each))]
         self.scopes = [
-            Scope(deployment=self._deployment(one, number), pool=name)
+            Scope(deployment=self._deployment(one, number), pool=name, shared=_written_once(scenario))
             for number, (one, name) in enumerate(zip(each, names, strict=True))
         ]
         self.search = Search(self.scopes, self._crowded)
@@ -109,8 +109,10 @@ class Proposals:
             yield self._proposal(one, made)
 
     def _proposal(self, found: Legal, made: Scenario) -> Proposal:
+        named = self._named(found.state)
+        changes = [replace(one, value=named[one.path]) for one in self.search.explained(found.state)]
         return Proposal(
-            changes=self.search.explained(found.state),
+            changes=tuple(changes),
             distance=round(found.distance, 3),
             why=self._why(found.state),
             simulates=not refusals(made),
@@ -119,11 +121,16 @@ class Proposals:
     def _made(self, state: State) -> Scenario | None:
         """Return the scenario with a state's changes, as ``--set`` makes them; None if a check finds anything wrong."""
         try:
-            made = build_scenario(apply_overrides(self.written, overrides(state), SHORTHANDS))
+            made = build_scenario(apply_overrides(self.written, overrides(self._named(state)), SHORTHANDS))
         except InputError:
             return None
         verdict = check_scenario(made)
         return made if set(verdict.levels.values()) == {"legal"} else None
+
+    def _named(self, state: State) -> State:
+        """Return a state with the kind of devices that ranks were on where they are packed: they stay on that kind."""
+        kinds = {scope.qualified("plan.placement"): kind for scope, kind in zip(self.scopes, self.kinds, strict=True)}
+        return {path: kinds.get(path) or value for path, value in state.items()}
 
     def _why(self, state: State) -> str:
         """Say what a state's changes are, and which devices they leave idle."""
@@ -147,9 +154,10 @@ class Proposals:
         """Return a plan as if it were alone: on the first devices, or on those of its kind, unless it lists them."""
         deployment = deployment_of(one)
         kind = self.kinds[number]
-        if isinstance(kind, str):
+        named = kind is not None and _placement(self.scenario, number) == kind
+        if kind is not None and named:
             deployment = replace(deployment, num_devices=len(self.scenario.topology.of_kind(kind)))
-        if isinstance(kind, str) or (self.scenario.pools and not is_placed(self.scenario, number)):
+        if named or (self.scenario.pools and not is_placed(self.scenario, number)):
             deployment = replace(deployment, plan=replace(deployment.plan, placement=None))
         return deployment
 
@@ -183,11 +191,26 @@ def overrides(state: Mapping[str, Any]) -> list[str]:
     return [f"{path}={flow(value)}" for path, value in state.items()]
 
 
-def _kind(scenario: Scenario, number: int) -> str | None:
-    """Return the kind of device that a plan's placement names, if it does."""
+def _placement(scenario: Scenario, number: int) -> Any:
     plan = scenario.document["plan"]
-    named = (plan[scenario.pools[number].name] if scenario.pools else plan).get("placement", "packed")
-    return named if isinstance(named, str) and named != "packed" else None
+    return (plan[scenario.pools[number].name] if scenario.pools else plan).get("placement", "packed")
+
+
+def _kind(scenario: Scenario, number: int) -> str | None:
+    """Return the kind of device that a plan's placement names, or of which those are that it lists among others."""
+    placement, topology = _placement(scenario, number), scenario.topology
+    if isinstance(placement, str):
+        return None if placement == "packed" else placement
+    seats = scenario.each_pool()[number].plan.placement
+    several = seats is not None and len(topology.device_names()) > 1
+    return topology.seen_from(seats[0]).device.name if several and seats else None
+
+
+def _written_once(scenario: Scenario) -> frozenset[str]:
+    """Return the limits that no pool has for itself: what is written once is changed once."""
+    serving = scenario.document["serving"]
+    own = {key for pool in scenario.pools for key, value in (serving.get(pool.name) or {}).items() if value is not None}
+    return frozenset(path for path in LIMITS if path.removeprefix("serving.") not in own)
 
 
 def _mixed(topology: Topology, seats: set[int]) -> bool:
