@@ -21,6 +21,7 @@ from clustersim.serving.decision import (
     ARRIVED,
     FINISHED,
     HANDED_OVER,
+    LOST,
     PREEMPTED,
     REJECTED,
     SWAPPED_IN,
@@ -76,13 +77,13 @@ def _facts(timeline: Timeline, kind: int) -> tuple[Int64Array, Int64Array, Int64
 
 def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
     count = len(given.requests)
-    arrived, rejected, admitted, preempted, finished, left, swapped = (
+    arrived, rejected, admitted, preempted, finished, left, swapped, lost = (
         np.bincount(_facts(result.timeline, kind)[2], minlength=count)
-        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, SWAPPED_OUT)
+        for kind in (ARRIVED, REJECTED, ADMITTED, PREEMPTED, FINISHED, HANDED_OVER, SWAPPED_OUT, LOST)
     )
     came = result.arrived_ns >= 0
     assert np.array_equal(arrived + rejected, came.astype(int)), "each arrival is one fact: arrived or rejected"
-    assert set(np.flatnonzero(rejected).tolist()) == set(result.reasons), "each rejection has its reason"
+    assert set(np.flatnonzero(rejected + lost).tolist()) == set(result.reasons), "rejections and losses have reasons"
     assert np.array_equal(preempted + swapped, result.preemptions)
     assert (finished <= arrived).all(), "only what arrived finishes, and once"
     holders = admitted - preempted - left

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,11 +18,16 @@ from clustersim.cli import main
 from clustersim.legality.audit import TIMELINE_RULES
 from clustersim.run.foreign.table import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.serving.scheduler import Scheduler
-from clustersim.timeline.files import load_timeline, read_table, write_table
+from clustersim.timeline.files import load_timeline, write_table
 from tests.architecture.documents import rows
 
 SMALL = ("--set", "workload.trace.requests=12", "--set", "expect={}", "--quiet")
 ONE_NODE = ("--set", "topology.nodes=1")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    table = pq.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def called(*words: str | Path) -> Result:

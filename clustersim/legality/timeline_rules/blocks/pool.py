@@ -23,6 +23,7 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.blocks.holding import fits_pool, given_back, kept
 from clustersim.legality.timeline_rules.blocks.idle import none_left
 from clustersim.legality.timeline_rules.blocks.lent import told_right
+from clustersim.legality.timeline_rules.blocks.owners import fits_each_rank
 from clustersim.legality.timeline_rules.requests.phases import place
 from clustersim.legality.timeline_rules.requests.told import blocks_in_use
 from clustersim.legality.timeline_rules.transfers.hand_overs import freed_when_moved
@@ -34,7 +35,7 @@ from clustersim.legality.timeline_rules.views.use import Use
 
 def within_pool(reading: Reading) -> Finding:
     """KV-6: live blocks never exceed the pool, and no step exceeds what its buffers were sized for."""
-    return merged(_sized(reading), fits_pool(reading), blocks_in_use(reading))
+    return merged(_sized(reading), fits_pool(reading), fits_each_rank(reading), blocks_in_use(reading))
 
 
 def _sized(reading: Reading) -> Finding:

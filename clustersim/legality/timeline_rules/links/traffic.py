@@ -162,6 +162,8 @@ class Collectives:
             if number not in self._known:
                 template = self.tables.templates[number]
                 known, unknown = self.prices.collectives(template)
+                if len(template.node_class):  # groups end at times of their own, and an instance tells one
+                    known, unknown = [], unknown | {priced.name for priced, _ in known}
                 self._known[number] = Joining(self.tables, template, known)
                 self.traffic.untold |= unknown
             joining = self._known[number]

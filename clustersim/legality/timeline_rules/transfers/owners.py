@@ -26,7 +26,7 @@ def kept_where_it_moves(history: History) -> Finding:
         for side, word in (("from", "leave"), ("to", "reach")):
             replica = moves[f"{side}_replica"].astype(np.int64)
             rows = _inside(given, replica, moves[f"{side}_rank"] != HOST)
-            owner = _owner_at(tables.owners, replica[rows], moves["request"][rows], moves["start_ns"][rows])
+            owner = owner_at(tables.owners, replica[rows], moves["request"][rows], moves["start_ns"][rows])
             found = (moves[f"{side}_rank"][rows] - given.first_rank) % given.stage_ranks // given.tp
             findings.append(
                 judged(
@@ -77,7 +77,7 @@ def _strange(given: Given, owners: Table) -> BoolArray:
     return found
 
 
-def _owner_at(owners: Table, replica: Int64Array, request: Int64Array, time: Int64Array) -> Int64Array:
+def owner_at(owners: Table, replica: Int64Array, request: Int64Array, time: Int64Array) -> Int64Array:
     """Return which SP rank keeps requests from the last admission up to an instant; −1: none was recorded."""
     columns = [owners[name].astype(np.int64) for name in ("replica", "request", "time_ns")]
     order = np.lexsort(columns[::-1])

@@ -1,0 +1,63 @@
+"""KV-6 where SP ranks keep whole sequences each: none of them lends more blocks than it has.
+
+What a sequence has at least follows from its pieces: blocks for all entries of a chunk since the step of it began, and
+for those and one more since a decode began. Between pieces of one turn it keeps them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.history import SWAPPED_OUT, Given
+from clustersim.legality.timeline_rules.transfers.owners import owner_at
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.tables import Table
+
+
+def fits_each_rank(reading: Reading) -> Finding:
+    """KV-6: what sequences of one SP rank hold at least, at a time, fits its share of the pool.
+
+    Not looked at where blocks are shared or swapped, or something fails: then pieces don't tell who holds how much.
+    """
+    history = reading.history
+    if history.folded is None or reading.pieces is None or not len(history.folded.owners["request"]):
+        return NOTHING
+    facts = history.facts
+    if facts is None or (facts["kind"] == SWAPPED_OUT).any() or history.given.down:
+        return NOTHING
+    return merged(*(_of_pool(reading, given, history.folded.owners) for given in history.pools or (history.given,)))
+
+
+def _of_pool(reading: Reading, given: Given, owners: Table) -> Finding:
+    pieces, size = reading.pieces, given.block_tokens
+    assert pieces is not None
+    if given.sp == 1 or given.sp_decode != "dp" or given.prefix_caching is not False:
+        return NOTHING
+    if size is None or given.pool_blocks is None:
+        return NOTHING
+    mine = (pieces.replica >= given.first_replica) & (pieces.replica < given.first_replica + given.dp)
+    here = np.flatnonzero(mine & reading.sound[np.where(mine, pieces.replica, 0)])
+    if not len(here):
+        return NOTHING
+    replica, request = pieces.replica[here], pieces.request[here]
+    held = -(-(pieces.computed[here] + np.where(pieces.is_chunk[here], pieces.count[here], 1)) // size)
+    goes_on = np.zeros(len(here), bool)
+    goes_on[:-1] = (request[1:] == request[:-1]) & (replica[1:] == replica[:-1]) & ~pieces.restarts[here[1:]]
+    until = np.where(goes_on, np.append(pieces.begin[here][1:], 0), pieces.end[here])
+    owner = owner_at(owners, replica, request, pieces.begin[here])
+    known = np.flatnonzero(owner >= 0)
+    place = (replica * given.sp + owner)[known]
+    time = np.concatenate((pieces.begin[here][known], until[known]))
+    change = np.concatenate((held[known], -held[known]))
+    order = np.lexsort((change, time, np.concatenate((place, place))))
+    live: Int64Array = np.cumsum(change[order])  # 0 where the next rank begins
+    share, of = given.pool_blocks // given.sp, np.concatenate((place, place))[order]
+    return judged(
+        len(known),
+        live > share,
+        lambda i: f"replica {of[i] // given.sp}, SP rank {of[i] % given.sp}",
+        lambda i: f"its sequences hold {live[i]:,} blocks or more at {time[order[i]]:,} ns, the rank has {share:,}",
+        "let a sequence be kept by an SP rank that has blocks for it",
+    )
