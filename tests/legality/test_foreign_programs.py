@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from foreign_writers import Document, bare, hugging_face, in_dot, modules
+from single_changes import WRITTEN as FILES
 from single_changes import document
 
 from clustersim.errors import InputError
@@ -142,6 +143,20 @@ def from_scatter(reader: str) -> Change:
 
 
 A, M = "layers.0.self_attn.", "layers.0.mlp."
+WRITTEN, READ = "past_key_values.update", "past_key_values.read"
+UNREAD = [cut(f"{A}{WRITTEN}", f"{A}sdpa")]
+"""What attention takes of the step's own write then comes by the read alone, or not at all."""
+
+
+def behind(write: str, read: str, rank: int = 0, **facts: Any) -> Change:
+    """Let a read of the cache wait for a write of some rank."""
+
+    def change(document: Document) -> None:
+        drawn(write, read, rank)(document)
+        document["edges"][-1].update(facts)
+
+    return change
+
 
 LEGAL: dict[str, Change] = {
     "as it is": lambda _: None,
@@ -152,6 +167,10 @@ LEGAL: dict[str, Change] = {
     "collectives on the compute stream": on_compute,
     "nothing of the host": lambda document: [lacks("input_ids", rank)(document) for rank in (0, 1)],
     "values past the rotation, and through it": drawn(f"{A}v_proj", f"{A}rotary_emb"),
+    "written, read and attended": lambda document: [
+        change(document) for change in (*UNREAD, behind(f"{A}{WRITTEN}", f"{A}{READ}"))
+    ],
+    "attended as written, and as read behind it": behind(f"{A}{WRITTEN}", f"{A}{READ}"),
 }
 
 
@@ -196,6 +215,16 @@ ILLEGAL: dict[str, tuple[str, Sequence[Change]]] = {
     "gate not activated": ("TP-8", [cut(f"{M}gate_proj", f"{M}act_fn")]),
     "activation not multiplied": ("TP-8", [cut(f"{M}act_fn", f"{M}act_mul")]),
     "no cache read": ("PH-5", [cut("past_key_values.read", f"{A}sdpa")]),
+    "read, and nothing written before it": ("PH-5", UNREAD),
+    "read before it is written": ("TP-8", [*UNREAD, drawn(f"{A}{READ}", f"{A}{WRITTEN}")]),
+    "read behind the write of another rank": ("TP-8", [*UNREAD, behind(f"{A}{WRITTEN}", f"{A}{READ}", 1)]),
+    "read behind the write of another layer": ("KV-5", [behind(f"{A}{WRITTEN}", f"layers.1.self_attn.{READ}")]),
+    "read behind the write, and not attended": (
+        "PH-5", [*UNREAD, behind(f"{A}{WRITTEN}", f"{A}{READ}"), cut(f"{A}{READ}", f"{A}sdpa")],
+    ),
+    "read later than it is written, and no more": (
+        "PH-5", [*UNREAD, behind(f"{A}{WRITTEN}", f"{A}{READ}", kind="order")],
+    ),
     "no residual": ("TP-8", [cut("embed_tokens.all_reduce", "layers.0.attn_residual")]),
     "layers the other way": ("PP-6", [drawn("layers.1.mlp_residual", "layers.0.input_layernorm")]),
 }  # fmt: skip
@@ -204,6 +233,20 @@ ILLEGAL: dict[str, tuple[str, Sequence[Change]]] = {
 @pytest.mark.parametrize(("rule", "changes"), ILLEGAL.values(), ids=ILLEGAL)
 def test_a_single_change_of_it_is_caught(rule: str, changes: Sequence[Change]) -> None:
     assert rule in {violation.rule for violation in changed(*changes).violations}
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in FILES))
+def test_a_cache_that_is_read_behind_the_write_is_legal_under_every_plan(name: str) -> None:
+    found = document(name, "mixed")
+    names = {node["id"]: node["name"] for node in found["nodes"]}
+    reads = {(node["ranks"][0], node.get("layer")): node for node in found["nodes"] if node["name"] == "kv_read"}
+    found["edges"] = [edge for edge in found["edges"] if names[edge["source"]] != "kv_write"]
+    for node in found["nodes"]:
+        if node["name"] == "kv_write":
+            read = reads[node["ranks"][0], node["layer"]]
+            found["edges"].append({"source": node["id"], "target": read["id"], "kind": "kv"})
+    verdict = check(json.dumps(found))
+    assert (verdict.verdict, verdict.violations) == ("legal", ())
 
 
 def unknown(name: str, rank: int = 0) -> Change:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.vocabulary import PART_MARK, PARTS
+from clustersim.legality.merging.caching import has_caching, merge_caching
 from clustersim.legality.merging.collectives import merge_collectives
 from clustersim.legality.merging.products import merge_products
 from clustersim.legality.merging.rows import Rows
@@ -27,10 +28,11 @@ class Merged:
 def merged(found: ForeignGraph) -> Merged:
     """Return a graph with its parts put together; one that has none is as it was."""
     foreign = found.naming is not None and found.naming.foreign
-    if not foreign and not _has_parts(found):
+    if not foreign and not _has_parts(found) and not has_caching(found):
         return Merged(graph=found)
     rows = Rows(found)
     merge_products(rows)
+    merge_caching(rows)
     merge_collectives(rows)
     assumed = foreign and assume_shapes(rows)
     return Merged(graph=rows.graph(), violations=tuple(rows.violations), assumed=assumed)
