@@ -53,11 +53,22 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     "replicas": document(
         topology=RACKS, plan={"tp": 2, "dp": 2, "placement": [0, 8, 1, 9]}, serving=WIDE, workload=LONG
     ),
+    "uneven groups": document(  # of each replica one group of SP ranks is in a node, the other one in two racks
+        topology=RACKS,
+        plan={
+            "tp": 2,
+            "dp": 2,
+            "placement": [0, 4, 1, 8, 2, 5, 3, 9],
+            "sp": {"degree": 2, "scheme": "all_gather", "partition": "contiguous", "decode": "idle"},
+        },
+        serving=WIDE,
+        workload=LONG,
+    ),
 }
 CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     "a transfer never shares": (
         Mutation(Network, "_enter", "shared = True", "shared = False"),
-        ("sends", "lanes", "hand-overs", "layers", "swaps", "replicas"),
+        ("sends", "lanes", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
     "only communications of a kind share": (
         Mutation(
@@ -97,15 +108,15 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
     ),
     "shared links carry twice as much": (
         Mutation(Network, "_rates_of", "= self.capacity if", "= 2 * self.capacity if"),
-        ("sends", "hand-overs", "layers", "swaps", "replicas"),
+        ("sends", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
     "shared links carry 5 % more": (
         Mutation(Network, "_rates_of", "= self.capacity if", "= 1.05 * self.capacity if"),
-        ("sends", "hand-overs", "layers", "swaps", "replicas"),
+        ("sends", "hand-overs", "layers", "swaps", "replicas", "uneven groups"),
     ),
     "half of what is shared is carried": (
         Mutation(Network, "_rates_of", "flow.loads) for", "flow.loads / 2) for"),
-        ("sends", "hand-overs", "swaps"),
+        ("sends", "hand-overs", "swaps", "uneven groups"),
     ),
     "who shares has half of it behind": (
         Mutation(network, "left", "max(0.0, remaining - carried)", "min(0.5, remaining - carried)"),

@@ -28,6 +28,8 @@ class Joining:
     ----------
     columns : list of (Priced, int64 array)
         The collectives and where their nodes are in the columns of :meth:`times`.
+    cls : int64 array of shape (nodes,)
+        Cost class of each node: of its own group, which may cost something else than others of its instance.
     """
 
     def __init__(self, tables: Tables, template: PassTemplate, known: list[tuple[Priced, Int64Array]]) -> None:
@@ -36,7 +38,7 @@ class Joining:
         bounds = np.cumsum([0, *(len(nodes) for _, nodes in known)])
         self.columns = [(known[i][0], np.arange(bounds[i], bounds[i + 1])) for i in range(len(known))]
         self.node, self.instance = node, template.node_instance[node]
-        self.cls = template.instance_class[self.instance]
+        self.cls = template.class_of_node[node]
         self.joins, self.at = np.unique(self.instance, return_inverse=True)
 
     @cached_property
@@ -73,7 +75,7 @@ class Joining:
             starts, ends = (ends - own)[:, self.at], ends[:, self.at]
         else:
             ends = longest_path(self.template, durations)[:, self.instance]
-            starts = ends - durations[:, self.cls]
+            starts = ends - durations[:, self.template.instance_class[self.instance]]
         for at, one in found.items():
             if not isinstance(one, Stretch):
                 starts[at], ends[at] = (times[self.node] for times in one)

@@ -162,8 +162,6 @@ class Collectives:
             if number not in self._known:
                 template = self.tables.templates[number]
                 known, unknown = self.prices.collectives(template)
-                if len(template.node_class):  # groups end at times of their own, and an instance tells one
-                    known, unknown = [], unknown | {priced.name for priced, _ in known}
                 self._known[number] = Joining(self.tables, template, known)
                 self.traffic.untold |= unknown
             joining = self._known[number]
@@ -198,7 +196,7 @@ class Collectives:
             way, busy_ns = self._ways_of(priced, place, payload[some])
             took = durations[rows[some], joining.cls[columns[0]]]
             alone = np.minimum(busy_ns, took)
-            brought = payload[some] * (alone / np.maximum(busy_ns, 1.0))  # it may count as quick as another group is
+            brought = payload[some] * (alone / np.maximum(busy_ns, 1.0))  # one that is too short is left to RUN-2
             row, at = rows[some][of], columns[at]
             self.traffic.add(
                 way[of], brought[of], begin[row], starts[row, at] + (took - alone)[of], ends[row, at], alone[of]
