@@ -10,7 +10,7 @@ from clustersim.model.kv import kv_elements_per_token
 
 
 def kv_declared(deployment: Deployment) -> dict[str, Any]:
-    """Return ``kv_held`` and ``kv_head_bytes`` of :class:`clustersim.legality.history.Given`."""
+    """Return ``kv_held`` and ``kv_head_bytes`` of :class:`clustersim.legality.history.Declared`."""
     model, plan = deployment.model, deployment.plan
     layout = layout_of(deployment)
     latent = [layer.attention.kind == "mla" for layer in model.layers]

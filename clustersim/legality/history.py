@@ -12,10 +12,10 @@ from typing import Final
 
 from clustersim.clock import Int64Array
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.legality.declared.faults import Outage, SlowRank, WeakGroup
 from clustersim.legality.declared.policy import Policy
 from clustersim.legality.declared.transfers import Carriage
-from clustersim.legality.given_faults import Outage, SlowRank, WeakGroup
-from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
 
@@ -36,7 +36,7 @@ SPAN_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Declared:
     """What was declared: the plan, the limits of serving and of the K/V pool. None: it was not said.
 
     Parameters
@@ -89,7 +89,7 @@ class Given:
         By stage and TP rank: layer → K/V heads that the rank is to hold; a latent counts as one.
     kv_head_bytes : tuple of float
         By layer: bytes of one head of one token.
-    declared : Declared or None
+    deployment : PricedDeployment or None
         What operators run on, as far as it bears on what they cost.
     policy : Policy or None
         Who is to be served when; None: it was not said.
@@ -128,7 +128,7 @@ class Given:
     first_rank: int = 0
     kv_held: tuple[Mapping[int, frozenset[int]], ...] = ()
     kv_head_bytes: tuple[float, ...] = ()
-    declared: Declared | None = None
+    deployment: PricedDeployment | None = None
     policy: Policy | None = None
 
     @property
@@ -194,12 +194,12 @@ class Outcome:
 
     Parameters
     ----------
-    given : Given
+    declared : Declared
     tokens, entries : int64 arrays of shape (requests,)
         Tokens that each finished request got, and K/V entries that it held at the end.
     """
 
-    given: Given
+    declared: Declared
     tokens: Int64Array
     entries: Int64Array
 
@@ -210,7 +210,7 @@ class History:
 
     Parameters
     ----------
-    given : Given
+    declared : Declared
     requests : Table or None
         ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
         ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request),
@@ -220,8 +220,9 @@ class History:
         ``explained`` too.
     moves : Table or None
         Transfers of K/V entries, as in ``timeline.tables``.
-    pools : tuple of Given
-        What was declared of the prefill and of the decode pool; ``given`` is the first one. Empty where there is one.
+    pools : tuple of Declared
+        What was declared of the prefill and of the decode pool, the first of which is ``declared``. Empty where there
+        is one.
     folded : Tables or None
         Passes and transfers of a timeline of this program.
     spans : SpanTable or None
@@ -248,7 +249,7 @@ class History:
         Whether a prefill pool is to hand K/V over layer by layer.
     """
 
-    given: Given
+    declared: Declared
     requests: Table | None = None
     steps: Table | None = None
     chunks: Table | None = None
@@ -264,7 +265,7 @@ class History:
     digests: tuple[tuple[str, str], ...] = ()
     other: Outcome | None = None
     moves: Table | None = None
-    pools: tuple[Given, ...] = ()
+    pools: tuple[Declared, ...] = ()
     concurrency: int | None = None
     layerwise: bool = False
 
@@ -275,8 +276,8 @@ class History:
         parts = [of_pool(self.folded, number) for number in range(len(self.pools))]
         return tuple(
             replace(
-                self, given=given, pools=(), folded=part, steps=part.steps, chunks=part.chunks, decodes=part.decodes,
-                facts=part.facts, moves=part.moves,
+                self, declared=declared, pools=(), folded=part, steps=part.steps, chunks=part.chunks,
+                decodes=part.decodes, facts=part.facts, moves=part.moves,
             )
-            for given, part in zip(self.pools, parts, strict=True)
+            for declared, part in zip(self.pools, parts, strict=True)
         )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from clustersim.legality.history import Given, History
+from clustersim.legality.history import Declared, History
 from clustersim.legality.relevance import demanded
 from clustersim.legality.rule import Level, LookedAt, Verdict
 
@@ -43,29 +43,33 @@ def _decodes_on(history: History) -> bool:
     return requests is None or bool((requests["output_tokens"] > 2).any())
 
 
-def _declared(test: Callable[[Given], bool]) -> Relevant:
+def _declared(test: Callable[[Declared], bool]) -> Relevant:
     """Return a test of what was declared, which holds as well where nobody knows which rank is where."""
-    return lambda history: test(history.given) or not history.given.mesh
+    return lambda history: test(history.declared) or not history.declared.mesh
 
 
-_tp = _declared(lambda given: given.tp > 1)
-_sp = _declared(lambda given: given.sp > 1)
-_pp = _declared(lambda given: given.pp > 1)
-_dp = _declared(lambda given: given.dp > 1)
-_experts = _declared(lambda given: given.ep > 1 or given.top_k is not None)
+_tp = _declared(lambda declared: declared.tp > 1)
+_sp = _declared(lambda declared: declared.sp > 1)
+_pp = _declared(lambda declared: declared.pp > 1)
+_dp = _declared(lambda declared: declared.dp > 1)
+_experts = _declared(lambda declared: declared.ep > 1 or declared.top_k is not None)
 
 
 def _pooled(history: History) -> bool:
-    return history.given.pool_blocks is not None or history.given.block_tokens is not None or history.held is not None
+    return (
+        history.declared.pool_blocks is not None
+        or history.declared.block_tokens is not None
+        or history.held is not None
+    )
 
 
 def _sized(history: History) -> bool:
-    given = history.given
-    return _pooled(history) or given.max_batch_tokens is not None or given.max_batch_requests is not None
+    declared = history.declared
+    return _pooled(history) or declared.max_batch_tokens is not None or declared.max_batch_requests is not None
 
 
 def _shared(history: History) -> bool:
-    return history.given.prefix_caching is True or history.held is not None
+    return history.declared.prefix_caching is True or history.held is not None
 
 
 def _layered(history: History) -> bool:
@@ -125,11 +129,11 @@ def _lacks(history: History, entry: LookedAt) -> Iterator[str]:
     columns = [name for name in demand.columns if spans is not None and name not in spans.recorded]
     if tables:
         yield f"give {', '.join(tables)}"
-    elif not history.given.mesh:
+    elif not history.declared.mesh:
         yield "declare tp, sp, pp and dp, which account for all ranks"
     if columns:
         yield f"record {_listed(columns)} of spans" + (f", {demand.instead}" if demand.instead else "")
-    elif tables or not history.given.mesh:
+    elif tables or not history.declared.mesh:
         return
     elif demand.columns:
         yield f"let {_listed(demand.columns)} of spans tell what it is about: clustersim rules {entry.id}"

@@ -71,7 +71,7 @@ class Fleet:
         self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
-            if pool.given.plan.is_lockstep:
+            if pool.input.plan.is_lockstep:
                 self.replicas += self._lockstep(pool, shapes).members
                 continue
             for index in pool.replicas:
@@ -107,13 +107,13 @@ class Fleet:
             self.env,
             index,
             self.prepared.schedulers[index],
-            pool.given.pricer,
+            pool.input.pricer,
             self.prepared.recorder,
             pool.numbers,
-            jumps=pool.given.plan.pp == 1 and not self.wirings[index][0].as_events,
+            jumps=pool.input.plan.pp == 1 and not self.wirings[index][0].as_events,
             on_done=self.on_done,
             wake=self.wake,
-            experts=pool.given.plan.ep,
+            experts=pool.input.plan.ep,
         )
         replica.swaps = self._swaps(replica)
         replica.attach(self._pipeline(replica))
@@ -122,9 +122,9 @@ class Fleet:
     def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
         """Return what the stages of a replica (or of all of them in lockstep) need to know."""
         contention = self.prepared.contention
-        full = self.prepared.given.mode == "full"
+        full = self.prepared.input.mode == "full"
         wirings = []
-        for stage in range(pool.given.plan.pp):
+        for stage in range(pool.input.plan.pp):
             here = pool.programs[index, stage]
             uneven = not all(program.even for program in here.values())
             wirings.append(
@@ -136,7 +136,7 @@ class Fleet:
                     full=full,
                     watched=None if uneven else contention.watched.get((index, stage)),
                     shapes=shapes,
-                    pricer=pool.given.pricer,
+                    pricer=pool.input.pricer,
                     prices=None if full else self._prices(pool, here),
                 )
             )
@@ -144,11 +144,11 @@ class Fleet:
 
     def _prices(self, pool: PreparedPool, programs: dict[str, StageProgram]) -> StepPrices | None:
         """Return the prices of a stage, remembered for all replicas of a pool; None where they don't say all."""
-        if pool.given.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
+        if pool.input.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
             return None
         key = (pool.first_replica, *(program.key for program in programs.values()))
         if key not in self._prices_of:
-            self._prices_of[key] = StepPrices(pool.given.pricer, programs)
+            self._prices_of[key] = StepPrices(pool.input.pricer, programs)
         found = self._prices_of[key]
         return found if found.supported else None
 
@@ -160,8 +160,8 @@ class Fleet:
 
         def member(index: int) -> Member:
             return Member(
-                self.env, index, prepared.schedulers[index], pool.given.pricer, prepared.recorder, pool.numbers,
-                jumps=False, on_done=self.on_done, wake=self.wake, experts=pool.given.plan.ep,
+                self.env, index, prepared.schedulers[index], pool.input.pricer, prepared.recorder, pool.numbers,
+                jumps=False, on_done=self.on_done, wake=self.wake, experts=pool.input.plan.ep,
             )  # fmt: skip
 
         together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
@@ -171,13 +171,13 @@ class Fleet:
         return together
 
     def _swaps(self, replica: Replica) -> Swaps | None:
-        given = self.prepared.given
-        if given.host is None:
+        inputs = self.prepared.input
+        if inputs.host is None:
             return None
-        mesh = Mesh(plan=given.plan)  # where each replica is, also one of a group that takes its steps together
+        mesh = Mesh(plan=inputs.plan)  # where each replica is, also one of a group that takes its steps together
         return Swaps(
-            self.env, self.network, self.prepared.recorder, given.topology, given.host, replica.index,
-            [mesh.stage_devices(replica.index, stage) for stage in range(given.plan.pp)], given.plan.tp,
+            self.env, self.network, self.prepared.recorder, inputs.topology, inputs.host, replica.index,
+            [mesh.stage_devices(replica.index, stage) for stage in range(inputs.plan.pp)], inputs.plan.tp,
             on_end=replica.end_swaps,
         )  # fmt: skip
 
@@ -187,7 +187,7 @@ class Fleet:
 
     def _pipeline(self, replica: Replica, on_step: Callable[[MicroBatch], None] | None = None) -> Pipeline:
         return Pipeline(
-            self.env, self.network, self.prepared.given.comm, replica.index, self.wirings[replica.index],
+            self.env, self.network, self.prepared.input.comm, replica.index, self.wirings[replica.index],
             on_free=lambda: self.wake(replica.index), on_step=on_step or replica.step_ended,
             slowdowns=self.prepared.slowdowns(replica.index),
         )  # fmt: skip

@@ -27,20 +27,20 @@ class PreparedPool:
 
     Parameters
     ----------
-    given : PoolInput
+    inputs : PoolInput
     comm : CommTable
     first_replica, first_rank, first_template : int
         How many there are in the pools before.
     """
 
     def __init__(
-        self, given: PoolInput, comm: CommTable, first_replica: int = 0, first_rank: int = 0, first_template: int = 0
+        self, inputs: PoolInput, comm: CommTable, first_replica: int = 0, first_rank: int = 0, first_template: int = 0
     ) -> None:
-        self.given = given
+        self.input = inputs
         self.first_replica = first_replica
         self.first_rank = first_rank
-        self.mesh = Mesh(plan=given.plan.lockstep)
-        compiled = compile_programs(self.mesh, given.blueprints, comm)
+        self.mesh = Mesh(plan=inputs.plan.lockstep)
+        compiled = compile_programs(self.mesh, inputs.blueprints, comm)
         self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
         """(replica, stage) → kind of step, or its halves' → program."""
         self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}
@@ -50,15 +50,15 @@ class PreparedPool:
     @property
     def replicas(self) -> range:
         """Numbers of its replicas."""
-        return range(self.first_replica, self.first_replica + self.given.plan.dp)
+        return range(self.first_replica, self.first_replica + self.input.plan.dp)
 
     def stage_devices(self, replica: int, stage: int) -> tuple[int, ...]:
         """Return the devices of a stage's ranks, in rank order; none behind the last stage."""
-        return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.given.plan.pp else ()
+        return self.mesh.stage_devices(replica - self.first_replica, stage) if stage < self.input.plan.pp else ()
 
     def ranks_of(self, replica: int, stage: int, t: int) -> tuple[tuple[int, int], ...]:
         """Return (global rank, device) of a TP rank of every SP coordinate of a stage."""
-        plan, together = self.given.plan, self.given.plan.is_lockstep
+        plan, together = self.input.plan, self.input.plan.is_lockstep
         devices = self.stage_devices(self.first_replica if together else replica, stage)
         base = self.mesh.stage_base(0 if together else replica - self.first_replica, stage)
         first = (replica - self.first_replica) * plan.tp if together else 0  # its own, of those of the group
@@ -68,7 +68,7 @@ class PreparedPool:
     @property
     def shape(self) -> PoolShape:
         """Which ranks its replicas have."""
-        plan = self.given.plan
+        plan = self.input.plan
         return PoolShape(
             sp=plan.sp.degree,
             tp=plan.tp,
@@ -80,12 +80,12 @@ class PreparedPool:
 
     def new_scheduler(self, role: Role) -> Scheduler:
         """Return a scheduler with nothing in it."""
-        given, plan = self.given, self.given.plan
-        owners = given.owners
-        tokens, host = given.serving.kv_block_tokens, given.host
+        inputs, plan = self.input, self.input.plan
+        owners = inputs.owners
+        tokens, host = inputs.serving.kv_block_tokens, inputs.host
         return make_scheduler(
-            given.serving,
-            make_pool(given.serving, blocks=given.kv_blocks, owners=owners),
+            inputs.serving,
+            make_pool(inputs.serving, blocks=inputs.kv_blocks, owners=owners),
             stages=plan.pp,
             decode_overlap=plan.decode_overlap == "per_sequence",
             role=role,
@@ -98,15 +98,15 @@ class Prepared:
 
     Parameters
     ----------
-    given : ReplayInput
+    inputs : ReplayInput
     """
 
-    def __init__(self, given: ReplayInput) -> None:
-        self.given = given
+    def __init__(self, inputs: ReplayInput) -> None:
+        self.input = inputs
         self.pools: list[PreparedPool] = []
         replicas = ranks = templates = 0
-        for pool in given.pools:
-            found = PreparedPool(pool, given.comm, replicas, ranks, templates)
+        for pool in inputs.pools:
+            found = PreparedPool(pool, inputs.comm, replicas, ranks, templates)
             self.pools.append(found)
             replicas, ranks = replicas + pool.plan.dp, ranks + pool.plan.world
             templates += len(found.distinct)
@@ -121,10 +121,10 @@ class Prepared:
             for pool in self.pools
             for at, kinds in pool.programs.items()
         }
-        hosts = None if given.host is None else given.topology.hosts
-        self.contention = find_contention(stages, given.comm, self._hand_over_pairs(), hosts)
+        hosts = None if inputs.host is None else inputs.topology.hosts
+        self.contention = find_contention(stages, inputs.comm, self._hand_over_pairs(), hosts)
         shown = [program.template for pool in self.pools for program in pool.distinct.values()]
-        self.recorder = Recorder(shown, slots=given.plan.pp if len(self.pools) == 1 else self._slots)
+        self.recorder = Recorder(shown, slots=inputs.plan.pp if len(self.pools) == 1 else self._slots)
         self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))
 
     def pool_of(self, replica: int) -> PreparedPool:
@@ -132,14 +132,14 @@ class Prepared:
         return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
 
     def _slots(self, replica: int) -> int:
-        return self.pool_of(replica).given.plan.pp
+        return self.pool_of(replica).input.plan.pp
 
     def _hand_over_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the devices between which K/V may move."""
-        if self.given.hand_over is None:
+        if self.input.hand_over is None:
             return
         source, target = self.pools
-        for shard in self.given.hand_over.shards:
+        for shard in self.input.hand_over.shards:
             (stage, t), (to_stage, to_t) = shard.source, shard.target
             for replica in source.replicas:
                 for _, device in source.ranks_of(replica, stage, t):
@@ -155,10 +155,10 @@ class Prepared:
     @cached_property
     def prefix_keys(self) -> PrefixKeys | None:
         """What says which blocks of prompts are equal; None where nobody asks."""
-        given = self.given
-        if not given.serving.prefix_caching or given.requests.prefix_hashes is None:
+        inputs = self.input
+        if not inputs.serving.prefix_caching or inputs.requests.prefix_hashes is None:
             return None
-        return PrefixKeys(given.requests, given.serving.kv_block_tokens)
+        return PrefixKeys(inputs.requests, inputs.serving.kv_block_tokens)
 
     def new_scheduler(self, replica: int) -> Scheduler:
         """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
@@ -170,8 +170,8 @@ class Prepared:
         """When which replicas are down: all that share experts together."""
         found: list[Outage] = []
         for pool in self.pools:
-            mine = outages(self.given.faults, pool.mesh, self.links_of, pool.first_replica)
-            if pool.given.plan.is_lockstep:
+            mine = outages(self.input.faults, pool.mesh, self.links_of, pool.first_replica)
+            if pool.input.plan.is_lockstep:
                 mine = tuple(replace(one, replica=replica) for replica in pool.replicas for one in mine)
             found += mine
         return tuple(found)
@@ -179,32 +179,32 @@ class Prepared:
     @cached_property
     def slowing(self) -> tuple[Fault, ...]:
         """Faults that slow something down, which works all the same."""
-        return tuple(fault for fault in self.given.faults if not fault.fails)
+        return tuple(fault for fault in self.input.faults if not fault.fails)
 
     def slowdowns(self, replica: int) -> Slowdowns | None:
         """Return what slows a replica down; None when nothing ever does."""
         if not self.slowing:
             return None
         pool = self.pool_of(replica)
-        stages = range(pool.given.plan.pp)
+        stages = range(pool.input.plan.pp)
         return Slowdowns(
             self.slowing,
             [pool.stage_devices(replica, stage) for stage in stages],
             [self.links_of_stage(replica, stage) for stage in stages],
-            self.given.topology.link_capacity,
+            self.input.topology.link_capacity,
         )
 
     def links_of(self, replica: int) -> frozenset[int]:
         """Return every link that the communications of a replica, its hand-overs or its copies to a host may use."""
         pool = self.pool_of(replica)
-        stages = range(pool.given.plan.pp)
+        stages = range(pool.input.plan.pp)
         devices = {device for stage in stages for device in pool.stage_devices(replica, stage)}
         found = [self.links_of_stage(replica, stage) for stage in stages]
         found += [
-            self.given.comm.links("send", pair) for pair in self._hand_over_pairs() if not devices.isdisjoint(pair)
+            self.input.comm.links("send", pair) for pair in self._hand_over_pairs() if not devices.isdisjoint(pair)
         ]
-        hosts = self.given.topology.hosts
-        if pool.given.host is not None and hosts is not None:
+        hosts = self.input.topology.hosts
+        if pool.input.host is not None and hosts is not None:
             found += [frozenset(hosts.host_path(device, out=out)) for device in devices for out in (True, False)]
         return frozenset().union(*found)
 
@@ -212,4 +212,4 @@ class Prepared:
         """Return every link that a stage's collectives, or its sends, may use."""
         pool = self.pool_of(replica)
         programs = list(pool.programs[replica, stage].values())
-        return links_of_stage(pool.mesh, programs, self.given.comm, replica - pool.first_replica, stage)
+        return links_of_stage(pool.mesh, programs, self.input.comm, replica - pool.first_replica, stage)

@@ -10,12 +10,12 @@ from clustersim.replay.prepared import Prepared
 from clustersim.replay.processes.workers import replay_lanes
 
 
-def replay(given: ReplayInput, progress: Progress | None = None, processes: int | None = 1) -> ReplayResult:
+def replay(inputs: ReplayInput, progress: Progress | None = None, processes: int | None = 1) -> ReplayResult:
     """Simulate until every request has finished or been rejected, or until the horizon.
 
     Parameters
     ----------
-    given : ReplayInput
+    inputs : ReplayInput
     progress : callable, optional
         Called when requests end.
     processes : int or None
@@ -29,9 +29,9 @@ def replay(given: ReplayInput, progress: Progress | None = None, processes: int 
     InputError
         When something ends later than int64 nanoseconds can tell.
     """
-    prepared = Prepared(given)
+    prepared = Prepared(inputs)
     lanes = LaneBuilder(prepared)
-    if lanes.obstacle or needs_clock(given):
+    if lanes.obstacle or needs_clock(inputs):
         return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
     return replay_lanes(lanes, progress, processes)
 

@@ -40,7 +40,7 @@ def violation_line(violation: Violation) -> str:
 def outcome(history: History) -> Outcome | None:
     """Return what the requests of a history came to, to compare another plan with; None where that is not recorded."""
     found = outcome_of(Reading(history))
-    return None if found is None else Outcome(given=history.given, tokens=found[0], entries=found[1])
+    return None if found is None else Outcome(declared=history.declared, tokens=found[0], entries=found[1])
 
 
 def against(history: History, other: History) -> History:

@@ -112,9 +112,9 @@ def under_another_plan(one: History, other: History, paths: list[str]) -> str:
     """
     what = f"the same requests under another plan ({', '.join(paths[:4])}{', …' if len(paths) > 4 else ''})"
     rules = [
-        f"{rule} ({degree} {getattr(one.given, degree)} and {getattr(other.given, degree)})"
+        f"{rule} ({degree} {getattr(one.declared, degree)} and {getattr(other.declared, degree)})"
         for rule, degree in (("TP-9", "tp"), ("DP-4", "dp"))
-        if getattr(one.given, degree) != getattr(other.given, degree)
+        if getattr(one.declared, degree) != getattr(other.declared, degree)
     ]
     if not rules:
         return f"{what}: not compared: TP-9 asks for another tp and DP-4 for another dp, and both are the same"

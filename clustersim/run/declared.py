@@ -25,9 +25,9 @@ from clustersim.legality.declared.setting import Groups, Pool, Setting
 from clustersim.legality.declared.slowness import slow_ranks, weak_groups
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.held import kv_declared
-from clustersim.legality.history import DeclaredGraph, Given, History
+from clustersim.legality.history import Declared, DeclaredGraph, History
 from clustersim.legality.plan_rules.memory import most_blocks
-from clustersim.legality.prices.declared import Declared, Measured
+from clustersim.legality.prices.deployment import Measured, PricedDeployment
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard, kv_shards
@@ -36,7 +36,7 @@ from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 
 
-def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int = 0) -> Given:
+def declared_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int = 0) -> Declared:
     """Return what a scenario declares of one of its pools.
 
     Parameters
@@ -55,7 +55,7 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
     owners = plan.sp.degree if plan.sp.decode == "dp" else 1
     host = _host(scenario, owners)
     visited = {layer.ffn.top_k for layer in scenario.model.layers if isinstance(layer.ffn, Moe)}
-    return Given(
+    return Declared(
         tp=plan.tp,
         sp=plan.sp.degree,
         pp=plan.pp,
@@ -83,7 +83,7 @@ def given_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: int
         carriage=carriage,
         slow=slow_ranks(setting, pool),
         weak_groups=weak_groups(setting, pool),
-        declared=_costs(scenario),
+        deployment=_costs(scenario),
         policy=_policy(scenario, number),
         **host,
     )
@@ -120,11 +120,11 @@ def _policy(scenario: Scenario, number: int) -> Policy:
     )
 
 
-def _costs(scenario: Scenario) -> Declared:
+def _costs(scenario: Scenario) -> PricedDeployment:
     """Return what a scenario of one pool declares of what operators cost."""
     table = scenario.cost_table
     points = () if table is None else read_points(table)
-    return Declared(
+    return PricedDeployment(
         model=scenario.model,
         plan=scenario.plan,
         precision=scenario.precision,
@@ -196,10 +196,10 @@ def _groups(scenario: Scenario) -> tuple[Groups, ...]:
     return tuple(tuple(sorted(stage)) for stage in found)
 
 
-def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Given, ...]:
+def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Declared, ...]:
     """Return what a scenario declares of each of two pools, and which K/V each of their ranks is to hold."""
     return tuple(
-        replace(given_of(one, carriage, broken, number), **kv_declared(deployment_of(one)))
+        replace(declared_of(one, carriage, broken, number), **kv_declared(deployment_of(one)))
         for number, one in enumerate(scenario.each_pool() if scenario.pools else ())
     )
 
@@ -245,9 +245,9 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
     setting = setting_of(scenario)
     carriage, broken = Carriage(setting), down(setting)
     pools = tuple(replace(pool, hash_tokens=hash_tokens) for pool in pools_of(scenario, carriage, broken))
-    given = pools[0] if pools else replace(given_of(scenario, carriage, broken), hash_tokens=hash_tokens)
+    declared = pools[0] if pools else replace(declared_of(scenario, carriage, broken), hash_tokens=hash_tokens)
     return History(
-        given=given,
+        declared=declared,
         pools=pools,
         requests=told,
         concurrency=requests.concurrency,
@@ -260,7 +260,7 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         folded=timeline,
         graphs=tuple(
             graph
-            for one, pool in zip(scenario.each_pool(), pools or (given,), strict=True)
+            for one, pool in zip(scenario.each_pool(), pools or (declared,), strict=True)
             for graph in _graphs(one, pool.first_replica)
         ),
         prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),

@@ -16,14 +16,14 @@ from clustersim.workload.requests import Requests
 
 
 def request_columns(
-    requests: Requests, given: ReplayInput, replayed: ReplayResult, times: TokenTimes, front_end_ns: int = 0
+    requests: Requests, inputs: ReplayInput, replayed: ReplayResult, times: TokenTimes, front_end_ns: int = 0
 ) -> dict[str, Any]:
     """Return a row per request that arrived.
 
     Parameters
     ----------
     requests : Requests
-    given : ReplayInput
+    inputs : ReplayInput
     replayed : ReplayResult
     times : TokenTimes
         Of its timeline.
@@ -45,7 +45,7 @@ def request_columns(
     outcome = np.where(finished >= 0, "finished", "unfinished").astype(object)
     for kind, word in ((REJECTED, "rejected"), (CANCELLED, "cancelled"), (LOST, "lost")):
         outcome[facts["request"][facts["kind"] == kind]] = word
-    replica = _last_at(facts, replayed.replica, given.plan.dp) if given.faults else replayed.replica
+    replica = _last_at(facts, replayed.replica, inputs.plan.dp) if inputs.faults else replayed.replica
     return {
         "request": chosen,
         "replica": replica[chosen].astype(np.int32),

@@ -53,7 +53,7 @@ class RunResult:
     token_gaps : (values, weights)
         Times between consecutive tokens, ns.
     replayed : ReplayResult
-    given : ReplayInput
+    input : ReplayInput
         What the replay was a function of.
     kv_blocks : int
         Blocks of each pool.
@@ -69,7 +69,7 @@ class RunResult:
     requests: Mapping[str, Any]
     token_gaps: tuple[Int64Array, Int64Array]
     replayed: ReplayResult
-    given: ReplayInput
+    input: ReplayInput
     kv_blocks: int
     simulate_s: float
     prefix_cache: Figures | None = None
@@ -115,10 +115,10 @@ def simulate(
     """
     scenario.refuse_code()
     requests = scenario.requests() if requests is None else requests
-    given = replay_input(scenario, requests)
+    inputs = replay_input(scenario, requests)
     started = time.perf_counter()
     try:
-        replayed = replay(given, progress, processes)
+        replayed = replay(inputs, progress, processes)
     except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
         raise InputError(
             scenario.problem(found.path, found.message) if found.path else found for found in error.problems
@@ -126,21 +126,21 @@ def simulate(
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
     front_end_ns, serving = to_ns(scenario.engine.front_end_s), scenario.serving
-    columns = request_columns(requests, given, replayed, times, front_end_ns)
+    columns = request_columns(requests, inputs, replayed, times, front_end_ns)
     cache = prefix_figures(requests, columns, serving.kv_block_tokens) if serving.prefix_caching else None
     return RunResult(
         scenario=scenario,
         requests=columns,
         token_gaps=times.gaps,
         replayed=replayed,
-        given=given,
-        kv_blocks=given.kv_blocks,
+        input=inputs,
+        kv_blocks=inputs.kv_blocks,
         simulate_s=took,
         prefix_cache=cache,
         notes=(
             *_too_long(requests, scenario.model),
             *_shared_prefixes(requests, scenario.serving),
-            *_outside_table(given.pricer.cost),
+            *_outside_table(inputs.pricer.cost),
         ),
     )
 

@@ -52,7 +52,7 @@ def test_each_group_of_sp_ranks_takes_its_own_time(tmp_path: Path, scheme: str) 
     )
     assert (took[0], took[1]) == (near, far)
     assert check_run(both).violations == ()
-    agree(both.given)
+    agree(both.input)
 
 
 def test_an_audit_finds_a_group_that_takes_the_time_of_another(tmp_path: Path) -> None:

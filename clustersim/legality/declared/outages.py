@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from clustersim.clock import LATEST_NS
 from clustersim.cluster.fault import Fault
+from clustersim.legality.declared.faults import Outage
 from clustersim.legality.declared.setting import Pool, Setting
-from clustersim.legality.given_faults import Outage
 
 """Replica, and the two instants between which it is down, ns."""
 

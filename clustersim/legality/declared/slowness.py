@@ -15,9 +15,9 @@ import numpy as np
 
 from clustersim.clock import LATEST_NS, NS_PER_S, FloatArray
 from clustersim.collective.plan import CommPlan, choose
+from clustersim.legality.declared.faults import SlowRank, WeakGroup
 from clustersim.legality.declared.outages import ends_at
 from clustersim.legality.declared.setting import Pool, Setting
-from clustersim.legality.given_faults import SlowRank, WeakGroup
 
 Window = tuple[int, int, FloatArray]
 """Two instants between which links stay as they are, and what each carries then, bytes per second."""
@@ -28,7 +28,7 @@ PAYLOADS: Final = np.append(0.0, np.geomspace(1.0, 2.0**40, 1200))
 
 
 def slow_ranks(setting: Setting, pool: Pool) -> tuple[SlowRank, ...]:
-    """Return ``Given.slow`` of a pool."""
+    """Return ``Declared.slow`` of a pool."""
     plan = pool.plan
     places = [(replica, stage) for replica in pool.replicas for stage in range(plan.pp)]
     devices = [device for place in places for device in pool.stage(*place)]
@@ -56,7 +56,7 @@ def windows(setting: Setting) -> Iterator[Window]:
 
 
 def weak_groups(setting: Setting, pool: Pool) -> tuple[WeakGroup, ...]:
-    """Return ``Given.weak_groups`` of a pool."""
+    """Return ``Declared.weak_groups`` of a pool."""
     plan = pool.plan
     found = []
     for since, until, left in windows(setting):

@@ -72,7 +72,7 @@ class AttentionWorks(Parts):
             return None
         own, rows = window + step.replace("_", "#"), "prefill_tokens"
         kv = heads if mla else kv
-        if self.declared.splits and self.plan.sp.scheme == "all_to_all":
+        if self.deployment.splits and self.plan.sp.scheme == "all_to_all":
             own, rows = f"{window}*", "all_prefill_tokens"
             heads, kv = heads // self.plan.sp.degree, max(self._kv_needed(a))
         shape = self._shape(heads, kv, a.head_dim, a.v_head_dim, shared=False)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.shares import prompts_of, split_prompts
 from clustersim.legality.timeline_rules.views.pieces import Pieces
@@ -21,14 +21,14 @@ class Contents:
 
     Parameters
     ----------
-    declared : Declared
+    deployment : PricedDeployment
     runs : Runs
     pieces : Pieces
     chunks : Table
     """
 
-    def __init__(self, declared: Declared, runs: Runs, pieces: Pieces, chunks: Table) -> None:
-        self.declared, self.runs = declared, runs
+    def __init__(self, deployment: PricedDeployment, runs: Runs, pieces: Pieces, chunks: Table) -> None:
+        self.deployment, self.runs = deployment, runs
         at = runs.at(chunks["replica"], chunks["step"])
         known = at >= 0
         self.chunk_run = at[known]
@@ -87,7 +87,7 @@ class Contents:
     def by_rank(self) -> Callable[[int | None], Mapping[str, FloatArray]]:
         """What the chunks of each run come to on every SP rank, where prompts are split; columns are ranks."""
         known: dict[int | None, Mapping[str, FloatArray]] = {}
-        plan, many = self.declared.plan.sp, len(self.runs)
+        plan, many = self.deployment.plan.sp, len(self.runs)
 
         def of(window: int | None) -> Mapping[str, FloatArray]:
             if window not in known:
@@ -115,7 +115,7 @@ class Contents:
 
         ``spread``, of shape (SP ranks, steps), tells how many sequences decode on each rank, where that is known.
         """
-        members = self.declared.coordinates if self.declared.together else 1
+        members = self.deployment.coordinates if self.deployment.together else 1
         run = np.stack([self.runs.at(replica + one, step) for one in range(members)])
         place = np.full(run.shape, self.places - 1)
         if len(self.runs):

@@ -34,7 +34,7 @@ class Features:
     def __init__(
         self, contents: Contents, run: Int64Array, place: Int64Array, spread: FloatArray | None = None
     ) -> None:
-        self.contents, self.declared, self.spread = contents, contents.declared, spread
+        self.contents, self.deployment, self.spread = contents, contents.deployment, spread
         self.run, self.place = run, place
         self._known: dict[tuple[str, int], FloatArray] = {}
         self._decoding: dict[tuple[int, int | None], tuple[FloatArray, FloatArray]] = {}
@@ -58,7 +58,7 @@ class Features:
         key = (name, s)
         if key not in self._known:
             plain, _, half = name.partition("~")
-            split = self.declared.splits and not half
+            split = self.deployment.splits and not half
             self._known[key] = self._split(plain, s) if split else self._of_part(plain, s, int(half or 0))
         return self._known[key]
 
@@ -101,7 +101,7 @@ class Features:
             if half:
                 return self._half_prompts(window)[what][half - 1][s]
             found = self._prompt(what, s, window)
-            return found + self._dummies[0][s] if self.declared.together else found
+            return found + self._dummies[0][s] if self.deployment.together else found
 
         match base:
             case "decode_keys":
@@ -124,7 +124,7 @@ class Features:
         """Return how many sequences of a part decode, and the keys they attend to; NaN where that is not recorded."""
         whole, keys = self.decoding(s, window)
         if not half:
-            dummy = self._dummies[1][s] if self.declared.together else None
+            dummy = self._dummies[1][s] if self.deployment.together else None
             return (whole, keys) if dummy is None else (whole + dummy, keys + dummy)
         cut = self._halves[s][0]
         many = cut if half == 1 else whole - cut
@@ -132,11 +132,11 @@ class Features:
 
     def _split(self, name: str, s: int) -> Any:
         """Return a feature where the tokens of prompts are split over ranks, and one rank decodes, or all do."""
-        run, sp = self.run[0], self.declared.plan.sp
+        run, sp = self.run[0], self.deployment.plan.sp
         base, window = self._window(name.partition("#")[0].rstrip("*"))
         ranks = self.contents.by_rank(window)
         decodes, keys = self.decoding(0, window)
-        if self.declared.spreads:
+        if self.deployment.spreads:
             own = np.where(decodes == 0, 0.0, np.nan) if self.spread is None else self.spread[s]
             keys = np.where(own == 0, 0.0, np.where(own == decodes, keys, np.nan))
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray
 from clustersim.cost.kernels import ASSUMED
-from clustersim.legality.prices.declared import BYTES, Declared
+from clustersim.legality.prices.deployment import BYTES, PricedDeployment
 
 Shape = Mapping[str, Any]
 """Part of the shape → number, or an array over steps."""
@@ -40,20 +40,20 @@ class Kernels:
 
     Parameters
     ----------
-    declared : Declared
+    deployment : PricedDeployment
     """
 
-    def __init__(self, declared: Declared) -> None:
-        self.device, precision = declared.topology.device, declared.precision
-        self.multiplied_in = declared.multiplied_in
+    def __init__(self, deployment: PricedDeployment) -> None:
+        self.device, precision = deployment.topology.device, deployment.precision
+        self.multiplied_in = deployment.multiplied_in
         self.kv_format, self.act_format = precision.kv_cache, precision.activations
         self.weight, self.operand = BYTES[precision.weights], BYTES[self.multiplied_in]
         self.act, self.kv = BYTES[precision.activations], BYTES[precision.kv_cache]
         self.bandwidth = float(self.device.memory_bytes_per_s)
-        own = self.device.engine_kernels.get(declared.engine.name.split("-")[0], {})
+        own = self.device.engine_kernels.get(deployment.engine.name.split("-")[0], {})
         self.sections = {**self.device.kernels, **own}
         self.groups: dict[str, dict[tuple[float, ...], list[Curve]]] = {}
-        told = [one for one in declared.points if one.device in (None, self.device.name)]
+        told = [one for one in deployment.points if one.device in (None, self.device.name)]
         points = [one for one in told if one.dtype in (None, self._format(one.op))]
         for op in dict.fromkeys(one.op for one in points):
             self.groups[op] = self._curves(op, [(one.shape, one.seconds) for one in points if one.op == op])

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.kernels import Kernels
 from clustersim.legality.prices.links import Links, Rates, fastest
@@ -41,15 +41,15 @@ class Prices:
 
     Parameters
     ----------
-    declared : Declared
+    deployment : PricedDeployment
     first_replica : int
     """
 
-    def __init__(self, declared: Declared, first_replica: int) -> None:
-        self.declared, self.first_replica = declared, first_replica
-        self.kernels, self.works = Kernels(declared), Works(declared)
-        self.links = Links(declared.topology, declared.collectives)
-        layers, ep = declared.model.layers, declared.plan.ep
+    def __init__(self, deployment: PricedDeployment, first_replica: int) -> None:
+        self.deployment, self.first_replica = deployment, first_replica
+        self.kernels, self.works = Kernels(deployment), Works(deployment)
+        self.links = Links(deployment.topology, deployment.collectives)
+        layers, ep = deployment.model.layers, deployment.plan.ep
         self.alike = np.array([layers.index(one) for one in layers] + [-1], np.int64)
         """Layer → the first one whose operators do the same, those of experts that are visited unevenly apart."""
         self.visited_apart = ep.routing is not None or ep.redundant > 0
@@ -90,7 +90,7 @@ class Prices:
         self, template: PassTemplate
     ) -> Iterator[tuple[int, Priced | None, str, dict[tuple[int, ...], list[int]]]]:
         """Yield nodes that do the same: the first one, what it does, its name, and nodes by group where they join."""
-        tp, members = self.declared.plan.tp, template.members
+        tp, members = self.deployment.plan.tp, template.members
         first = np.array([one[0] for one in members], np.int64) // tp
         last = np.array([one[-1] for one in members], np.int64) // tp
         sizes = np.fromiter(map(len, members), np.int64)
@@ -126,9 +126,9 @@ class Prices:
 
     def _fits(self, template: PassTemplate) -> bool:
         """Return whether layers, operators and ranks are among those that there are."""
-        ranks = self.declared.coordinates * self.declared.plan.tp
+        ranks = self.deployment.coordinates * self.deployment.plan.tp
         bounds = (
-            (template.node_layer, -1, len(self.declared.model.layers)),
+            (template.node_layer, -1, len(self.deployment.model.layers)),
             (template.node_symbol, 0, len(template.symbols)),
             (template.node_instance, 0, len(template.instance_class)),
             (template.instance_class, 0, template.num_classes),
@@ -147,9 +147,9 @@ class Prices:
         """Return which steps run as a captured graph: they only decode, and not too much on any replica."""
         if template.kind != "decode":
             return np.zeros(len(features), bool)
-        coordinates = range(self.declared.coordinates) if self.declared.together else (0,)
+        coordinates = range(self.deployment.coordinates) if self.deployment.together else (0,)
         most: FloatArray = np.max([features.get("sequences", s) for s in coordinates], axis=0)
-        found: BoolArray = most <= self.declared.engine.graph_max_tokens
+        found: BoolArray = most <= self.deployment.engine.graph_max_tokens
         return found
 
     def kernel_ns(self, one: Priced, features: Features, gap: FloatArray) -> FloatArray:
@@ -162,9 +162,9 @@ class Prices:
         return np.where(unknown, np.nan, found) if unknown.any() else found
 
     def _kernel_ns(self, one: Priced, amount: FloatArray, features: Features, gap: FloatArray) -> FloatArray:
-        work, engine = one.work, self.declared.engine
+        work, engine = one.work, self.deployment.engine
         if work.op == "schedule":
-            own = engine.schedule_s + (engine.stage_s if self.declared.plan.pp > 1 else 0.0)
+            own = engine.schedule_s + (engine.stage_s if self.deployment.plan.pp > 1 else 0.0)
             return _ns(own + engine.schedule_per_request_s * amount)
         if work.op == "sample":
             return _ns(engine.sample_s + engine.sample_per_request_s * amount)
@@ -198,7 +198,7 @@ class Prices:
         """Return what a collective lasts on its groups, where these differ in what they last."""
         payload = self.amount(one.work, features, one.s)
         found: dict[tuple[Rates, ...], BoolArray] = {}
-        launch = self.declared.engine.collective_launch_s
+        launch = self.deployment.engine.collective_launch_s
         by_replica = {
             replica: tuple(
                 dict.fromkeys(
@@ -219,8 +219,8 @@ class Prices:
 
     def devices(self, replica: int, stage: int, ranks: Iterable[int]) -> tuple[int, ...]:
         """Return the devices of local ranks of a stage."""
-        plan = self.declared.plan
-        own = 0 if self.declared.together else replica - self.first_replica
+        plan = self.deployment.plan
+        own = 0 if self.deployment.together else replica - self.first_replica
         base = (own * plan.pp + stage) * plan.sp.degree * plan.tp
         return tuple(base + rank if plan.placement is None else plan.placement[base + rank] for rank in ranks)
 

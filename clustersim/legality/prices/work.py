@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from clustersim.legality.prices.declared import BYTES, Declared
+from clustersim.legality.prices.deployment import BYTES, PricedDeployment
 
 Terms = Mapping[str, float]
 """Feature of a step → how much of the amount it brings."""
@@ -67,14 +67,14 @@ class Parts:
 
     Parameters
     ----------
-    declared : Declared
+    deployment : PricedDeployment
     """
 
-    def __init__(self, declared: Declared) -> None:
-        self.declared = declared
-        self.plan, self.split = declared.plan, declared.plan.split
-        self.hidden, self.vocab, self.tp = declared.model.hidden, declared.model.vocab, declared.plan.tp
-        self.act, self.kv = BYTES[declared.precision.activations], BYTES[declared.precision.kv_cache]
+    def __init__(self, deployment: PricedDeployment) -> None:
+        self.deployment = deployment
+        self.plan, self.split = deployment.plan, deployment.plan.split
+        self.hidden, self.vocab, self.tp = deployment.model.hidden, deployment.model.vocab, deployment.plan.tp
+        self.act, self.kv = BYTES[deployment.precision.activations], BYTES[deployment.precision.kv_cache]
 
     def memory(self, name: str, elements: float, feature: str = "tokens") -> Work:
         """Return an operator that reads and writes so many elements for each token, or other feature."""

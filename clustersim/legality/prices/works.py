@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from clustersim.legality.prices.attention_work import AttentionWorks
-from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.visits import rank_loads
 from clustersim.legality.prices.work import HOST, Parts, Terms, Work
 from clustersim.model.architecture import Ffn, Layer, Moe
@@ -23,12 +23,12 @@ class Works(Parts):
 
     Parameters
     ----------
-    declared : Declared
+    deployment : PricedDeployment
     """
 
-    def __init__(self, declared: Declared) -> None:
-        super().__init__(declared)
-        self.attention = AttentionWorks(declared)
+    def __init__(self, deployment: PricedDeployment) -> None:
+        super().__init__(deployment)
+        self.attention = AttentionWorks(deployment)
 
     def of(self, name: str, op: str, layer: int, s: tuple[int, int], cached: tuple[int, ...]) -> Work | None:
         """Return what an operator does; None where its name tells nothing.
@@ -43,12 +43,12 @@ class Works(Parts):
         cached : tuple of int
             Layers whose K/V the stage writes.
         """
-        at = self.declared.model.layers[layer] if layer >= 0 else None
+        at = self.deployment.model.layers[layer] if layer >= 0 else None
         found: Work | None
         if name in HOST:
             return Work(op=name, amount={"sequences": 1.0})
         if name == "kv_move":
-            entry = sum(self.attention.entry(self.declared.model.layers[one].attention) for one in cached) * self.kv
+            entry = sum(self.attention.entry(self.deployment.model.layers[one].attention) for one in cached) * self.kv
             idle = self.plan.sp.decode == "idle"
             return Work(op=op, amount={"all_prefill_tokens" if idle else "segment_tokens": entry})
         if at is None:
@@ -103,9 +103,9 @@ class Works(Parts):
             case "dispatch" | "combine" if spread:
                 return self._between_ranks(name, f, layer)
             case "expert_up":
-                return self._experts(f, up // self.declared.expert_tp, h, layer, s)
+                return self._experts(f, up // self.deployment.expert_tp, h, layer, s)
             case "expert_down":
-                return self._experts(f, h, f.expert_intermediate // self.declared.expert_tp, layer, s)
+                return self._experts(f, h, f.expert_intermediate // self.deployment.expert_tp, layer, s)
             case "dispatch" | "combine" | "expert_act" | "aggregate":
                 return self.memory(name, 0.0)
             case "shared_up":
@@ -125,8 +125,11 @@ class Works(Parts):
         ep = self.plan.ep
         if ep.degree == 1:
             return {"tokens": float(f.top_k)}
-        loads = rank_loads(f, ep, self.declared.moe_layers_before(layer))
-        first, last = s[0] * self.tp // self.declared.expert_tp, ((s[1] + 1) * self.tp - 1) // self.declared.expert_tp
+        loads = rank_loads(f, ep, self.deployment.moe_layers_before(layer))
+        first, last = (
+            s[0] * self.tp // self.deployment.expert_tp,
+            ((s[1] + 1) * self.tp - 1) // self.deployment.expert_tp,
+        )
         return {"stage_tokens": f.top_k / ep.degree * max(loads[first : last + 1])}
 
     def _experts(self, f: Moe, n: int, k: int, layer: int, s: tuple[int, int]) -> Work:
@@ -137,12 +140,12 @@ class Works(Parts):
 
     def _between_ranks(self, name: str, f: Moe, layer: int) -> Work:
         """Return the all-to-all that lasts as its most loaded rank: whose tokens, or whose experts' rows, are most."""
-        ep, shared = self.plan.ep, self.declared.expert_tp
+        ep, shared = self.plan.ep, self.deployment.expert_tp
         row = f.top_k * self.hidden * self.act
-        most = max(rank_loads(f, ep, self.declared.moe_layers_before(layer)))
+        most = max(rank_loads(f, ep, self.deployment.moe_layers_before(layer)))
         outer, inner = row / self.tp * (shared if name == "dispatch" else 1), most * row / ep.degree
         inner /= 1 if name == "dispatch" else shared
-        if self.declared.coordinates == 1:
+        if self.deployment.coordinates == 1:
             return Work(op="all_to_all", amount={"peak_tokens": max(outer, inner)})
         return Work(op="all_to_all", amount={"peak_tokens": outer}, least={"stage_tokens": inner})
 

@@ -48,12 +48,12 @@ class EventReplay:
     def __init__(
         self, prepared: Prepared, progress: Progress | None, obstacle: str, lanes: LaneBuilder | None = None
     ) -> None:
-        self.given = given = prepared.given
+        self.input = inputs = prepared.input
         self.prepared = prepared
         self.progress = progress
         self.obstacle = obstacle
         self.env = simpy.Environment(initial_time=0)
-        count = len(given.requests.prompt_tokens)
+        count = len(inputs.requests.prompt_tokens)
         self.total = count
         self.ended = 0
         self.next_request = 0
@@ -63,17 +63,17 @@ class EventReplay:
         self.reasons: dict[int, str] = {}
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
-        self.router = make_router(given.serving, given.seed)
+        self.router = make_router(inputs.serving, inputs.seed)
         self.recorder = prepared.recorder
-        weak = WeakLinks([fault for fault in prepared.slowing if fault.links], given.topology.link_capacity)
-        self.network = Network(self.env, given.topology.link_capacity, weak if weak.faults else None)
-        self.times: list[int] = given.requests.arrived_at_ns.tolist()
+        weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
+        self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
+        self.times: list[int] = inputs.requests.arrived_at_ns.tolist()
         self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake, lanes, self._undisturbed)
         self.replicas = self.fleet.replicas
-        self.entry = self.replicas[: given.plan.dp]
+        self.entry = self.replicas[: inputs.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
-        if given.hand_over is not None:
+        if inputs.hand_over is not None:
             stepping = [one for one in self.replicas if isinstance(one, Replica)]
             self.hand_overs = HandOvers(self.env, self.network, prepared, stepping, on_done=self._done, lose=self._lose)
         self.admission = Admission(
@@ -83,7 +83,7 @@ class EventReplay:
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
         self.patience = Patience(
-            self.departures, self.admission, given.serving.queue_timeout_ns, given.requests.cancel_after_ns,
+            self.departures, self.admission, inputs.serving.queue_timeout_ns, inputs.requests.cancel_after_ns,
             replica_of=lambda request: self.replicas[self.replica_of[request]],
             reject=self._reject, on_done=self._done, hand_overs=self.hand_overs,
         )  # fmt: skip
@@ -98,11 +98,11 @@ class EventReplay:
         InputError
             When that is so because a user's own scheduler chooses nothing.
         """
-        horizon = self.given.horizon_ns
+        horizon = self.input.horizon_ns
         if self.total == 0:
             return self._result()
-        if self.given.requests.concurrency is not None:
-            at(self.env, 0, ARRIVAL, lambda _: self._release(self.given.requests.concurrency or 0))
+        if self.input.requests.concurrency is not None:
+            at(self.env, 0, ARRIVAL, lambda _: self._release(self.input.requests.concurrency or 0))
         else:
             self.env.process(self._arrivals())
         if horizon is not None:
@@ -142,7 +142,7 @@ class EventReplay:
         """Return an instant before which no request arrives."""
         if self.next_request == self.total:
             return NEVER
-        return now_ns(self.env) if self.given.requests.concurrency is not None else self.times[self.next_request]
+        return now_ns(self.env) if self.input.requests.concurrency is not None else self.times[self.next_request]
 
     def _release(self, count: int) -> None:
         """Let the next ``count`` requests of a closed loop arrive."""
@@ -153,13 +153,13 @@ class EventReplay:
 
     def _arrive(self, request: int) -> None:
         now = now_ns(self.env)
-        given = self.given.requests
+        inputs = self.input.requests
         sequence = Sequence(
             request=request,
-            prompt_tokens=int(given.prompt_tokens[request]),
-            output_tokens=int(given.output_tokens[request]),
+            prompt_tokens=int(inputs.prompt_tokens[request]),
+            output_tokens=int(inputs.output_tokens[request]),
             arrived_ns=now,
-            priority=0 if given.priorities is None else int(given.priorities[request]),
+            priority=0 if inputs.priorities is None else int(inputs.priorities[request]),
         )
         self.arrived_ns[request] = now
         if self.prepared.prefix_keys is not None:
@@ -206,7 +206,7 @@ class EventReplay:
 
     def _crowded(self, replica: ClockReplica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
-        limit, now = self.given.serving.queue_limit, now_ns(self.env)
+        limit, now = self.input.serving.queue_limit, now_ns(self.env)
         if not replica.alive and not self.admission.comes_back(now):
             return "every replica has failed, and none comes back"
         if limit is None or replica.waiting < limit:
@@ -258,7 +258,7 @@ class EventReplay:
         self.ended += count
         if self.progress is not None:
             self.progress(now_ns(self.env), self.ended, self.total)
-        if self.given.requests.concurrency is not None and self.next_request < self.total:
+        if self.input.requests.concurrency is not None and self.next_request < self.total:
             at(self.env, 0, ARRIVAL, lambda _: self._release(count))
         if self.ended == self.total and not self.finished.triggered:
             self.finished.succeed()

@@ -40,7 +40,7 @@ class LaneBuilder:
     def obstacle(self) -> str:
         """Why not all replicas can be lanes; empty if they can."""
         found = self._of_run
-        replicas = range(self.prepared.given.plan.dp) if not found else ()
+        replicas = range(self.prepared.input.plan.dp) if not found else ()
         return found or next(filter(None, map(self.obstacle_of, replicas)), "")
 
     def obstacle_of(self, replica: int) -> str:
@@ -50,26 +50,26 @@ class LaneBuilder:
     @cached_property
     def _of_run(self) -> str:
         """Why no replica can be a lane."""
-        given = self.prepared.given
-        if given.mode == "full":
+        inputs = self.prepared.input
+        if inputs.mode == "full":
             return "every operator is an event"
-        if given.hand_over is not None:
+        if inputs.hand_over is not None:
             return "requests go from a prefill pool to a decode pool"
-        if given.plan.is_lockstep:
+        if inputs.plan.is_lockstep:
             return "replicas that share experts take their steps together"
-        if given.plan.is_two_batch:
+        if inputs.plan.is_two_batch:
             return "steps run as two halves that overlap"
-        if given.plan.sp.degree > 1:
+        if inputs.plan.sp.degree > 1:
             return "the ranks of an SP group do different work"
-        if given.serving.lanes_lack:
-            return given.serving.lanes_lack
-        if given.serving.max_batch_tokens < given.serving.max_batch_requests:
+        if inputs.serving.lanes_lack:
+            return inputs.serving.lanes_lack
+        if inputs.serving.max_batch_tokens < inputs.serving.max_batch_requests:
             return "max_batch_tokens may leave out sequences that decode"
         return ""
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared = self.prepared
-        stages = [(replica, stage) for stage in range(prepared.given.plan.pp)]
+        stages = [(replica, stage) for stage in range(prepared.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if self.shared is not None and not meets.isdisjoint(stages):
             yield self.shared.obstacle
@@ -96,7 +96,7 @@ class LaneBuilder:
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""
-        prepared, plan = self.prepared, self.prepared.given.plan
+        prepared, plan = self.prepared, self.prepared.input.plan
         kinds = [prepared.programs[replica, stage] for stage in range(plan.pp)]
         templates = [{kind: prepared.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self._prices_of(replica)]
@@ -107,23 +107,23 @@ class LaneBuilder:
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
-        given, found = self.prepared.given, []
-        for stage in range(given.plan.pp):
+        inputs, found = self.prepared.input, []
+        for stage in range(inputs.plan.pp):
             kinds = self.prepared.programs[replica, stage]
             key = kinds["decode"].key
             if key not in self.prices:
-                self.prices[key] = StepPrices(given.pricer, kinds)
+                self.prices[key] = StepPrices(inputs.pricer, kinds)
             found.append(self.prices[key])
         return found
 
     def _shared_lane(
         self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
     ) -> SharedLane:
-        prepared, given = self.prepared, self.prepared.given
-        devices = [prepared.mesh.stage_devices(replica, stage) for stage in range(given.plan.pp)]
+        prepared, inputs = self.prepared, self.prepared.input
+        devices = [prepared.mesh.stage_devices(replica, stage) for stage in range(inputs.plan.pp)]
         stages = [
-            SharedStage(prices[stage], prepared.programs[replica, stage], given.comm, mine, after)
+            SharedStage(prices[stage], prepared.programs[replica, stage], inputs.comm, mine, after)
             for stage, (mine, after) in enumerate(zip(devices, [*devices[1:], ()], strict=True))
         ]
-        flows = SharedFlows(given.topology.link_capacity)
-        return SharedLane(scheduler, prices, log, SharedPipe(stages, given.plan.tp, shared.meets[replica], flows))
+        flows = SharedFlows(inputs.topology.link_capacity)
+        return SharedLane(scheduler, prices, log, SharedPipe(stages, inputs.plan.tp, shared.meets[replica], flows))

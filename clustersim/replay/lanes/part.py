@@ -57,15 +57,15 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     StallError
         When requests are unfinished although there is no horizon.
     """
-    given = prepared.given
-    left = len(given.requests) - sum(part.ended for part in parts)
-    if left and given.horizon_ns is None:
+    inputs = prepared.input
+    left = len(inputs.requests) - sum(part.ended for part in parts)
+    if left and inputs.horizon_ns is None:
         head = f"nothing can happen any more, but {plural(left, 'request is', 'requests are')} unfinished"
         raise StallError("\n  ".join([head, *(line for part in parts for line in part.unfinished)]))
     replica = np.maximum.reduce([part.replica for part in parts])
     arrived = np.maximum.reduce([part.arrived_ns for part in parts])
     reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
-    plan = given.plan
+    plan = inputs.plan
     timeline = timeline_of(prepared.recorder, sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
     facts = timeline.facts
     preempted = facts["request"][facts["kind"] == PREEMPTED]
@@ -74,7 +74,7 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
         replica=replica,
         reasons=reasons,
         arrived_ns=arrived,
-        preemptions=np.bincount(preempted, minlength=len(given.requests)).astype(np.int64),
+        preemptions=np.bincount(preempted, minlength=len(inputs.requests)).astype(np.int64),
         contention=prepared.contention,
         obstacle="",
         processes=processes,

@@ -12,16 +12,16 @@ from clustersim.replay.lanes.part import Part
 from clustersim.replay.lanes.shared_clock import SharedClock
 
 
-def needs_clock(given: ReplayInput) -> bool:
+def needs_clock(inputs: ReplayInput) -> bool:
     """Whether requests are told by more than their lengths, or end by themselves, or replicas come and go."""
-    serving, cancels = given.serving, given.requests.cancel_after_ns
+    serving, cancels = inputs.serving, inputs.requests.cancel_after_ns
     return (
         serving.order.by != "arrival"
         or serving.router not in ("round_robin", "least_outstanding")
         or serving.queue_limit is not None
         or serving.queue_timeout_ns is not None
         or (cancels is not None and bool((cancels >= 0).any()))
-        or bool(given.faults)
+        or bool(inputs.faults)
     )
 
 
@@ -39,17 +39,17 @@ class LaneReplay:
 
     def __init__(self, builder: LaneBuilder, progress: Progress | None, replicas: range | None = None) -> None:
         prepared = builder.prepared
-        self.given = given = prepared.given
-        mine = range(given.plan.dp) if replicas is None else replicas
+        self.input = inputs = prepared.input
+        mine = range(inputs.plan.dp) if replicas is None else replicas
         self.lanes = [builder.lane(one, prepared.schedulers[one], builder.log(one)) for one in mine]
         self.intake = Intake(
-            self.lanes, mine, given.plan.dp, given.requests, str(given.serving.router), given.horizon_ns, progress
+            self.lanes, mine, inputs.plan.dp, inputs.requests, str(inputs.serving.router), inputs.horizon_ns, progress
         )
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""
-        run, given = self.intake, self.given
-        if ask_nobody(given.requests, str(given.serving.router), given.plan.dp):
+        run, inputs = self.intake, self.input
+        if ask_nobody(inputs.requests, str(inputs.serving.router), inputs.plan.dp):
             run_alone(run)
         else:
             SharedClock(run).run()

@@ -51,7 +51,7 @@ def find_shared_links(prepared: Prepared) -> SharedLinks:
     if not all(map(_told_by_counts, programs)):
         return _refused("communications can meet on a link, and what they carry depends on contexts")
     try:
-        meets = tuple(_Replica(prepared, replica).meets() for replica in range(prepared.given.plan.dp))
+        meets = tuple(_Replica(prepared, replica).meets() for replica in range(prepared.input.plan.dp))
     except _Unlike as reason:
         return _refused(str(reason))
     return SharedLinks(meets=meets, obstacle="") if _apart(prepared) else _refused("replicas can meet on a link")
@@ -80,7 +80,7 @@ def _told_by_counts(program: StageProgram) -> bool:
 def _apart(prepared: Prepared) -> bool:
     """Whether no link is used by two replicas."""
     owner: dict[int, int] = {}
-    for replica in range(prepared.given.plan.dp):
+    for replica in range(prepared.input.plan.dp):
         for link in _Replica(prepared, replica).links():
             if owner.setdefault(link, replica) != replica:
                 return False
@@ -100,16 +100,16 @@ class _Replica:
     """What the stages and boundaries of one replica load."""
 
     def __init__(self, prepared: Prepared, replica: int) -> None:
-        given, mesh = prepared.given, prepared.mesh
-        self.capacity = given.topology.link_capacity
-        devices = [mesh.stage_devices(replica, stage) for stage in range(given.plan.pp)]
+        inputs, mesh = prepared.input, prepared.mesh
+        self.capacity = inputs.topology.link_capacity
+        devices = [mesh.stage_devices(replica, stage) for stage in range(inputs.plan.pp)]
         self.stages: list[Loads] = []
         for stage, mine in enumerate(devices):
             kinds = prepared.programs[replica, stage].values()
             ops = dict.fromkeys(chain.from_iterable(program.template.collectives for program in kinds))
-            self.stages.append(_loads(given.comm, [(op, tuple(mine[m] for m in members)) for op, members in ops]))
+            self.stages.append(_loads(inputs.comm, [(op, tuple(mine[m] for m in members)) for op, members in ops]))
         self.sends = [
-            [_loads(given.comm, [("send", pair)]) for pair in zip(left, right, strict=True)]
+            [_loads(inputs.comm, [("send", pair)]) for pair in zip(left, right, strict=True)]
             for left, right in pairwise(devices)
         ]
 

@@ -82,7 +82,7 @@ class KvTransfers:
         self.on_done = on_done
         self.lose = lose
         self.decode = prepared.pools[1]
-        self.outputs = prepared.given.requests.output_tokens
+        self.outputs = prepared.input.requests.output_tokens
         self.transfers: dict[int, KvTransfer] = {}
         self.there: dict[int, KvTransfer] = {}
         """Those that have arrived, and not ended."""

@@ -109,11 +109,11 @@ class Worker:
                     pipe.close()
 
 
-def job_of(given: ReplayInput) -> bytes | None:
+def job_of(inputs: ReplayInput) -> bytes | None:
     """Return what a worker needs; None where something of it cannot be pickled, such as a cost model of a session."""
-    plain = replace(given.requests, prefix_hashes=None, hash_block_tokens=None)
+    plain = replace(inputs.requests, prefix_hashes=None, hash_block_tokens=None)
     try:
-        return pickle.dumps(replace(given, requests=plain), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(replace(inputs, requests=plain), pickle.HIGHEST_PROTOCOL)
     except (pickle.PickleError, TypeError, AttributeError):
         return None
 
@@ -123,7 +123,7 @@ def serve() -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anybody prints is no answer
     source = sys.stdin.buffer
-    given: ReplayInput = pickle.load(source)
+    inputs: ReplayInput = pickle.load(source)
     replicas: range = pickle.load(source)
     threading.Thread(target=_end_with, args=(source,), daemon=True).start()
 
@@ -131,9 +131,9 @@ def serve() -> None:
         del total
         _say(out, (now, ended))
 
-    prepared = Prepared(given)
+    prepared = Prepared(inputs)
     part = LaneReplay(LaneBuilder(prepared), tell, replicas).part()
-    plan = given.plan
+    plan = inputs.plan
     tables = prepared.recorder.tables(sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
     _say(out, Found(part=part, tables=replace(tables, templates=())))
 

@@ -46,23 +46,23 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     asked : int or None
         As many as this; by default one per usable core, and fewer where there is little to do.
     """
-    given, contention = prepared.given, prepared.contention
-    replicas = given.plan.dp
+    inputs, contention = prepared.input, prepared.contention
+    replicas = inputs.plan.dp
     if replicas == 1:
         return 1, "there is one replica"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
-    if given.requests.concurrency is not None:
+    if inputs.requests.concurrency is not None:
         return 1, "in a closed loop the end of one request starts another, on any replica"
-    if not ask_nobody(given.requests, str(given.serving.router), replicas):
-        return 1, f"router {given.serving.router} compares the loads of all replicas"
-    if isinstance(given.pricer.cost, TableCost):
+    if not ask_nobody(inputs.requests, str(inputs.serving.router), replicas):
+        return 1, f"router {inputs.serving.router} compares the loads of all replicas"
+    if isinstance(inputs.pricer.cost, TableCost):
         return 1, "prices outside of the measured table are counted in one place"
     if asked is not None:
         few = min(asked, replicas)
         return few, "there are no more replicas" if few < asked else "no more were asked for"
     cores = _usable_cores()
-    worth = int(_expected_s(given.requests) / WORTH_S)
+    worth = int(_expected_s(inputs.requests) / WORTH_S)
     found = max(1, min(cores, replicas, worth))
     if found == cores:
         return found, "there are no more cores to use"
@@ -94,11 +94,11 @@ def replay_lanes(lanes: LaneBuilder, progress: Progress | None, processes: int |
     StallError
         When nothing can happen any more although requests are unfinished.
     """
-    prepared, given = lanes.prepared, lanes.prepared.given
+    prepared, inputs = lanes.prepared, lanes.prepared.input
     count, undivided = processes_for(prepared, processes)
-    bounds = [given.plan.dp * number // count for number in range(count + 1)]
+    bounds = [inputs.plan.dp * number // count for number in range(count + 1)]
     first, *others = [range(begin, end) for begin, end in pairwise(bounds)]
-    with _started(given, others) as workers:
+    with _started(inputs, others) as workers:
         board = _Board(progress, workers)
         parts = [LaneReplay(lanes, board.tell, first).part()]
         board.close_part()
@@ -120,12 +120,12 @@ def replay_lanes(lanes: LaneBuilder, progress: Progress | None, processes: int |
 
 
 @contextmanager
-def _started(given: ReplayInput, shares: Sequence[range]) -> Iterator[list[Worker]]:
+def _started(inputs: ReplayInput, shares: Sequence[range]) -> Iterator[list[Worker]]:
     """Start a worker for each share of replicas, and end all of them with the block."""
     with ExitStack() as stack:
         workers = []
         if shares:
-            job = job_of(given)
+            job = job_of(inputs)
             for replicas in shares:
                 workers.append(Worker(job, replicas))
                 stack.callback(workers[-1].end)

@@ -57,7 +57,7 @@ def _pools(result: RunResult) -> dict[str, Any]:
                 "name": pool.name,
                 "replicas": pool.plan.dp,
                 "ranks": pool.plan.world,
-                "kv_blocks": result.given.pools[number].replica_blocks,
+                "kv_blocks": result.input.pools[number].replica_blocks,
                 "kv_peak": peak,
                 "experts": expert_balance(scenario.model, pool.plan),
             }
@@ -88,7 +88,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "tpot_ms": found["tpot_ms"],
         "itl_ms": found["itl_ms"],
         "e2e_ms": found["e2e_ms"],
-        "priorities": by_priority(requests, result.given.requests.priorities),
+        "priorities": by_priority(requests, result.input.requests.priorities),
         "throughput": found["throughput"],
         "makespan_s": found["makespan_s"],
         "steps": timeline.num_steps,

@@ -32,7 +32,7 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
         requests=requests,
         token_gaps=recorded.token_gaps,
         replayed=_replayed(recorded, requests),
-        given=replay_input(recorded.scenario, recorded.arrivals),
+        input=replay_input(recorded.scenario, recorded.arrivals),
         kv_blocks=recorded.kv_blocks,
         simulate_s=0.0,
         prefix_cache=cache,

@@ -62,7 +62,7 @@ def measures(result: RunResult) -> dict[str, Any]:
 
 
 def _links(result: RunResult, carried: FloatArray, elapsed: int) -> dict[str, Any]:
-    topology, faults = result.given.topology, result.given.faults
+    topology, faults = result.input.topology, result.input.faults
     weak = any(fault.links for fault in faults)
     end = result.timeline.end_ns
     return link_summary(
@@ -95,7 +95,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def _carried(result: RunResult, uses: Sequence[PoolUse]) -> FloatArray | None:
     """Return the bytes that each link carried; None where that is not known of a pool."""
-    total = move_bytes(result.timeline.moves, _device_of(result), result.given.comm)
+    total = move_bytes(result.timeline.moves, _device_of(result), result.input.comm)
     for use in uses:
         if use.carried is None:
             return None
@@ -105,7 +105,7 @@ def _carried(result: RunResult, uses: Sequence[PoolUse]) -> FloatArray | None:
 
 def _device_of(result: RunResult) -> Callable[[int], int]:
     """Return which device each global rank is placed on."""
-    placed = [Mesh(plan=pool.plan).device(rank) for pool in result.given.pools for rank in range(pool.plan.world)]
+    placed = [Mesh(plan=pool.plan).device(rank) for pool in result.input.pools for rank in range(pool.plan.world)]
     return placed.__getitem__
 
 

@@ -90,15 +90,15 @@ def pool_uses(result: RunResult) -> list[PoolUse]:
     shares = _shares(result)
     return [
         _use(result, pool, as_a_run(result.timeline, number), shares[number])
-        for number, pool in enumerate(result.given.pools)
+        for number, pool in enumerate(result.input.pools)
     ]
 
 
 def _shares(result: RunResult) -> list[_Share]:
-    prompts = np.asarray(result.given.requests.prompt_tokens, np.int64)
+    prompts = np.asarray(result.input.requests.prompt_tokens, np.int64)
     generated = np.zeros(len(prompts), np.int64)
     generated[result.requests["request"]] = result.requests["generated_tokens"]
-    if len(result.given.pools) == 1:
+    if len(result.input.pools) == 1:
         return [_Share(prompts=prompts, generated=generated)]
     here = np.minimum(generated, 1)
     return [
@@ -111,9 +111,9 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
     precision = result.scenario.precision
     plan = pool.plan.lockstep  # replicas that share experts are counted as one that has the ranks of all
     mesh = Mesh(plan=plan)
-    device = result.given.topology.seen_from(mesh.device(0)).device
+    device = result.input.topology.seen_from(mesh.device(0)).device
     # What a step must read and send is that of the whole step, be it run as two halves that read weights twice.
-    programs = compile_programs(mesh, {kind: pool.blueprints[kind] for kind in STEP_KINDS}, result.given.comm)
+    programs = compile_programs(mesh, {kind: pool.blueprints[kind] for kind in STEP_KINDS}, result.input.comm)
     known = plan.sp.whole or tells_features(plan.sp)
     if plan.sp.whole:
         features, tables = lockstep_features(tables), as_one_replica(tables)
@@ -129,7 +129,7 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
         read_bytes=None if weights is None else weights + _cache_bytes(result, plan.tp, tables, share),
         memory_bytes_per_s=device.memory_bytes_per_s * plan.world,
         usage=usage_of(tables, plan.dp),
-        carried=step_bytes(programs, features, mesh, result.given.comm) if known else None,
+        carried=step_bytes(programs, features, mesh, result.input.comm) if known else None,
     )
 
 

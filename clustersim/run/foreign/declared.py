@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 
 DEGREES: Final = ("tp", "sp", "pp", "dp")
 """The axes of the mesh, from the one that varies fastest."""
@@ -72,7 +72,7 @@ def _wrong(name: str, value: str) -> str:
     return f"nothing is called {name!r}{did_you_mean(name, [*NUMBERS, *WORDS])}"
 
 
-def given_for(declared: Mapping[str, Any], ranks: int) -> Given:
+def declared_for(declared: Mapping[str, Any], ranks: int) -> Declared:
     """Return what was declared together with what follows from it for the ranks that were recorded.
 
     Degrees that were not declared are 1 where those that were account for all ranks, and ``dp`` follows from the
@@ -101,7 +101,7 @@ def given_for(declared: Mapping[str, Any], ranks: int) -> Given:
         if replicas > NUMBERS["dp"][1]:
             message = f"tp × sp × pp are {inner} ranks, which makes {replicas} replicas of the spans"
             raise InputError(Problem(path="--given", message=f"{message}; expected at most {NUMBERS['dp'][1]}"))
-        return Given(**{"dp": replicas, **whole})
+        return Declared(**{"dp": replicas, **whole})
     if ranks <= size:
-        return Given(**whole)
-    return Given(**{**whole, "tp": ranks, "sp": 1, "pp": 1, "dp": 1, "mesh": False})
+        return Declared(**whole)
+    return Declared(**{**whole, "tp": ranks, "sp": 1, "pp": 1, "dp": 1, "mesh": False})

@@ -14,8 +14,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem
-from clustersim.legality.history import FACTS, SPAN_COLUMNS, Given, History, SpanTable
-from clustersim.run.foreign.declared import declared_in, given_for
+from clustersim.legality.history import FACTS, SPAN_COLUMNS, Declared, History, SpanTable
+from clustersim.run.foreign.declared import declared_for, declared_in
 from clustersim.run.foreign.references import problems_of
 from clustersim.run.foreign.table import NEEDED, OPTIONAL, TOLD, ForeignTable, read_foreign
 
@@ -52,7 +52,7 @@ def read_history(paths: Sequence[Path], given: Sequence[str]) -> History:
     declared = None
     try:
         ranks = int(tables["spans"].columns["rank"].max(initial=-1)) + 1 if "spans" in tables else 0
-        declared = given_for(declared_in(given), ranks)
+        declared = declared_for(declared_in(given), ranks)
     except InputError as error:
         problems.extend(error.problems)
     if not problems:
@@ -62,7 +62,7 @@ def read_history(paths: Sequence[Path], given: Sequence[str]) -> History:
     return _history(tables, declared)
 
 
-def _history(tables: Tables, given: Given) -> History:
+def _history(tables: Tables, declared: Declared) -> History:
     def plain(name: str, *more: str) -> dict[str, Any] | None:
         if name not in tables:
             return None
@@ -72,13 +72,13 @@ def _history(tables: Tables, given: Given) -> History:
 
     carried = "steps" in tables and "chunks" in tables and ("decodes" in tables or not _decode(tables))
     return History(
-        given=given,
+        declared=declared,
         requests=_by_number(tables["requests"]) if "requests" in tables else None,
         steps=_steps(tables) if "steps" in tables else None,
         chunks=plain("chunks") if carried else None,
         decodes=_episodes(tables) if carried else None,
         facts=_facts(tables["facts"]) if "facts" in tables else None,
-        spans=_spans(tables["spans"], given) if "spans" in tables else None,
+        spans=_spans(tables["spans"], declared) if "spans" in tables else None,
         routes=plain("routes"),
         held=plain("held"),
         flows=plain("flows"),
@@ -150,7 +150,7 @@ def _keys(table: ForeignTable) -> Iterator[tuple[int, int]]:
     return zip(table.columns["replica"].tolist(), table.columns["step"].tolist(), strict=True)
 
 
-def _spans(table: ForeignTable, given: Given) -> SpanTable:
+def _spans(table: ForeignTable, declared: Declared) -> SpanTable:
     """Return spans; without steps, names and layers mean nothing, and are left out."""
     columns, count, numbered = table.columns, len(table), "step" in table.recorded
     blank = np.full(count, "", object)
@@ -160,7 +160,7 @@ def _spans(table: ForeignTable, given: Given) -> SpanTable:
         [symbols.setdefault(found, len(symbols)) for found in zip(*(word.tolist() for word in words), strict=True)],
         np.int64,
     )
-    replica, stage = np.divmod(columns["rank"] // given.stage_ranks, given.pp)
+    replica, stage = np.divmod(columns["rank"] // declared.stage_ranks, declared.pp)
     whole = columns | {"symbol": symbol, "replica": replica, "stage": stage, "group": _dense(columns["group"])}
     if not numbered:
         whole["layer"] = np.full(count, -1, np.int64)

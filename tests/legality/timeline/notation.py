@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.legality.given_faults import Outage
-from clustersim.legality.history import FACTS, KINDS, STREAMS, Given, History, Outcome, SpanTable
+from clustersim.legality.declared.faults import Outage
+from clustersim.legality.history import FACTS, KINDS, STREAMS, Declared, History, Outcome, SpanTable
 
 NUMBERS = {
     "tp": "tp", "sp": "sp", "pp": "pp", "dp": "dp", "ep": "ep", "block": "block_tokens", "pool": "pool_blocks",
@@ -88,7 +88,7 @@ def parsed(text: str) -> History:
 
 class _Reader:
     def __init__(self) -> None:
-        self.given: dict[str, Any] = {}
+        self.declared: dict[str, Any] = {}
         self.requests: dict[int, tuple[int, int, int | None]] = {}
         self.waits: dict[int, int] = {}
         self.explained: set[int] = set()
@@ -114,16 +114,16 @@ class _Reader:
         words = iter(text.split())
         for word in words:
             if word in NUMBERS:
-                self.given[NUMBERS[word]] = int(next(words))
+                self.declared[NUMBERS[word]] = int(next(words))
             else:
                 name, value = WORDS[word]
-                self.given[name] = value
+                self.declared[name] = value
 
     def _down(self, text: str) -> None:
         found = re.fullmatch(r"replica (\d+) \[(\d+), (\d+)\]", text)
         assert found, text
         replica, since, until = (int(part) for part in found.groups())
-        self.given["down"] = (*self.given.get("down", ()), Outage(replica, since, until))
+        self.declared["down"] = (*self.declared.get("down", ()), Outage(replica, since, until))
 
     def _request(self, text: str) -> None:
         found = re.fullmatch(r"(\d+): prompt (\d+) output (\d+)(?: at (\d+))?(?: waits (\d+))?", text)
@@ -241,21 +241,21 @@ class _Reader:
 
     def history(self) -> History:
         """Return what was read."""
-        given = Given(**self.given)
+        declared = Declared(**self.declared)
         listed = any(step.listed for step in self.steps)
         return History(
-            given=given,
+            declared=declared,
             requests=self._request_table() if self.requests else None,
             steps=self._step_table(listed) if self.steps else None,
             chunks=self._chunk_table() if listed else None,
             decodes=self._decode_table() if listed else None,
             facts=self._fact_table() if self.requests else None,
-            spans=self._span_table(given) if self.ops else None,
+            spans=self._span_table(declared) if self.ops else None,
             routes=_table("replica step layer request token expert selected", self.routes),
             held=_table("replica block request taken_ns freed_ns content", self.held),
             flows=_table("link start_ns end_ns rate capacity", self.flows),
             digests=tuple(self.digests),
-            other=self._outcome(given) if self.other else None,
+            other=self._outcome(declared) if self.other else None,
         )
 
     def _request_table(self) -> dict[str, Any]:
@@ -342,7 +342,7 @@ class _Reader:
         rows = [(place.get(row[3], row[0]), *row[1:]) for row in rows]
         return _table("replica time_ns kind request value used", rows + self.facts, empty=True)
 
-    def _span_table(self, given: Given) -> SpanTable:
+    def _span_table(self, declared: Declared) -> SpanTable:
         symbols: dict[tuple[str, str, str], int] = {}
         rows: list[tuple[int, ...]] = []
         labels: dict[str, list[int]] = {}
@@ -351,8 +351,8 @@ class _Reader:
             for span in spans:
                 module, _, name = span["name"].rpartition(".")
                 symbol = symbols.setdefault((name, name, module), len(symbols))
-                stage = span["rank"] // given.stage_ranks
-                replica, stage = divmod(stage, given.pp)
+                stage = span["rank"] // declared.stage_ranks
+                replica, stage = divmod(stage, declared.pp)
                 edges += [
                     (source, len(rows))
                     for one in after
@@ -373,14 +373,14 @@ class _Reader:
         pairs = np.array(edges, np.int64).reshape(-1, 2)
         return SpanTable(columns=table, symbols=tuple(symbols), after=(pairs[:, 0], pairs[:, 1]))
 
-    def _outcome(self, given: Given) -> Outcome:
+    def _outcome(self, declared: Declared) -> Outcome:
         count = max(self.requests) + 1
         tokens, entries = (np.full(count, -1, np.int64) for _ in range(2))
         degrees = {}
         for name, degree, request, got, held in self.other:
             degrees[name] = degree
             tokens[request], entries[request] = got, held
-        return Outcome(given=Given(**{**self.given, **degrees}), tokens=tokens, entries=entries)
+        return Outcome(declared=Declared(**{**self.declared, **degrees}), tokens=tokens, entries=entries)
 
 
 def _table(names: str, rows: list[Any], *, empty: bool = False) -> dict[str, Any] | None:

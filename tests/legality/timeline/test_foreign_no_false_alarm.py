@@ -95,7 +95,7 @@ def test_what_a_run_recorded_is_legal_as_tables_from_elsewhere() -> None:
     @given(documents())
     def legal(document: dict[str, Any]) -> None:
         result = simulate(scenario_of(document))
-        told = history_of_run(result).given
+        told = history_of_run(result).declared
         names = [name for name in (*NUMBERS, *WORDS) if getattr(told, name) is not None and name not in UNTOLD]
         words = [f"{name}={getattr(told, name)}".lower() for name in names]
         with tempfile.TemporaryDirectory() as folder:

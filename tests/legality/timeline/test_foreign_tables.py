@@ -267,7 +267,7 @@ def test_message_names_no_operator_and_no_step_that_was_not_told(tmp_path: Path)
     ("words", "told"), [((), None), (("prefix_caching=false",), False), (("prefix_caching=true",), True)]
 )
 def test_sharing_is_unknown_where_nobody_declares_it(tmp_path: Path, words: tuple[str, ...], told: bool | None) -> None:
-    assert read_history(written(tmp_path, tables()), [*GIVEN, *words]).given.prefix_caching is told
+    assert read_history(written(tmp_path, tables()), [*GIVEN, *words]).declared.prefix_caching is told
 
 
 @pytest.mark.parametrize("name", ["arrived_ns", "first_token_ns", "finished_ns"])

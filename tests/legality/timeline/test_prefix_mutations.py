@@ -59,11 +59,11 @@ def freed_twice(history: History) -> History:
 
 
 def not_declared(history: History) -> History:
-    return replace(history, given=replace(history.given, prefix_caching=False))
+    return replace(history, declared=replace(history.declared, prefix_caching=False))
 
 
 def a_small_pool(history: History) -> History:
-    return replace(history, given=replace(history.given, pool_blocks=100))
+    return replace(history, declared=replace(history.declared, pool_blocks=100))
 
 
 def test_a_run_that_shares_prefixes_is_legal() -> None:

@@ -55,7 +55,7 @@ def test_only_the_prefill_pool_keeps_prefixes(transfer):
 def test_what_is_cached_leaves_the_prefill_pool_with_the_rest(result):
     moves, facts = result.timeline.moves, result.timeline.facts
     request = int(facts["request"][facts["kind"] == REUSED][0])
-    prompt = int(result.given.requests.prompt_tokens[request])
+    prompt = int(result.input.requests.prompt_tokens[request])
     assert set(moves["tokens"][moves["request"] == request].tolist()) == {prompt}
 
 

@@ -417,7 +417,7 @@ def test_all_operators_of_a_class_in_all_steps_at_half_their_time_are_found() ->
 
 def test_a_record_that_declares_nothing_says_what_is_not_compared() -> None:
     history = recorded("tensor", "folded")
-    found = as_priced(Reading(replace(history, given=replace(history.given, declared=None))))
+    found = as_priced(Reading(replace(history, declared=replace(history.declared, deployment=None))))
     assert found.looked_at == 0
     assert "what operators cost" in found.lacks[0]
 

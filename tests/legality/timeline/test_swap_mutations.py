@@ -85,7 +85,7 @@ def twice(history: History) -> History:
 
 
 def tiny_host(history: History) -> History:
-    return replace(history, given=replace(history.given, host_blocks=3))
+    return replace(history, declared=replace(history.declared, host_blocks=3))
 
 
 LATE = 10**9

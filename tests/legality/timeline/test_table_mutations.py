@@ -172,7 +172,7 @@ def with_other(degree: str, tokens: int) -> Change:
     """Compare with a run under another degree that gave request 0 other tokens."""
 
     def change(history: History) -> History:
-        whole = against(history, replace(history, given=replace(history.given, **{degree: 8})))
+        whole = against(history, replace(history, declared=replace(history.declared, **{degree: 8})))
         assert whole.other is not None
         got = whole.other.tokens.copy()
         got[0] += tokens
@@ -184,7 +184,9 @@ def with_other(degree: str, tokens: int) -> Change:
 def smaller_pool(history: History) -> History:
     """Give the pool a block less than was in use."""
     assert history.steps is not None
-    return replace(history, given=replace(history.given, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1))
+    return replace(
+        history, declared=replace(history.declared, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1)
+    )
 
 
 MUTATIONS: list[tuple[str, str, Change, set[str]]] = [

@@ -155,7 +155,7 @@ def of_sends(history: History, change: Callable[[Any, int], None]) -> History:
     """Change what the last send carries."""
     assert history.folded is not None
     sent = history.folded.transfer_bytes.copy()
-    change(sent, history.given.hidden_bytes or 0)
+    change(sent, history.declared.hidden_bytes or 0)
     return replace(history, folded=replace(history.folded, transfer_bytes=sent))
 
 

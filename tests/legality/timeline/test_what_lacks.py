@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import Given, History
+from clustersim.legality.history import Declared, History
 from tests.legality.timeline.notation import history_in
 
 ROOT = Path(__file__).parent.parent / "histories"
@@ -19,7 +19,7 @@ TABLES = ("requests", "steps", "chunks", "decodes", "facts", "spans", "routes", 
 
 
 def test_empty_history_is_not_checkable() -> None:
-    verdict = check_history(History(given=Given()))
+    verdict = check_history(History(declared=Declared()))
     assert verdict.verdict == "not_checkable"
     assert {rule.looked_at for rule in verdict.rules} == {0}
 

@@ -12,7 +12,7 @@ from clustersim.cost.kernels import ASSUMED
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError
-from clustersim.legality.prices.declared import Declared
+from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.kernels import Kernels
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.scenario.parts import load_engine, load_model, load_topology
@@ -51,15 +51,15 @@ def test_groups_of_a_family_stand_before_those_of_all():
 @pytest.mark.parametrize("engine", ["trtllm-1.0", "sglang-0.5", "vllm-0.19"])
 @pytest.mark.parametrize("topology", ["dgx-h100", "dgx-h200", "l40s-node", "dgx-b200"])
 def test_the_second_opinion_is_the_same(topology, engine, heads, dtype):
-    declared = Declared(
+    deployment = PricedDeployment(
         model=load_model("llama-3.1-8b"),
         plan=ParallelPlan(),
         precision=Precision(weights=dtype, kv_cache=dtype),
         engine=load_engine(engine),
         topology=load_topology(topology),
     )
-    first = RooflineCost(declared.topology.device.running(declared.engine.family), declared.precision)
-    second = Kernels(declared)
+    first = RooflineCost(deployment.topology.device.running(deployment.engine.family), deployment.precision)
+    second = Kernels(deployment)
     for op, shape in SHAPES.items():
         whole = shape | (HEADS[heads] if op.startswith("attention") else {})
         assert float(first.seconds(op, whole)) == pytest.approx(float(second.seconds(op, whole)), rel=1e-12), op

@@ -42,7 +42,7 @@ def test_joined_operators_run_when_each_of_them_would(plan: ParallelPlan, fewer:
     program = pool.programs[0, 0][kind]  # type: ignore[index]
     wiring = StageWiring(
         programs=pool.programs[0, 0], devices=pool.stage_devices(0, 0), as_events=True, send_as_events=True,
-        full=False, watched=None, shapes={}, pricer=pool.given.pricer, prices=None,
+        full=False, watched=None, shapes={}, pricer=pool.input.pricer, prices=None,
     )  # fmt: skip
     short, long = wiring.shape(kind), expanded_program(program)  # type: ignore[arg-type]
     assert isinstance(short, EventProgram)

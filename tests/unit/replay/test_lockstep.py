@@ -12,7 +12,7 @@ from clustersim.graph.batch import Chunk, Features, StepBatch, features_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import Given, History
+from clustersim.legality.history import Declared, History
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.events.lockstep import together
 from clustersim.replay.prepared import Prepared
@@ -161,9 +161,9 @@ def test_replays_agree_in_lockstep(dp: int, tp: int, ep: int, scheduler: str) ->
 
 
 def judged(timeline: Timeline, scope: str) -> set[str]:
-    given = Given(dp=2, ep=2, ep_scope=scope, block_tokens=4, pool_blocks=1000)
+    given = Declared(dp=2, ep=2, ep_scope=scope, block_tokens=4, pool_blocks=1000)
     history = History(
-        given=given, steps=timeline.steps, chunks=timeline.chunks, decodes=timeline.decodes, facts=timeline.facts,
+        declared=given, steps=timeline.steps, chunks=timeline.chunks, decodes=timeline.decodes, facts=timeline.facts,
         folded=timeline,
     )  # fmt: skip
     return {violation.rule for violation in check_history(history).violations}

@@ -23,7 +23,7 @@ def append_only(reading: Reading) -> Finding:
     at = np.flatnonzero(pieces.is_chunk & reading.plain & ~resumed(reading))
     start, computed = pieces.start[at], pieces.computed[at]
     broken, told = start != computed, NOTHING
-    if reading.prefixes.reused is None and reading.given.prefix_caching is not False:
+    if reading.prefixes.reused is None and reading.declared.prefix_caching is not False:
         broken &= start < computed
         told = lacking("whether entries are skipped (what is taken over from a prefix cache was not recorded)")
     contiguous = judged(

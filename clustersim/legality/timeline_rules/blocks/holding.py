@@ -98,7 +98,7 @@ def _until(holds: Holds, at: int) -> str:
 
 def fits_pool(reading: Reading) -> Finding:
     """KV-6: the blocks that are held at a time, shared ones once, are no more than the pool has."""
-    holds, pool = holds_of(reading), reading.given.pool_blocks
+    holds, pool = holds_of(reading), reading.declared.pool_blocks
     if holds is None or pool is None or not len(holds):
         return NOTHING
     before = holds.before
@@ -140,7 +140,7 @@ def given_back(reading: Reading) -> Finding:
     )
     ends, why = _ends(reading, holds)
     late = holds.until > ends
-    never = (holds.freed < 0) & (late | (reading.given.horizon_ns is None))
+    never = (holds.freed < 0) & (late | (reading.declared.horizon_ns is None))
     known = (ends < FOREVER) | (holds.freed < 0)
     lost = judged(
         int(known.sum()),
@@ -230,7 +230,7 @@ def _blocks(count: int) -> str:
 
 
 def _needs(reading: Reading) -> _Needs | Finding:
-    holds, pieces, runs, size = holds_of(reading), reading.pieces, reading.runs, reading.given.block_tokens
+    holds, pieces, runs, size = holds_of(reading), reading.pieces, reading.runs, reading.declared.block_tokens
     if holds is None:
         return NOTHING
     if pieces is None or runs is None:
@@ -284,8 +284,8 @@ def _had(
         had[steps] = np.cumsum(change[:-1])
         ended = np.sort(until)
         at = np.searchsorted(ended, turn[steps], side="right")
-        given = np.append(ended, FOREVER)[at]
-        early[steps] = np.where(given < end[steps], given, -1)
+        declared = np.append(ended, FOREVER)[at]
+        early[steps] = np.where(declared < end[steps], declared, -1)
     return had, early
 
 

@@ -55,7 +55,7 @@ def told_right(reading: Reading, use: Use) -> Finding:
         at[mine] += np.searchsorted(runs.start[inside], time[rows][mine])
     exact = final[rows] & np.isin(kind[rows], (ADMITTED, REUSED)) & ~np.isin(rows, reading.hand_overs.reserved)
     exact &= reading.history.folded is not None  # elsewhere blocks may be taken later, when the step begins
-    shares = bool(reading.given.prefix_caching)
+    shares = bool(reading.declared.prefix_caching)
     after = np.append(use.at_run, 0)[at]
     low, high = np.where(exact, after, 0 if shares else low), np.where(exact, after, high)
     findings.append(
@@ -76,7 +76,7 @@ def told_right(reading: Reading, use: Use) -> Finding:
 def _nothing_left(reading: Reading, replica: Int64Array, time: Int64Array, used: Int64Array) -> Finding:
     """Judge whether no block is in use after the last that is decided of a replica when it fails."""
     last = []
-    for failed, since, _ in reading.given.down:
+    for failed, since, _ in reading.declared.down:
         there = np.flatnonzero((replica == failed) & (time == since) & (used >= 0))
         last += there[-1:].tolist()
     rows = np.array(last, np.int64)

@@ -26,7 +26,7 @@ _FIX: Final = "take over full blocks that this replica has computed before, and 
 
 def were_there(reading: Reading) -> Finding:
     """Judge what sequences take over by where it can have come from; a step may take over what it computes itself."""
-    reused, pieces, size = reading.prefixes.reused, reading.pieces, reading.given.block_tokens
+    reused, pieces, size = reading.prefixes.reused, reading.pieces, reading.declared.block_tokens
     if reused is None or pieces is None or pieces.astray:
         return NOTHING
     some = reused.tokens > 0
@@ -49,7 +49,7 @@ def _said(reused: Reused, broken: BoolArray, message: str, looked: int = 0) -> F
 
 def _first(reading: Reading, reused: Reused) -> Int64Array:
     """Return when the last of the tokens of each fact began to be computed there for the first time since a failure."""
-    pieces, facts, down = reading.pieces, reading.history.facts, reading.given.down
+    pieces, facts, down = reading.pieces, reading.history.facts, reading.declared.down
     assert pieces is not None
     assert facts is not None
     came = reading.facts_of(RECEIVED)
@@ -76,7 +76,7 @@ def _first(reading: Reading, reused: Reused) -> Int64Array:
 
 def _contents(reading: Reading, reused: Reused, looked: BoolArray) -> Finding:
     """Judge whether a sequence holds as many blocks as it takes over of contents that were there before."""
-    holds, pieces, size = holds_of(reading), reading.pieces, reading.given.block_tokens
+    holds, pieces, size = holds_of(reading), reading.pieces, reading.declared.block_tokens
     if holds is None or size is None or pieces is None:
         return NOTHING
     known = _held_before(holds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.history import SWAPPED_OUT, Given
+from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import Table
@@ -25,19 +25,21 @@ def fits_each_rank(reading: Reading) -> Finding:
     if history.folded is None or reading.pieces is None or not len(history.folded.owners["request"]):
         return NOTHING
     facts = history.facts
-    if facts is None or (facts["kind"] == SWAPPED_OUT).any() or history.given.down:
+    if facts is None or (facts["kind"] == SWAPPED_OUT).any() or history.declared.down:
         return NOTHING
-    return merged(*(_of_pool(reading, given, history.folded.owners) for given in history.pools or (history.given,)))
+    return merged(
+        *(_of_pool(reading, declared, history.folded.owners) for declared in history.pools or (history.declared,))
+    )
 
 
-def _of_pool(reading: Reading, given: Given, owners: Table) -> Finding:
-    pieces, size = reading.pieces, given.block_tokens
+def _of_pool(reading: Reading, declared: Declared, owners: Table) -> Finding:
+    pieces, size = reading.pieces, declared.block_tokens
     assert pieces is not None
-    if given.sp == 1 or given.sp_decode != "dp" or given.prefix_caching is not False:
+    if declared.sp == 1 or declared.sp_decode != "dp" or declared.prefix_caching is not False:
         return NOTHING
-    if size is None or given.pool_blocks is None:
+    if size is None or declared.pool_blocks is None:
         return NOTHING
-    mine = (pieces.replica >= given.first_replica) & (pieces.replica < given.first_replica + given.dp)
+    mine = (pieces.replica >= declared.first_replica) & (pieces.replica < declared.first_replica + declared.dp)
     here = np.flatnonzero(mine & reading.sound[np.where(mine, pieces.replica, 0)])
     if not len(here):
         return NOTHING
@@ -48,16 +50,16 @@ def _of_pool(reading: Reading, given: Given, owners: Table) -> Finding:
     until = np.where(goes_on, np.append(pieces.begin[here][1:], 0), pieces.end[here])
     owner = owner_at(owners, replica, request, pieces.begin[here])
     known = np.flatnonzero(owner >= 0)
-    place = (replica * given.sp + owner)[known]
+    place = (replica * declared.sp + owner)[known]
     time = np.concatenate((pieces.begin[here][known], until[known]))
     change = np.concatenate((held[known], -held[known]))
     order = np.lexsort((change, time, np.concatenate((place, place))))
     live: Int64Array = np.cumsum(change[order])  # 0 where the next rank begins
-    share, of = given.pool_blocks // given.sp, np.concatenate((place, place))[order]
+    share, of = declared.pool_blocks // declared.sp, np.concatenate((place, place))[order]
     return judged(
         len(known),
         live > share,
-        lambda i: f"replica {of[i] // given.sp}, SP rank {of[i] % given.sp}",
+        lambda i: f"replica {of[i] // declared.sp}, SP rank {of[i] % declared.sp}",
         lambda i: f"its sequences hold {live[i]:,} blocks or more at {time[order[i]]:,} ns, the rank has {share:,}",
         "let a sequence be kept by an SP rank that has blocks for it",
     )

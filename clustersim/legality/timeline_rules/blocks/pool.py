@@ -77,7 +77,7 @@ def _sized(reading: Reading) -> Finding:
             exceeds("but the pool has", "blocks in use", pool, np.where(reading.sound[runs.replica], use.at_run, 0))
         elif told is not None:
             exceeds("but the pool has", "blocks in use", pool, told)
-        elif shared or reading.prefixes.shares_undeclared or reading.given.prefix_caching:
+        elif shared or reading.prefixes.shares_undeclared or reading.declared.prefix_caching:
             findings.append(lacking("whether blocks fit the pool (which of them are shared was not declared)"))
         if facts is not None and "used" in facts:
             rows = reading.facts_of(
@@ -165,7 +165,7 @@ def _steps_of_the_gone(reading: Reading) -> Finding:
 def _counted(reading: Reading) -> Finding:
     runs, facts, use = reading.runs, reading.history.facts, reading.use
     if use is None:
-        if reading.given.prefix_caching:
+        if reading.declared.prefix_caching:
             return lacking("how many blocks are in use (which pool keeps a sequence, or its hashes, are not recorded)")
         return NOTHING
     assert runs is not None

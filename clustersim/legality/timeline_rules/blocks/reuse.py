@@ -15,11 +15,11 @@ _FIX: Final = "take over full blocks of an equal start that a step of this repli
 
 def taken_over(reading: Reading) -> Finding:
     """Judge every fact that says that a sequence takes tokens over from the prefix cache."""
-    reused, given, size = reading.prefixes.reused, reading.given, reading.given.block_tokens
+    reused, declared, size = reading.prefixes.reused, reading.declared, reading.declared.block_tokens
     pieces, known, contents = reading.pieces, reading.known, reading.prefixes.contents
     if reused is None or not len(reused.row):
         return NOTHING
-    if given.prefix_caching is False:
+    if declared.prefix_caching is False:
         every = np.ones(len(reused.row), bool)
         return judged(
             len(every), every, lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
@@ -29,13 +29,13 @@ def taken_over(reading: Reading) -> Finding:
     if pieces is None or known is None or contents is None or size is None:
         why = "whether what is taken over is equal (no hashes of prompts, lengths or steps were recorded)"
         return merged(were_there(reading), lacking(why))
-    declared = contents.blocks[reused.request] * size
+    equal = contents.blocks[reused.request] * size
     carried = reused.piece >= 0
     exists = known[reused.piece] if len(pieces) else np.zeros(len(carried), np.int64)
     sharing = reading.prefixes.sharing
     unknown = np.zeros(len(carried), bool) if sharing is None else sharing.unknown
     whole = reused.tokens % size == 0
-    within = reused.tokens <= declared
+    within = reused.tokens <= equal
 
     def say(broken: object, message: str, looked: int = 0) -> Finding:
         return judged(
@@ -51,7 +51,7 @@ def taken_over(reading: Reading) -> Finding:
         say(carried & (reused.tokens >= exists), "and computes none: the next one can't be sampled"),
         say(whole & within & unknown, "among them blocks that no step of this replica had computed by then"),
     ]
-    if given.horizon_ns is None:
+    if declared.horizon_ns is None:
         ends = np.full(len(carried), np.iinfo(np.int64).max)
         cut = reading.failed_between(reused.replica, reused.time, ends)
         findings.append(say(~carried & ~cut, "and no step carries it from then on"))
@@ -60,7 +60,7 @@ def taken_over(reading: Reading) -> Finding:
 
 def _stayed(reading: Reading) -> Finding:
     """Judge whether all blocks that are taken over later can have stayed: with those in use, they fit the pool."""
-    runs, use, sharing, pool = reading.runs, reading.use, reading.prefixes.sharing, reading.given.pool_blocks
+    runs, use, sharing, pool = reading.runs, reading.use, reading.prefixes.sharing, reading.declared.pool_blocks
     if runs is None or use is None or sharing is None or pool is None:
         return lacking("whether blocks that are taken over can have stayed (blocks in use do not follow)")
     kept = sharing.changes.at_runs(runs)[1]

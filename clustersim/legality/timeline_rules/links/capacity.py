@@ -44,7 +44,7 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
         Pool by pool.
     """
     history = reading.history
-    tables, carriage = history.folded, history.given.carriage
+    tables, carriage = history.folded, history.declared.carriage
     if tables is None:
         return NOTHING
     if carriage is None:
@@ -55,17 +55,17 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
     for some in (*moves_in(history), *(one for part in parts for one in outputs_in(part))):
         traffic.add_transfers(some)
     lacks, passes = NOTHING, Passes(tables)
-    places = [[(place, traffic.met(place)) for place in collective_places(traffic, part.given)] for part in parts]
+    places = [[(place, traffic.met(place)) for place in collective_places(traffic, part.declared)] for part in parts]
     for part, found in zip(parts, places, strict=True):  # when something is there is told before they are added
-        given = part.given
+        declared = part.declared
         mine = [(place, times) for place, times in found if times is None or len(times[0])]
         if not mine:
             continue
-        if runs is None or pieces is None or history.chunks is None or given.declared is None:
+        if runs is None or pieces is None or history.chunks is None or declared.deployment is None:
             lacks = lacking("the load of links (what collectives carry was not recorded)")
             continue
-        contents = Contents(given.declared, runs, pieces, history.chunks)
-        collectives = Collectives(traffic, tables, passes, contents, given)
+        contents = Contents(declared.deployment, runs, pieces, history.chunks)
+        collectives = Collectives(traffic, tables, passes, contents, declared)
         for place, times in mine:
             collectives.add(place, times)
     if traffic.untold:

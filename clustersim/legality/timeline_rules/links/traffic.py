@@ -16,7 +16,7 @@ import numpy as np
 from clustersim.clock import LATEST_NS, NS_PER_S, FloatArray, Int64Array
 from clustersim.legality.declared.transfers import BoolArray, Carriage
 from clustersim.legality.declared.users import COLLECTIVES, Place
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.links import Loads, by_algorithm
 from clustersim.legality.prices.prices import Priced, Prices
@@ -141,13 +141,15 @@ class Collectives:
     tables : Tables
     passes : Passes
     contents : Contents
-    given : Given
+    declared : Declared
     """
 
-    def __init__(self, traffic: Traffic, tables: Tables, passes: Passes, contents: Contents, given: Given) -> None:
-        assert given.declared is not None
+    def __init__(
+        self, traffic: Traffic, tables: Tables, passes: Passes, contents: Contents, declared: Declared
+    ) -> None:
+        assert declared.deployment is not None
         self.traffic, self.tables, self.passes, self.contents = traffic, tables, passes, contents
-        self.prices = Prices(given.declared, given.first_replica)
+        self.prices = Prices(declared.deployment, declared.first_replica)
         self._known: dict[int, Joining] = {}
         self._ways: dict[tuple[object, ...], int] = {}
 
@@ -224,10 +226,10 @@ class Collectives:
         return self._ways[key]
 
 
-def collective_places(traffic: Traffic, given: Given) -> Iterator[Place]:
+def collective_places(traffic: Traffic, declared: Declared) -> Iterator[Place]:
     """Yield the stages of a pool whose collectives may meet something on a link."""
     for place in traffic.users.groups:
-        if given.first_replica <= place[0] < given.first_replica + given.dp and any(
+        if declared.first_replica <= place[0] < declared.first_replica + declared.dp and any(
             (COLLECTIVES, *place) in users for users in traffic.contended.values()
         ):
             yield place

@@ -73,7 +73,7 @@ def waits(sheet: Sheet) -> Finding:
 def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
     """Judge whether a collective takes longer than it costs although nothing else may be on its links."""
     longer = np.flatnonzero((sheet.group >= 0) & (most >= 0) & (sheet.end - sheet.start > most))
-    carriage = sheet.given.carriage
+    carriage = sheet.declared.carriage
     if carriage is None or not len(longer):
         return NOTHING
     places = np.stack((sheet.replica[longer], sheet.stage[longer]), axis=1)
@@ -122,7 +122,7 @@ def as_recorded(reading: Reading) -> Finding:
         return inside_steps(reading)
     findings = [
         _durations(reading),
-        _losses(tables, reading.given.carriage),
+        _losses(tables, reading.declared.carriage),
         as_slow_as_told(reading),
         copies_cost(reading),
     ]
@@ -196,7 +196,7 @@ def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
 
 
 def _bounds(reading: Reading, passes: Occupation) -> Finding:
-    runs, stages = reading.runs, reading.given.pp
+    runs, stages = reading.runs, reading.declared.pp
     assert runs is not None
     run = runs.at(passes.replica, passes.step)
     first, last = passes.stage == 0, passes.stage == stages - 1

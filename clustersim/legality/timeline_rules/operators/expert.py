@@ -17,7 +17,7 @@ from clustersim.timeline.tables import Table
 
 def top_k(reading: Reading) -> Finding:
     """EP-2: in each step and MoE layer every token of the step reaches the top-k experts of its gate, and each once."""
-    routes, k = reading.history.routes, reading.given.top_k
+    routes, k = reading.history.routes, reading.declared.top_k
     if routes is None:
         return NOTHING
     names = ("replica", "step", "layer", "request", "token", "expert")

@@ -37,7 +37,7 @@ def _apart(number: int, template: PassTemplate) -> Finding:
 
 def as_split(template: PassTemplate, features: Features, replica: Int64Array, step: Int64Array) -> Finding:
     """Judge whether steps run as two halves where the plan says so: those of two sequences and tokens enough."""
-    experts = features.declared.plan.ep
+    experts = features.deployment.plan.ep
     if experts.overlap == "none":
         return NOTHING
     can = np.ones(len(features), bool)

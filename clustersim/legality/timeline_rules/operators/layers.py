@@ -67,11 +67,12 @@ def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
         return np.setdiff1d(wants, ran[ran // width == places.keys[i]] % width)
 
     broken = had < wanted
-    if sheet.given.horizon_ns is not None:
-        latest = Groups(sheet.replica[rows] * sheet.given.pp + stage)
+    if sheet.declared.horizon_ns is not None:
+        latest = Groups(sheet.replica[rows] * sheet.declared.pp + stage)
         ends = places.most(sheet.end[rows])
         last = (
-            ends == latest.most(sheet.end[rows])[latest.find(sheet.replica[rows] * sheet.given.pp + stage)][places.some]
+            ends
+            == latest.most(sheet.end[rows])[latest.find(sheet.replica[rows] * sheet.declared.pp + stage)][places.some]
         )
         for i in np.flatnonzero(broken & last).tolist():
             broken[i] = bool(lacking(i)[0] < layer[place == places.keys[i]].max())
@@ -93,7 +94,7 @@ def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
     broken = ~np.isin(sites.keys, sheet.site[mine])
     broken &= np.isin(sheet.place[some], sheet.place[mine])
     broken &= np.isin((sheet.stage * width + sheet.layer)[some], (sheet.stage * width + sheet.layer)[mine])
-    if sheet.given.horizon_ns is not None and broken.any():
+    if sheet.declared.horizon_ns is not None and broken.any():
         broken &= ~_cut_off(sheet, module)[sites.some]
     name = sheet.name(int(mine[0])) if len(mine) else ""
     return judged(
@@ -107,8 +108,8 @@ def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
 
 def _cut_off(sheet: Sheet, rows: Int64Array) -> BoolArray:
     """Return which rows are of the last layer of the last pass of a stage: a horizon may have cut it off."""
-    stage = Groups(sheet.replica[rows] * sheet.given.pp + sheet.stage[rows])
-    of = stage.find(sheet.replica[rows] * sheet.given.pp + sheet.stage[rows])
+    stage = Groups(sheet.replica[rows] * sheet.declared.pp + sheet.stage[rows])
+    of = stage.find(sheet.replica[rows] * sheet.declared.pp + sheet.stage[rows])
     began = sheet.pass_begins[rows]
     places = Groups(sheet.place[rows])
     deepest = places.most(sheet.layer[rows])[places.find(sheet.place[rows])]

@@ -26,7 +26,7 @@ def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
     passes, after, arrived, sent = arrivals
     if reading.history.folded is None and not sent.any():
         return lacking("when outputs arrive (no spans of the stream send were recorded)")
-    upstream = np.flatnonzero(passes.stage < reading.given.pp - 1)
+    upstream = np.flatnonzero(passes.stage < reading.declared.pp - 1)
     following = after[upstream]
     known = following >= 0
     start = np.where(known, passes.start[following], 0)
@@ -84,7 +84,7 @@ def _sent_early(reading: Reading) -> Finding:
 
 def _payload(reading: Reading) -> Finding:
     """Judge whether sends carry tokens × hidden × bytes: whole on every TP rank, or in parts that sum to it."""
-    spans, runs, given = reading.history.spans, reading.runs, reading.given
+    spans, runs, declared = reading.history.spans, reading.runs, reading.declared
     if reading.history.folded is not None:
         return payloads(reading)
     told = None if spans is None else spans.columns.get("bytes")
@@ -92,7 +92,7 @@ def _payload(reading: Reading) -> Finding:
         return lacking("what was sent (no bytes of sends were recorded)")
     prefills = None if runs is None else runs.column("prefill_tokens")
     decodes = None if runs is None else runs.column("decode_tokens")
-    if runs is None or prefills is None or decodes is None or given.hidden_bytes is None:
+    if runs is None or prefills is None or decodes is None or declared.hidden_bytes is None:
         return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
     replica, stage, step = (spans.columns[name].astype(np.int64) for name in ("replica", "stage", "step"))
     sends = np.flatnonzero(spans.columns["stream"] == STREAMS.index("send"))
@@ -102,15 +102,19 @@ def _payload(reading: Reading) -> Finding:
     tokens = (prefills + decodes)[runs.at(replica[first], step[first])]
     sums = np.bincount(passes.find(order_key(replica[sends], stage[sends], step[sends])), told[sends])
     known = passes.least(told[sends]) >= 0
-    wanted = tokens.astype(np.float64) * given.hidden_bytes
+    wanted = tokens.astype(np.float64) * declared.hidden_bytes
     return judged(
         int(known.sum()),
-        known & (sums != wanted) & (sums != wanted * given.tp),
+        known & (sums != wanted) & (sums != wanted * declared.tp),
         lambda i: f"replica {replica[first[i]]}, stage {stage[first[i]]}, step {step[first[i]]}",
         lambda i: (
-            f"sends {sums[i]:,.0f} bytes, where {tokens[i]:,} tokens × {given.hidden_bytes:,} bytes are "
+            f"sends {sums[i]:,.0f} bytes, where {tokens[i]:,} tokens × {declared.hidden_bytes:,} bytes are "
             f"{wanted[i]:,.0f}"
-            + (f" (or {wanted[i] * given.tp:,.0f}, whole from each of {given.tp} TP ranks)" if given.tp > 1 else "")
+            + (
+                f" (or {wanted[i] * declared.tp:,.0f}, whole from each of {declared.tp} TP ranks)"
+                if declared.tp > 1
+                else ""
+            )
         ),
         "send the hidden state of every token of the step",
     )
@@ -143,7 +147,7 @@ def stages_in_order(reading: Reading) -> Finding:
             )
         )
     runs = reading.runs
-    if runs is not None and reading.given.decode_overlap == "none":
+    if runs is not None and reading.declared.decode_overlap == "none":
         tokens = runs.column("decode_tokens")
         kinds = runs.column("kind")
         decodes = tokens > 0 if tokens is not None else (kinds != KINDS.index("prefill") if kinds is not None else None)

@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
@@ -37,19 +37,19 @@ def as_priced(reading: Reading) -> Finding:
     tables, runs, pieces = history.folded, reading.runs, reading.pieces
     if tables is None:
         return NOTHING
-    if runs is None or pieces is None or history.chunks is None or history.given.declared is None:
+    if runs is None or pieces is None or history.chunks is None or history.declared.deployment is None:
         return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
     findings: list[Finding] = []
-    for given in history.pools or (history.given,):
-        assert given.declared is not None
-        contents = Contents(given.declared, runs, pieces, history.chunks)
-        prices = Prices(given.declared, given.first_replica)
+    for declared in history.pools or (history.declared,):
+        assert declared.deployment is not None
+        contents = Contents(declared.deployment, runs, pieces, history.chunks)
+        prices = Prices(declared.deployment, declared.first_replica)
         replica = tables.passes["replica"]
-        mine = (replica >= given.first_replica) & (replica < given.first_replica + given.dp)
+        mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
         for number, template in enumerate(tables.templates):
             rows = np.flatnonzero(mine & (tables.passes["template"] == number))
             if len(rows):
-                findings.extend(_OfTemplate(tables, template, contents, prices, given).findings(rows))
+                findings.extend(_OfTemplate(tables, template, contents, prices, declared).findings(rows))
     return merged(*findings)
 
 
@@ -57,10 +57,10 @@ class _OfTemplate:
     """Looks at the passes of one template."""
 
     def __init__(
-        self, tables: Tables, template: PassTemplate, contents: Contents, prices: Prices, given: Given
+        self, tables: Tables, template: PassTemplate, contents: Contents, prices: Prices, declared: Declared
     ) -> None:
         self.tables, self.template, self.contents, self.prices = tables, template, contents, prices
-        self.given = given
+        self.declared = declared
         self.classes, self.unknown = prices.of_template(template)
         self.spread_of: dict[int, FloatArray] = {}
 
@@ -102,7 +102,7 @@ class _OfTemplate:
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
             lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
-            if self.prices.declared.spreads and self.template.kind != "prefill":
+            if self.prices.deployment.spreads and self.template.kind != "prefill":
                 least, most = self._spread(found, replica[some], step[some], lasts)
                 spread = np.where(least == most, least, np.nan)
                 self.spread_of.update(zip(row[some].tolist(), spread.T, strict=True))
@@ -170,7 +170,7 @@ class _OfTemplate:
         self, features: Features, replica: Int64Array, step: Int64Array, lasts: dict[int, Int64Array]
     ) -> tuple[FloatArray, FloatArray]:
         """Return how many sequences decode on each SP rank, at least and at most, as its operators together tell."""
-        ranks = range(self.prices.declared.coordinates)
+        ranks = range(self.prices.deployment.coordinates)
         up_to = int(features.decoding(0)[0].max(initial=0))
         own = [
             [
@@ -202,7 +202,7 @@ class _OfTemplate:
             for one in self.classes.get(cls, [])[:1]:
                 if one.work.op == "attention_decode":
                     window, _, half = one.work.keys.partition("~")
-                    if half or self.prices.declared.spreads:
+                    if half or self.prices.deployment.spreads:
                         parts.setdefault((one.s if half else 0, window, repr(one.work.shape)), []).append((values, one))
         gap = self._gap(features)
         for (s, window, _), some in parts.items():
@@ -227,7 +227,7 @@ class _OfTemplate:
 
     def _gap(self, features: Features) -> FloatArray:
         """Return the gap before kernels, in seconds."""
-        engine = self.prices.declared.engine
+        engine = self.prices.deployment.engine
         found: FloatArray = np.where(
             self.prices.in_graph(self.template, features), engine.graph_launch_s, engine.launch_s
         )

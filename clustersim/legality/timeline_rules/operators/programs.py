@@ -105,7 +105,7 @@ def as_graphs(reading: Reading) -> Finding:
         return Finding(looked_at=0)
     findings = []
     programs: dict[tuple[int, int], Program] = {}
-    graphs = tuple(graph for graph in graphs if graph.first_replica == reading.given.first_replica)
+    graphs = tuple(graph for graph in graphs if graph.first_replica == reading.declared.first_replica)
     for number in np.unique(tables.passes["template"]).tolist():  # one that no pass runs says nothing
         template = tables.templates[number]
         found: list[str] | None = None

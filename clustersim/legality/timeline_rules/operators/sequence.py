@@ -34,11 +34,11 @@ def _attention(sheet: Sheet) -> BoolArray:
 
 def exposed(sheet: Sheet) -> Finding:
     """SP-2: where a rank attends, the K/V of every segment was communicated to it."""
-    sp = sheet.given.sp  # 1 where it is not known which rank is where
+    sp = sheet.declared.sp  # 1 where it is not known which rank is where
     rows = np.flatnonzero(_attention(sheet)) if sp > 1 else np.empty(0, np.int64)
     if not len(rows):
         return NOTHING
-    needed = sp - 1 if sheet.given.sp_scheme == "ring" else 1
+    needed = sp - 1 if sheet.declared.sp_scheme == "ring" else 1
     exposures = np.flatnonzero(sheet.named(*BEFORE_ATTENTION))
     sites, there = Groups(sheet.site[rows]), Groups(sheet.site[exposures])
     at = there.find(sites.keys)
@@ -59,7 +59,7 @@ def _whole(sheet: Sheet, rows: Int64Array, verb: str, fix: str) -> Finding:
     if not len(rows):
         return NOTHING
     groups = Groups(sheet.group[rows])
-    counts, sp = groups.counts, sheet.given.sp
+    counts, sp = groups.counts, sheet.declared.sp
     return judged(
         len(groups),
         counts != sp,
@@ -71,7 +71,7 @@ def _whole(sheet: Sheet, rows: Int64Array, verb: str, fix: str) -> Finding:
 
 def prefill_only(sheet: Sheet) -> Finding:
     """SP-3: no decode work is split by tokens: no exchange between SP ranks, and none on ranks that idle."""
-    if sheet.given.sp == 1:
+    if sheet.declared.sp == 1:
         return NOTHING
     experts = sheet.in_module("moe") & (sheet.named(*EXPERTS) | sheet.named("expert_"))
     decode = sheet.kind == DECODE
@@ -83,7 +83,7 @@ def prefill_only(sheet: Sheet) -> Finding:
         lambda i: "joins SP ranks inside a decode step",
         "disable SP in decode",
     )
-    if sheet.given.sp_decode != "idle":
+    if sheet.declared.sp_decode != "idle":
         return split
     works = decode & (sheet.stream == COMPUTE) & ~sheet.named("expert_", *EXPERTS)  # experts may serve other ranks
     works |= sheet.named("attention_decode")
@@ -99,7 +99,7 @@ def prefill_only(sheet: Sheet) -> Finding:
 
 def at_attention(sheet: Sheet) -> Finding:
     """SP-5: a segment's K/V arrives before it is attended to, and SP synchronises at attention alone."""
-    if sheet.given.sp == 1:
+    if sheet.declared.sp == 1:
         return NOTHING
     fix = "expose K/V in the order of the sequence, at attention"
     elsewhere = _of_sp(sheet) & (sheet.kind != DECODE) & ~sheet.in_module("attention")
@@ -132,7 +132,7 @@ def _part(name: str) -> int:
 
 def moved(sheet: Sheet) -> Finding:
     """SP-8: after a prefill its entries move to where decode reads them, once they are written."""
-    if sheet.given.sp == 1:
+    if sheet.declared.sp == 1:
         return NOTHING
     write = np.flatnonzero(sheet.named("kv_write") & (sheet.kind != DECODE) & (sheet.kind >= 0))
     if not len(write):

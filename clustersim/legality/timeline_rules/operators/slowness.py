@@ -17,11 +17,11 @@ SURELY_SLOWER = 1.5
 
 def on_slow_ranks(sheet: Sheet, least: Int64Array) -> Int64Array:
     """Return what spans cost, kernels on ranks that are slow when their pass starts so many times as much."""
-    if not sheet.given.slow:
+    if not sheet.declared.slow:
         return least
     begun, kernel = sheet.pass_begins, (sheet.stream == COMPUTE) & (sheet.group < 0) & (least >= 0)
     times = np.ones(len(sheet))
-    for rank, since, until, slowdown in sheet.given.slow:
+    for rank, since, until, slowdown in sheet.declared.slow:
         times[kernel & (sheet.global_ranks == rank) & (begun >= since) & (begun < until)] *= slowdown
     found: Int64Array = np.where(times != 1.0, np.rint(least * times).astype(np.int64), least)
     return found
@@ -34,7 +34,7 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
     algorithm may change between them. One that ends when its links are as they should be again, and may share these,
     may take less.
     """
-    if not sheet.given.weak_groups:
+    if not sheet.declared.weak_groups:
         return least, least
     grouped = np.flatnonzero((sheet.group >= 0) & (least >= 0))
     _, of = np.unique(sheet.group[grouped], return_inverse=True)
@@ -45,7 +45,7 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
     np.minimum.at(lowest, of, sheet.global_ranks[grouped])
     np.maximum.at(highest, of, sheet.global_ranks[grouped])
     begun, found, most = sheet.pass_begins[grouped], least.copy(), least.copy()
-    for op, first, last, ranks, since, until, told in sheet.given.weak_groups:
+    for op, first, last, ranks, since, until, told in sheet.declared.weak_groups:
         named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
         theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
         mine = grouped[theirs & (begun >= since) & (begun < until)]
@@ -64,7 +64,7 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
 def _as_settled(sheet: Sheet, spans: Int64Array, until: int) -> BoolArray:
     """Return which collectives take weak links as these were when their pass began, all the time."""
     found: BoolArray = sheet.end[spans] <= until
-    carriage = sheet.given.carriage
+    carriage = sheet.declared.carriage
     for at in np.flatnonzero(~found).tolist():
         place = int(sheet.replica[spans[at]]), int(sheet.stage[spans[at]])
         found[at] = carriage is not None and carriage.alone(*place)
@@ -76,18 +76,18 @@ def as_slow_as_told(reading: Reading) -> Finding:
 
     Only from half as slow again on: a kernel of 1 ns that takes a third longer takes 1 ns.
     """
-    tables, given = reading.history.folded, reading.given
+    tables, declared = reading.history.folded, reading.declared
     assert tables is not None
     findings = []
     passes, table = Passes(tables), tables.passes
-    for rank, since, until, slowdown in given.slow:
+    for rank, since, until, slowdown in declared.slow:
         if slowdown < SURELY_SLOWER:
             continue
-        number, local = divmod(rank - given.first_rank, given.stage_ranks)
-        replica, stage = divmod(number, given.pp)
-        replica = given.first_replica + (0 if tables.lockstep > 1 else replica)  # whose the passes of all are
+        number, local = divmod(rank - declared.first_rank, declared.stage_ranks)
+        replica, stage = divmod(number, declared.pp)
+        replica = declared.first_replica + (0 if tables.lockstep > 1 else replica)  # whose the passes of all are
         mine = (table["replica"] == replica) & (table["stage"] == stage) & (table["start_ns"] < until)
-        local = rank - given.first_rank if tables.lockstep > 1 else local
+        local = rank - declared.first_rank if tables.lockstep > 1 else local
         works = np.array([local in {r for m in one.members for r in m} for one in tables.templates], bool)
         regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])

@@ -53,7 +53,7 @@ def _out_of_order(reading: Reading) -> Finding:
     runs, facts = reading.runs, reading.history.facts
     findings = []
     fix = "begin no step before what failed is back, and record none that it cut off"
-    for failed, since, until in reading.given.down:
+    for failed, since, until in reading.declared.down:
         if runs is not None:
             mine = np.flatnonzero(runs.replica == failed)
             findings.append(
@@ -166,7 +166,7 @@ def _of_what_failed(history: History) -> Iterator[Finding]:
     """Yield where entries leave or reach a replica while something that it needs has failed."""
     moves = history.moves
     assert moves is not None
-    for failed, since, until in history.given.down:
+    for failed, since, until in history.declared.down:
         touches = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
         yield judged(
             int(touches.sum()),

@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.history import Given, Outcome
+from clustersim.legality.history import Declared, Outcome
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -30,14 +30,14 @@ def collectives(sheet: Sheet) -> BoolArray:
 def everybody_once(sheet: Sheet) -> Finding:
     """TP-5: every rank of a group takes part in each of its collectives once, and all in the same order."""
     rows = np.flatnonzero(collectives(sheet) & ~_spread(sheet))
-    if not sheet.given.mesh:
+    if not sheet.declared.mesh:
         return NOTHING
     if not len(rows):  # nobody says which operators are one collective
         return merged(_unequal(sheet), *_left_out(sheet))
-    tp = sheet.given.tp
+    tp = sheet.declared.tp
     many = len(sheet.symbols) + 1
     key = sheet.site[rows] - sheet.rank[rows] * (int(sheet.layer.max(initial=0)) + 2)  # pass and layer, any rank
-    key = (key * many + sheet.symbol[rows]) * sheet.given.sp + sheet.s[rows]
+    key = (key * many + sheet.symbol[rows]) * sheet.declared.sp + sheet.s[rows]
     whole = Groups(key)
     present = Groups(key * tp + sheet.rank[rows] % tp)
     distinct = np.bincount(whole.find(present.keys // tp), minlength=len(whole))
@@ -90,12 +90,12 @@ def _unequal(sheet: Sheet) -> Finding:
     """
     ops = [op in COLLECTIVE_OPS and name not in EXPOSURES for name, op, _ in sheet.symbols]
     rows = np.flatnonzero(np.array(ops, bool)[sheet.symbol])
-    if sheet.given.tp == 1 or sheet.given.horizon_ns is not None or sheet.given.down or not len(rows):
+    if sheet.declared.tp == 1 or sheet.declared.horizon_ns is not None or sheet.declared.down or not len(rows):
         return NOTHING
     kinds = list(dict.fromkeys(op for _, op, _ in sheet.symbols))
     kind = np.array([kinds.index(op) for _, op, _ in sheet.symbols], np.int64)[sheet.symbol]
-    tp, layers = sheet.given.tp, int(sheet.layer.max()) + 2
-    part = ((sheet.pass_of * sheet.given.sp + sheet.s) * layers + sheet.layer + 1) * len(kinds)
+    tp, layers = sheet.declared.tp, int(sheet.layer.max()) + 2
+    part = ((sheet.pass_of * sheet.declared.sp + sheet.s) * layers + sheet.layer + 1) * len(kinds)
     own = Groups((part + kind)[rows] * tp + sheet.rank[rows] % tp)
     whole = Groups(own.keys // tp)
     most = whole.most(own.counts)
@@ -126,7 +126,7 @@ def _left_out(sheet: Sheet) -> Iterator[Finding]:
     horizon or a failure may have cut off.
     """
     numbers = {name: at for at, (name, _, _) in enumerate(sheet.symbols)}
-    cut = sheet.given.horizon_ns is not None or bool(sheet.given.down)
+    cut = sheet.declared.horizon_ns is not None or bool(sheet.declared.down)
     for name, symbol in numbers.items():
         maker = next((numbers.get(name.removesuffix(end)) for end in FIXED if name.endswith(end)), None)
         if maker is None or name.startswith(EXPOSURES):
@@ -237,7 +237,7 @@ def inside(sheet: Sheet) -> Finding:
     they give it. That it is not the whole group of either rank (TP-5) only follows from it.
     """
     # Experts of all replicas, each at a step of its own, are DP-3's; without a mesh nobody knows which those are.
-    rows = np.flatnonzero((sheet.group >= 0) & (sheet.given.mesh | ~sheet.named(*EXPERTS)))
+    rows = np.flatnonzero((sheet.group >= 0) & (sheet.declared.mesh | ~sheet.named(*EXPERTS)))
     if not len(rows) or not sheet.numbered:
         return NOTHING
     groups = Groups(sheet.group[rows])
@@ -257,9 +257,9 @@ def inside(sheet: Sheet) -> Finding:
     )
 
 
-def same_as(other: Outcome | None, given: Given, reading: Reading, degree: str) -> Finding:
+def same_as(other: Outcome | None, declared: Declared, reading: Reading, degree: str) -> Finding:
     """Compare tokens and entries with those of another run whose plan differs in a degree."""
-    if other is None or getattr(other.given, degree) == getattr(given, degree):
+    if other is None or getattr(other.declared, degree) == getattr(declared, degree):
         return NOTHING
     own = outcome_of(reading)
     if own is None:
@@ -273,8 +273,8 @@ def same_as(other: Outcome | None, given: Given, reading: Reading, degree: str) 
         (now[0] != then[0]) | (now[1] != then[1]),
         lambda i: f"request {both[i]}",
         lambda i: (
-            f"got {now[0][i]:,} tokens and ended with {now[1][i]:,} entries under {degree} {getattr(given, degree)}, "
-            f"but {then[0][i]:,} and {then[1][i]:,} under {degree} {getattr(other.given, degree)}"
+            f"got {now[0][i]:,} tokens and ended with {now[1][i]:,} entries under {degree} {getattr(declared, degree)}"
+            f", but {then[0][i]:,} and {then[1][i]:,} under {degree} {getattr(other.declared, degree)}"
         ),
         f"let no degree of {degree.upper()} change what a sequence computes",
     )
@@ -296,4 +296,4 @@ def outcome_of(reading: Reading) -> tuple[Int64Array, Int64Array] | None:
 
 def neutral(reading: Reading) -> Finding:
     """TP-9: under another degree of TP the same requests got the same tokens and the same cache."""
-    return same_as(reading.history.other, reading.given, reading, "tp")
+    return same_as(reading.history.other, reading.declared, reading, "tp")

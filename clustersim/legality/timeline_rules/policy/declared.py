@@ -18,7 +18,7 @@ from clustersim.legality.history import (
     RECEIVED,
     SWAPPED_IN,
     SWAPPED_OUT,
-    Given,
+    Declared,
 )
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -39,7 +39,7 @@ class Policies:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.pools = reading.history.pools or (reading.given,)
+        self.pools = reading.history.pools or (reading.declared,)
         facts, runs = reading.history.facts, reading.runs
         highest = [pool.first_replica + pool.dp - 1 for pool in self.pools]
         highest += [int(facts["replica"].max(initial=0))] if facts is not None else []
@@ -48,7 +48,7 @@ class Policies:
         first = [pool.first_replica for pool in self.pools]
         self.pool_at = np.searchsorted(first, np.arange(self.replicas), side="right") - 1
 
-    def each(self, of: Callable[[Given, Policy], int | None], lacking: int = NO_LIMIT) -> Int64Array:
+    def each(self, of: Callable[[Declared, Policy], int | None], lacking: int = NO_LIMIT) -> Int64Array:
         """Return what ``of`` says of each replica's pool; ``lacking`` where that is None."""
         found = []
         for pool in self.pools:
@@ -94,5 +94,5 @@ class Policies:
 
 def policies_of(reading: Reading) -> Policies | None:
     """Return the policies of a history; None where some pool's was not declared."""
-    pools = reading.history.pools or (reading.given,)
+    pools = reading.history.pools or (reading.declared,)
     return None if any(pool.policy is None for pool in pools) else Policies(reading)

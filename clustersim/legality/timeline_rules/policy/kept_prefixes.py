@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
-from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Given
+from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Declared
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import returns
@@ -91,20 +91,20 @@ def as_cached(reading: Reading, policies: Policies) -> Finding:
     if facts is None or pieces is None or "used" not in facts or "value" not in facts:
         return NOTHING
     found = []
-    for given in policies.pools:
-        if not given.prefix_caching or given.policy is None or given.policy.scheduler is None:
+    for declared in policies.pools:
+        if not declared.prefix_caching or declared.policy is None or declared.policy.scheduler is None:
             continue
-        if contents is None or given.down or not reading.plain.all() or given.sp_decode == "dp":
+        if contents is None or declared.down or not reading.plain.all() or declared.sp_decode == "dp":
             found.append(lacking("whether all that is cached is taken over (several pools, or something fails)"))
             continue
-        replicas = range(given.first_replica, given.first_replica + given.dp)
-        found += [_of_replica(reading, given, facts, replica) for replica in replicas]
+        replicas = range(declared.first_replica, declared.first_replica + declared.dp)
+        found += [_of_replica(reading, declared, facts, replica) for replica in replicas]
     return merged(*found)
 
 
-def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> Finding:
-    pieces, contents, runs, size = reading.pieces, reading.prefixes.contents, reading.runs, given.block_tokens
-    if pieces is None or contents is None or runs is None or size is None or given.pool_blocks is None:
+def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int) -> Finding:
+    pieces, contents, runs, size = reading.pieces, reading.prefixes.contents, reading.runs, declared.block_tokens
+    if pieces is None or contents is None or runs is None or size is None or declared.pool_blocks is None:
         return NOTHING
     here = np.flatnonzero(pieces.replica == replica)
     blocks_after = -(-(pieces.computed + pieces.count) // size)[here]
@@ -146,7 +146,7 @@ def _of_replica(reading: Reading, given: Given, facts: Table, replica: int) -> F
             continue
         request = int(facts["request"][one])
         if kind == RELEASED:
-            pool.release(request, now, given.pool_blocks - int(facts["used"][one]))
+            pool.release(request, now, declared.pool_blocks - int(facts["used"][one]))
             continue
         taken = reused.get((request, now), 0)
         most = min(int(contents.blocks[request]), (int(facts["value"][one]) - 1) // size)

@@ -20,7 +20,7 @@ from clustersim.legality.history import (
     PREEMPTED,
     RECEIVED,
     REJECTED,
-    Given,
+    Declared,
 )
 from clustersim.legality.timeline_rules.policy.declared import NEVER
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -52,20 +52,20 @@ class Loads:
     told: BoolArray
 
 
-def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None:
+def loads_of(reading: Reading, declared: Declared, *, layerwise: bool) -> Loads | None:
     """Return what the router of a pool sees; None where the record does not say when prompts have been computed."""
     facts, requests, pieces = reading.history.facts, reading.history.requests, reading.pieces
     if facts is None or requests is None or pieces is None or pieces.astray:
         return None
-    count, first = len(requests["prompt_tokens"]), given.first_replica
+    count, first = len(requests["prompt_tokens"]), declared.first_replica
     kind, time, request, replica = (facts[name].astype(np.int64) for name in ("kind", "time_ns", "request", "replica"))
     if count <= int(request.max(initial=-1)):
         return None
-    here = (replica >= first) & (replica < first + given.dp)
+    here = (replica >= first) & (replica < first + declared.dp)
     prompt, output = (requests[name].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
-    goes_on = (output > 1) if given.role != "all" else np.zeros(count, bool)
+    goes_on = (output > 1) if declared.role != "all" else np.zeros(count, bool)
     begins, samples = _samples(reading, count)
-    if given.role == "decode":
+    if declared.role == "decode":
         routed_at = begins if layerwise else samples
         came = np.flatnonzero(goes_on & (routed_at < NEVER))
         rows = np.flatnonzero(here & np.isin(kind, (ADMITTED, RECEIVED)))[::-1]
@@ -86,7 +86,7 @@ def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None
     ends = here & np.isin(kind, (FINISHED, CANCELLED, LOST, REJECTED))
     member = np.zeros(count, bool)
     member[came[joins]] = True
-    if given.role == "prefill":
+    if declared.role == "prefill":
         leaves = np.flatnonzero(goes_on & (samples < NEVER) & member)
         ends &= ~(goes_on[request] & (samples[request] <= time))
     else:
@@ -110,8 +110,8 @@ def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None
     position = np.empty(len(key), np.int64)
     position[key] = np.arange(len(key))
     of_event, of_query = position[: len(who)], position[len(who) :]
-    sums = [np.zeros((len(came), given.dp), np.int64) for _ in range(3)]
-    for number in range(given.dp):
+    sums = [np.zeros((len(came), declared.dp), np.int64) for _ in range(3)]
+    for number in range(declared.dp):
         mine = np.flatnonzero(home[who] == number)
         mine = mine[np.argsort(of_event[mine])]
         at = np.searchsorted(of_event[mine], of_query)
@@ -119,9 +119,9 @@ def loads_of(reading: Reading, given: Given, *, layerwise: bool) -> Loads | None
             total[:, number] = np.append(0, np.cumsum(values[mine]))[at]
     unclear = time[here & np.isin(kind, (CANCELLED, LOST)) | (here & (kind == REJECTED) & member[request])]
     told = ~np.isin(came_at, unclear)
-    if layerwise and given.role == "decode":
+    if layerwise and declared.role == "decode":
         told &= ~np.isin(came_at, time[states])
-    if given.role == "decode":  # somebody went somewhere, or is given up on the way
+    if declared.role == "decode":  # somebody went somewhere, or is given up on the way
         told[int(np.append(np.flatnonzero(~joins), len(told))[0]) :] = False
         told &= came_at < time[np.isin(kind, (CANCELLED, LOST))].min(initial=NEVER)
     return Loads(

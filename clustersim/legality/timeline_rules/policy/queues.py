@@ -22,7 +22,7 @@ from clustersim.legality.history import (
     REJECTED,
     REUSED,
     SWAPPED_IN,
-    Given,
+    Declared,
 )
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -122,48 +122,53 @@ class Chances:
     whole: bool = False
 
 
-def chances_of(reading: Reading, given: Given, replica: int) -> Chances:
+def chances_of(reading: Reading, declared: Declared, replica: int) -> Chances:
     """Return the steps of a replica that had places and tokens left."""
-    runs, policy = reading.runs, given.policy
+    runs, policy = reading.runs, declared.policy
     names = ("prefill_tokens", "decode_tokens", "batch_requests", "running", "waiting", "kv_blocks_used")
     columns = [runs.column(name) for name in names] if runs is not None else [None]
-    sized = None not in (given.max_batch_tokens, given.max_batch_requests, given.block_tokens, given.pool_blocks)
+    sized = None not in (
+        declared.max_batch_tokens,
+        declared.max_batch_requests,
+        declared.block_tokens,
+        declared.pool_blocks,
+    )
     if runs is None or any(one is None for one in columns) or not sized or replica >= len(runs.bounds) - 1:
         return Chances()
     if (
         policy is None
         or policy.scheduler not in ("continuous", "chunked_prefill")
         or policy.swaps
-        or given.role == "decode"
+        or declared.role == "decode"
     ):
         return Chances()
-    if given.down or reading.several_pools:
+    if declared.down or reading.several_pools:
         return Chances()
     mine = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
     prefills, decodes, carried, running, waiting, used = (one[mine] for one in columns if one is not None)
-    assert given.max_batch_tokens is not None
-    assert given.max_batch_requests is not None
-    assert given.block_tokens is not None
-    assert given.pool_blocks is not None
+    assert declared.max_batch_tokens is not None
+    assert declared.max_batch_requests is not None
+    assert declared.block_tokens is not None
+    assert declared.pool_blocks is not None
     facts, starts = reading.history.facts, runs.start[mine]
     assert facts is not None
     gone = facts["time_ns"][(facts["replica"] == replica) & (facts["kind"] == PREEMPTED)]
     whole = policy.scheduler == "continuous"
-    left = given.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
-    free = given.pool_blocks - used
-    some = (waiting > 0) & (running < given.max_batch_requests) & (left > 0) & (free > 0) & ~np.isin(starts, gone)
+    left = declared.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
+    free = declared.pool_blocks - used
+    some = (waiting > 0) & (running < declared.max_batch_requests) & (left > 0) & (free > 0) & ~np.isin(starts, gone)
     # A prompt that is begun and lacks blocks keeps the free ones for itself.
-    some &= (running == carried) | (free > -(-given.max_batch_tokens // given.block_tokens))
+    some &= (running == carried) | (free > -(-declared.max_batch_tokens // declared.block_tokens))
     rows = np.flatnonzero(some)
     return Chances(
         starts=starts[rows].tolist(), left=left[rows].tolist(), free=free[rows].tolist(),
-        begun=(prefills[rows] > 0).tolist(), size=given.block_tokens, budget=given.max_batch_tokens, whole=whole,
+        begun=(prefills[rows] > 0).tolist(), size=declared.block_tokens, budget=declared.max_batch_tokens, whole=whole,
     )  # fmt: skip
 
 
-def one_after_the_other(reading: Reading, given: Given, rows: Int64Array, chances: Chances) -> bool:
+def one_after_the_other(reading: Reading, declared: Declared, rows: Int64Array, chances: Chances) -> bool:
     """Return whether requests were taken up as they came, and as soon as they could be: most are, and need no walk."""
-    facts, requests, policy = reading.history.facts, reading.history.requests, given.policy
+    facts, requests, policy = reading.history.facts, reading.history.requests, declared.policy
     assert facts is not None
     assert requests is not None
     kind, request, time = (facts[name][rows] for name in ("kind", "request", "time_ns"))
@@ -181,5 +186,5 @@ def one_after_the_other(reading: Reading, given: Given, rows: Int64Array, chance
     limit = NO_LIMIT if policy is None or policy.long_prompt_tokens is None else policy.long_prompt_tokens
     count = np.minimum(np.minimum(known, left), limit)
     kept_whole = chances.whole & (count < known) & (np.array(chances.begun, bool) | (known <= chances.budget))
-    blocks = -(-(known if given.prefix_caching else count) // chances.size)
+    blocks = -(-(known if declared.prefix_caching else count) // chances.size)
     return not (there & ~kept_whole & (blocks <= free)).any()

@@ -12,7 +12,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
-from clustersim.legality.history import SWAPPED_OUT, Given
+from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
 from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -24,26 +24,28 @@ FIX: Final = "send a request to the replica that the declared router chooses"
 
 def as_routed(reading: Reading, policies: Policies) -> Finding:
     """Judge where requests go, pool by pool."""
-    return merged(*(_of_pool(reading, given) for given in policies.pools if given.dp > 1))
+    return merged(*(_of_pool(reading, declared) for declared in policies.pools if declared.dp > 1))
 
 
-def _of_pool(reading: Reading, given: Given) -> Finding:
-    name, pool = given.router, "" if given.role == "all" else f" of the {given.role} pool"
+def _of_pool(reading: Reading, declared: Declared) -> Finding:
+    name, pool = declared.router, "" if declared.role == "all" else f" of the {declared.role} pool"
     if name is None:
         return lacking(f"which replica{pool} a request goes to (by a router of its own)")
-    if name == "round_robin" and (given.role != "decode" or given.down):
+    if name == "round_robin" and (declared.role != "decode" or declared.down):
         return NOTHING
-    fails = min((at for _, at, _ in given.down), default=NEVER)
-    moved = _among_living(reading, given, name, pool) if given.down else NOTHING
-    if given.down and given.role == "decode":  # where those went that were moved before they had blocks is not told
+    fails = min((at for _, at, _ in declared.down), default=NEVER)
+    moved = _among_living(reading, declared, name, pool) if declared.down else NOTHING
+    if (
+        declared.down and declared.role == "decode"
+    ):  # where those went that were moved before they had blocks is not told
         return moved
-    layerwise = given.role == "decode" and reading.history.layerwise
-    loads = loads_of(reading, given, layerwise=layerwise)
+    layerwise = declared.role == "decode" and reading.history.layerwise
+    loads = loads_of(reading, declared, layerwise=layerwise)
     if loads is None:
         return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
-    chosen, told, lacks = _chosen(reading, given, name, loads)
+    chosen, told, lacks = _chosen(reading, declared, name, loads)
     looked = told & loads.told & (loads.target >= 0) & (loads.time < fails)
-    first = given.first_replica
+    first = declared.first_replica
 
     def message(i: int) -> str:
         mine, best = int(loads.target[i]), int(chosen[i])
@@ -62,13 +64,13 @@ def _of_pool(reading: Reading, given: Given) -> Finding:
     return merged(found, lacks, moved, NOTHING if loads.told.all() else lacking(more))
 
 
-def _among_living(reading: Reading, given: Given, name: str, pool: str) -> Finding:
+def _among_living(reading: Reading, declared: Declared, name: str, pool: str) -> Finding:
     """Judge where requests go while some replicas are down, and since."""
     whereabouts, facts = reading.whereabouts, reading.history.facts
     assert whereabouts is not None
     assert facts is not None
     rows, due = np.array(whereabouts.misled, np.int64).reshape(-1, 2).T
-    mine = (due >= given.first_replica) & (due < given.first_replica + given.dp)
+    mine = (due >= declared.first_replica) & (due < declared.first_replica + declared.dp)
     rows, due = rows[mine], due[mine]
     request, replica, time = (facts[column][rows] for column in ("request", "replica", "time_ns"))
     found = judged(
@@ -81,7 +83,7 @@ def _among_living(reading: Reading, given: Given, name: str, pool: str) -> Findi
         ),
         FIX,
     )
-    if whereabouts.judged_by_load(0 if given.role != "decode" else 1):
+    if whereabouts.judged_by_load(0 if declared.role != "decode" else 1):
         return found
     return merged(
         found, lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
@@ -92,15 +94,15 @@ def _score(loads: Loads) -> Int64Array:
     return 4 * loads.waiting + loads.running
 
 
-def _chosen(reading: Reading, given: Given, name: str, loads: Loads) -> tuple[Int64Array, BoolArray, Finding]:
+def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tuple[Int64Array, BoolArray, Finding]:
     """Return who is to be chosen, −1 for what was; where that is judged; and what is not."""
     every = np.ones(len(loads.request), bool)
-    policy = given.policy
+    policy = declared.policy
     assert policy is not None
     if name == "round_robin":
         gone = np.flatnonzero(~loads.told)  # whether such a one was routed is not told
         every[int(np.append(gone, len(every))[0]) :] = False
-        return np.arange(len(every)) % given.dp, every, NOTHING
+        return np.arange(len(every)) % declared.dp, every, NOTHING
     if name == "fewest_waiting":
         if reading.facts_of(SWAPPED_OUT).size:
             return loads.target, ~every, lacking("where requests go by fewest_waiting (some are swapped)")
@@ -109,27 +111,27 @@ def _chosen(reading: Reading, given: Given, name: str, loads: Loads) -> tuple[In
         draw = named_stream(np.random.SeedSequence(policy.seed), policy.stream)
         found = np.empty(len(every), np.int64)
         for at in range(len(every)):
-            one, other = int(draw.integers(given.dp)), int(draw.integers(given.dp - 1))
+            one, other = int(draw.integers(declared.dp)), int(draw.integers(declared.dp - 1))
             pair = sorted((one, other + (other >= one)))
             found[at] = min(pair, key=lambda replica: int(loads.outstanding[at, replica]))
-        if given.role == "decode":  # who was not routed has drawn nothing
+        if declared.role == "decode":  # who was not routed has drawn nothing
             every[int(np.append(np.flatnonzero(~loads.told), len(every))[0]) :] = False
         return found, every, NOTHING
     least = loads.outstanding.argmin(axis=1)
     if name == "prefix_aware":
-        return _by_prefix(reading, given, loads, least)
+        return _by_prefix(reading, declared, loads, least)
     return least, every, NOTHING
 
 
 def _by_prefix(
-    reading: Reading, given: Given, loads: Loads, least: Int64Array
+    reading: Reading, declared: Declared, loads: Loads, least: Int64Array
 ) -> tuple[Int64Array, BoolArray, Finding]:
     """Return who is to be chosen where loads are unbalanced, or one has surely more of a prompt cached.
 
     Which blocks are cached at an instant is not recorded: what was ever computed is the most that can be, and all of it
     is there where fewer blocks were taken than the pool has, since those that hold nothing are taken first.
     """
-    policy, size, contents = given.policy, given.block_tokens, reading.prefixes.contents
+    policy, size, contents = declared.policy, declared.block_tokens, reading.prefixes.contents
     pieces, requests = reading.pieces, reading.history.requests
     assert policy is not None
     lacks = lacking(
@@ -142,7 +144,7 @@ def _by_prefix(
     unbalanced = (most - fewest > policy.balance_abs_threshold) & (most > policy.balance_rel_threshold * fewest)
     if reading.facts_of(SWAPPED_OUT).size:
         unbalanced[:] = False
-    since: dict[int, dict[int, int]] = {given.first_replica + number: {} for number in range(given.dp)}
+    since: dict[int, dict[int, int]] = {declared.first_replica + number: {} for number in range(declared.dp)}
     for at in np.flatnonzero(pieces.is_chunk & np.isin(pieces.replica, list(since))).tolist():
         request, end, cached_at = int(pieces.request[at]), int(pieces.end[at]), since[int(pieces.replica[at])]
         full = min(int(pieces.computed[at] + pieces.count[at]) // size, int(contents.blocks[request]))
@@ -151,7 +153,7 @@ def _by_prefix(
                 cached_at[key] = end
     prompts = requests["prompt_tokens"]
     chosen = loads.target.copy()
-    forgets = _forgets(reading, given)
+    forgets = _forgets(reading, declared)
     for at in np.flatnonzero((loads.target >= 0) & ~unbalanced).tolist():
         request, now = int(loads.request[at]), int(loads.time[at])
         keys = contents.row(
@@ -173,19 +175,19 @@ def _by_prefix(
     return chosen, np.ones(len(least), bool), lacks
 
 
-def _forgets(reading: Reading, given: Given) -> list[int]:
+def _forgets(reading: Reading, declared: Declared) -> list[int]:
     """Return until when each replica of a pool has taken no more blocks than it has, and so forgotten none."""
-    pieces, size = reading.pieces, given.block_tokens
+    pieces, size = reading.pieces, declared.block_tokens
     assert pieces is not None
     assert size is not None
-    cut = given.horizon_ns is not None or bool(given.down)  # steps that are under way then are not recorded
-    if cut or given.pool_blocks is None or given.role == "decode" or reading.facts_of(SWAPPED_OUT).size:
-        return [-1] * given.dp
+    cut = declared.horizon_ns is not None or bool(declared.down)  # steps that are under way then are not recorded
+    if cut or declared.pool_blocks is None or declared.role == "decode" or reading.facts_of(SWAPPED_OUT).size:
+        return [-1] * declared.dp
     takes = -(-(pieces.computed + pieces.count) // size) + (-pieces.computed // size)
     found = []
-    for replica in range(given.first_replica, given.first_replica + given.dp):
+    for replica in range(declared.first_replica, declared.first_replica + declared.dp):
         here = np.flatnonzero(pieces.replica == replica)
         here = here[np.argsort(pieces.begin[here], kind="stable")]
-        over = int(np.searchsorted(np.cumsum(takes[here]), given.pool_blocks, side="right"))
+        over = int(np.searchsorted(np.cumsum(takes[here]), declared.pool_blocks, side="right"))
         found.append(int(pieces.begin[here[over]]) - 1 if over < len(here) else NEVER)
     return found

@@ -62,7 +62,7 @@ def _chunks(reading: Reading, policies: Policies, chunks: Int64Array) -> Finding
     replica, run, count = pieces.replica[some], pieces.first_run[some], pieces.count[some]
     left = known[some] - pieces.computed[some]
     total = (prefills + decodes)[run]
-    budget = policies.each(lambda given, _: given.max_batch_tokens)[replica]
+    budget = policies.each(lambda declared, _: declared.max_batch_tokens)[replica]
     limit = policies.each(lambda _, policy: policy.long_prompt_tokens)[replica]
     whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[replica] > 0
     opens = pieces.computed[some] == pieces.reused[some]
@@ -100,8 +100,8 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
         return lacking(
             "whether steps carry all that can decode (facts do not tell while some are swapped or handed over)"
         )
-    stages = policies.each(lambda given, _: given.pp)[runs.replica]
-    budget = policies.each(lambda given, _: given.max_batch_tokens)[runs.replica]
+    stages = policies.each(lambda declared, _: declared.pp)[runs.replica]
+    budget = policies.each(lambda declared, _: declared.max_batch_tokens)[runs.replica]
     named = policies.each(lambda _, policy: policy.scheduler is not None)[runs.replica] > 0
     whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[runs.replica] > 0
     share = np.minimum(-(-ready // np.maximum(stages, 1)), budget)
@@ -120,7 +120,7 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
 
     running = runs.column("running")
     if running is not None:  # one that takes over all but its last token decodes, whatever it is called
-        most = np.where(policies.each(lambda given, _: given.prefix_caching)[runs.replica] > 0, running, ready)
+        most = np.where(policies.each(lambda declared, _: declared.prefix_caching)[runs.replica] > 0, running, ready)
         share = np.minimum(-(-most // np.maximum(stages, 1)), budget)
     return judged(
         int(named.sum()),

@@ -23,7 +23,7 @@ from clustersim.legality.history import (
     REUSED,
     SWAPPED_IN,
     SWAPPED_OUT,
-    Given,
+    Declared,
 )
 from clustersim.legality.timeline_rules.policy.declared import Policies
 from clustersim.legality.timeline_rules.policy.queues import (
@@ -50,7 +50,7 @@ class Walk:
     Parameters
     ----------
     reading : Reading
-    given : Given
+    declared : Declared
         Of its pool.
     replica : int
     rows : int64 array
@@ -59,14 +59,16 @@ class Walk:
         When each request arrived.
     """
 
-    def __init__(self, reading: Reading, given: Given, replica: int, rows: Int64Array, arrived: list[int]) -> None:
+    def __init__(
+        self, reading: Reading, declared: Declared, replica: int, rows: Int64Array, arrived: list[int]
+    ) -> None:
         facts, requests = reading.history.facts, reading.history.requests
         assert facts is not None
         assert requests is not None
-        assert given.policy is not None
-        self.reading, self.given, self.policy, self.replica = reading, given, given.policy, replica
+        assert declared.policy is not None
+        self.reading, self.declared, self.policy, self.replica = reading, declared, declared.policy, replica
         self.rows, self.arrived = rows, arrived
-        self.victims = Victims(reading, given, replica)
+        self.victims = Victims(reading, declared, replica)
         self.kind, self.time, self.request, self.value = (
             facts[name][rows].tolist() for name in ("kind", "time_ns", "request", "value")
         )
@@ -76,8 +78,8 @@ class Walk:
         self.known: dict[int, int] = {}
         self.queue = Queue()
         self.faults: list[Fault] = []
-        self.down = sorted(one.instants for one in given.down if one.replica == replica)
-        self.exact = not given.down
+        self.down = sorted(one.instants for one in declared.down if one.replica == replica)
+        self.exact = not declared.down
         self.reserved = set(reading.hand_overs.reserved.tolist())
 
     def rank(self, request: int, arrived: int) -> Rank:
@@ -98,7 +100,7 @@ class Walk:
         """Walk, and look at each chance to take up more when all of its instant has been decided."""
         queue, failed, at = self.queue, 0, 0
         starts, turn = chances.starts, 0
-        moves = self.given.role == "prefill" and not self.exact  # what can't be handed over waits somewhere else
+        moves = self.declared.role == "prefill" and not self.exact  # what can't be handed over waits somewhere else
         while at < len(self.kind):
             now = self.time[at]
             while turn < len(starts) and starts[turn] < now:
@@ -146,7 +148,7 @@ class Walk:
     def arrives(self, request: int, now: int, leaves: set[tuple[int, int]]) -> None:
         """Judge whether the queue had room for a request that was not turned away."""
         limit = self.policy.queue_limit
-        if limit is None or self.given.role == "decode":
+        if limit is None or self.declared.role == "decode":
             return
         there = sum((one, now) not in leaves for one in (*self.queue.waiting, *self.queue.resting))
         if there >= limit:
@@ -155,11 +157,11 @@ class Walk:
     def turned_away(self, request: int, now: int) -> None:
         """Judge whether a request that was rejected as it came found a full queue, or could never run."""
         limit, there = self.policy.queue_limit, len(self.queue.waiting)
-        if not self.exact or self.queue.resting or self.policy.swaps or self.given.role == "decode":
+        if not self.exact or self.queue.resting or self.policy.swaps or self.declared.role == "decode":
             return
         never = self.prompt[request] == 0
         tokens = self.prompt[request] + max(self.output[request] - 1, 0)
-        for pool in self.reading.history.pools or (self.given,):
+        for pool in self.reading.history.pools or (self.declared,):
             if pool.pool_blocks is None or pool.block_tokens is None:
                 return
             owners = pool.sp if pool.sp_decode == "dp" else 1
@@ -216,7 +218,7 @@ class Walk:
         count = min(known, left, self.policy.long_prompt_tokens or left)
         if whole and count < known and (chances.begun[turn] or known <= chances.budget):
             return
-        blocks = -(-(known if self.given.prefix_caching else count) // size)
+        blocks = -(-(known if self.declared.prefix_caching else count) // size)
         if count > 0 and blocks <= free:
             now = chances.starts[turn]
             self.fault(
@@ -246,16 +248,16 @@ def in_order(reading: Reading, policies: Policies) -> Finding:
     arrived = came.tolist()
     found = []
     for number in range(policies.replicas):
-        given = policies.pools[policies.pool_at[number]]
-        if given.role == "decode" and given.down:
+        declared = policies.pools[policies.pool_at[number]]
+        if declared.role == "decode" and declared.down:
             found.append(lacking("in which order decode replicas take up what waits (some of them fail)"))
             continue
         mine = order[bounds[number] : bounds[number + 1]]
-        chances = chances_of(reading, given, number)
-        if one_after_the_other(reading, given, mine, chances):
+        chances = chances_of(reading, declared, number)
+        if one_after_the_other(reading, declared, mine, chances):
             found.append(Finding(looked_at=len(mine)))
             continue
-        walk = Walk(reading, given, number, mine, arrived)
+        walk = Walk(reading, declared, number, mine, arrived)
         walk.go(leaves, chances)
         found.append(Finding(looked_at=len(mine), faults=tuple(walk.faults[:1])))
     return merged(*found)

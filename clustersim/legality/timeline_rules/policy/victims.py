@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.history import PREEMPTED, Given
+from clustersim.legality.history import PREEMPTED, Declared
 from clustersim.legality.timeline_rules.policy.queues import Queue
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import Swap
@@ -21,13 +21,13 @@ class Victims:
     Parameters
     ----------
     reading : Reading
-    given : Given
+    declared : Declared
         Of its pool.
     replica : int
     """
 
-    def __init__(self, reading: Reading, given: Given, replica: int) -> None:
-        self.reading, self.given, self.replica = reading, given, replica
+    def __init__(self, reading: Reading, declared: Declared, replica: int) -> None:
+        self.reading, self.declared, self.replica = reading, declared, replica
         facts, runs = reading.history.facts, reading.runs
         assert facts is not None
         rows = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] == replica))
@@ -36,15 +36,15 @@ class Victims:
         self.by_request: dict[int, list[Swap]] = {}
         for swap in reading.swaps:
             self.by_request.setdefault(swap.request, []).append(swap)
-        self.order = "arrival" if given.policy is None else given.policy.order
-        self.swaps = given.policy is not None and given.policy.swaps
-        fails = any(one.replica == replica for one in given.down)
+        self.order = "arrival" if declared.policy is None else declared.policy.order
+        self.swaps = declared.policy is not None and declared.policy.swaps
+        fails = any(one.replica == replica for one in declared.down)
         self.told = not fails and not reading.several_pools and reading.pieces is not None and runs is not None
         self.told = self.told and bool(reading.plain.all())
 
     def found(self, queue: Queue, request: int, now: int) -> str:
         """Return why somebody else had to give way, or nobody; empty where nothing is wrong."""
-        policy = self.given.policy
+        policy = self.declared.policy
         if not self.told or policy is None or policy.scheduler is None or request not in queue.running:
             return ""
         if policy.scheduler == "static":
@@ -56,7 +56,7 @@ class Victims:
 
     def swapped(self, queue: Queue, request: int, now: int) -> str:
         """Return why another one had to leave for its host, which one did by an instant; empty where nothing is."""
-        policy, moves = self.given.policy, self.reading.history.moves
+        policy, moves = self.declared.policy, self.reading.history.moves
         if policy is not None and not policy.swaps:
             return f"is in host memory at {now:,} ns, and is to be computed anew where it is preempted"
         if not self.told or policy is None or policy.scheduler is None or request not in queue.running or moves is None:
@@ -101,7 +101,7 @@ class Victims:
         if not self._carried(other, now):
             return False
         pieces, mine, at = self.reading.pieces, self._pieces(other), self._begins(now)
-        told = self.order == "arrival" and self.given.pp == 1 and queue.running[other][1] < now
+        told = self.order == "arrival" and self.declared.pp == 1 and queue.running[other][1] < now
         if pieces is None or not told or at < 0:
             return True
         here = (pieces.first_run[mine] <= at) & (pieces.last_run[mine] >= at)
@@ -130,7 +130,7 @@ class Victims:
 
     def _leaving(self, request: int, now: int) -> bool:
         """Return whether a request is on its way to its host at an instant, or may be."""
-        if self.swaps and self.given.horizon_ns is not None:
+        if self.swaps and self.declared.horizon_ns is not None:
             return True
         return any(self._ended(request, swap.out_at) <= now <= swap.out_at for swap in self.by_request.get(request, ()))
 
@@ -153,12 +153,12 @@ class Victims:
         assert pieces is not None
         here = pieces.replica[mine] == self.replica
         begin, end = pieces.begin[mine][here], pieces.end[mine][here]
-        cut = self.given.horizon_ns is not None and not (end > now).any()
+        cut = self.declared.horizon_ns is not None and not (end > now).any()
         return cut or bool(((begin <= now) & (end > now)).any())
 
     def _held(self, request: int, now: int) -> int:
         """Return how many blocks a request has when it gives way."""
-        pieces, mine, size = self.reading.pieces, self._pieces(request), self.given.block_tokens
+        pieces, mine, size = self.reading.pieces, self._pieces(request), self.declared.block_tokens
         assert pieces is not None
         ended = np.flatnonzero(pieces.end[mine] <= now)
         if not len(ended) or size is None:
@@ -168,22 +168,26 @@ class Victims:
 
     def _in_vain(self, request: int, now: int) -> str:
         """Judge whether the step that starts leaves more blocks free than the last victim had, and may be needed."""
-        runs, given = self.reading.runs, self.given
+        runs, declared = self.reading.runs, self.declared
         assert runs is not None
         used = runs.column("kv_blocks_used")
-        sized = given.pool_blocks is not None and given.block_tokens is not None and given.max_batch_tokens is not None
-        if used is None or not sized or self.last[now] != request or given.prefix_caching:
+        sized = (
+            declared.pool_blocks is not None
+            and declared.block_tokens is not None
+            and declared.max_batch_tokens is not None
+        )
+        if used is None or not sized or self.last[now] != request or declared.prefix_caching:
             return ""
         at = self._begins(now)
         if at < 0:
             return ""
-        assert given.pool_blocks is not None
-        assert given.block_tokens is not None
-        assert given.max_batch_tokens is not None
+        assert declared.pool_blocks is not None
+        assert declared.block_tokens is not None
+        assert declared.max_batch_tokens is not None
         chunks = runs.column("prefill_tokens")
         begun = chunks is None or int(chunks[at]) > 0 or self._begun(now)
-        most = -(-given.max_batch_tokens // given.block_tokens) + 1 if begun else 0
-        free, held = given.pool_blocks - int(used[at]), self._held(request, now)
+        most = -(-declared.max_batch_tokens // declared.block_tokens) + 1 if begun else 0
+        free, held = declared.pool_blocks - int(used[at]), self._held(request, now)
         if free < held + most:
             return ""
         return f"is preempted at {now:,} ns with {held:,} blocks, and {free:,} are free in the step that starts then"
@@ -199,21 +203,26 @@ class Victims:
 
     def _room_at_host(self, request: int, now: int) -> str:
         """Judge whether a sequence is computed anew though its blocks would fit its host, where it is to be swapped."""
-        given = self.given
-        if given.policy is None or not given.policy.swaps or given.host_blocks is None or given.block_tokens is None:
+        declared = self.declared
+        if (
+            declared.policy is None
+            or not declared.policy.swaps
+            or declared.host_blocks is None
+            or declared.block_tokens is None
+        ):
             return ""
         moves, held = self.reading.history.moves, self._held(request, now)
-        if moves is None or not held or given.horizon_ns is not None:
+        if moves is None or not held or declared.horizon_ns is not None:
             return ""
         used = 0
         for swap in (one for mine in self.by_request.values() for one in mine if one.replica == self.replica):
             back = [int(moves["end_ns"][row]) for row in swap.back]
             ends = max(back) if back else swap.lost_at
             if self._ended(swap.request, swap.out_at) <= now and (ends > now or ends < 0):
-                used += -(-swap.held // given.block_tokens)
-        if held + used > given.host_blocks:
+                used += -(-swap.held // declared.block_tokens)
+        if held + used > declared.host_blocks:
             return ""
         return (
             f"is preempted at {now:,} ns to be computed anew, and its host has room for its {held:,} blocks: at most "
-            f"{used:,} of {given.host_blocks:,} are in use"
+            f"{used:,} of {declared.host_blocks:,} are in use"
         )

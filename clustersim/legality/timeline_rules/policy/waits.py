@@ -35,7 +35,7 @@ def as_long_as_declared(reading: Reading, policies: Policies) -> Finding:
 
 
 def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
-    policy, horizon = policies.pools[0].policy, reading.given.horizon_ns
+    policy, horizon = policies.pools[0].policy, reading.declared.horizon_ns
     assert policy is not None
     came, admitted, rejected, left = (
         _first(reading, kinds, count) for kinds in ((ARRIVED,), (ADMITTED,), (REJECTED,), (CANCELLED, LOST))

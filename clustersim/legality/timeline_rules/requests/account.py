@@ -57,7 +57,7 @@ def none_lost(reading: Reading) -> Finding:
         )
     )
     left = cancelled + lost
-    cut = reading.given.horizon_ns is not None
+    cut = reading.declared.horizon_ns is not None
     own = reading.history.folded is not None
     came = arrived + rejected > 0
     expected = _expected(reading, came) if own or came.any() else came
@@ -147,7 +147,7 @@ def _ended_last(reading: Reading, count: int) -> Finding:
 
 def _before_horizon(reading: Reading) -> Finding:
     """Nothing is recorded that is decided, or starts, after the history was cut; what runs then may end later."""
-    horizon, history = reading.given.horizon_ns, reading.history
+    horizon, history = reading.declared.horizon_ns, reading.history
     if horizon is None:
         return NOTHING
     runs, spans = reading.runs, history.spans
@@ -191,7 +191,7 @@ def _reasons(reading: Reading, ended: BoolArray, word: str) -> Finding:
 
 def _expected(reading: Reading, present: BoolArray) -> BoolArray:
     """Return which requests must arrive: all, or those before the horizon; where it is not known, those that do."""
-    requests, horizon = reading.history.requests, reading.given.horizon_ns
+    requests, horizon = reading.history.requests, reading.declared.horizon_ns
     found = present.copy()
     if requests is None:
         return found

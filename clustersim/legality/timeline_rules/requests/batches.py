@@ -83,10 +83,12 @@ def _together(reading: Reading) -> tuple[Int64Array, Int64Array]:
     """Return the pool of each step, and how many replicas may share the step, so that it is what any of them brings."""
     runs = reading.runs
     assert runs is not None
-    pools = reading.history.pools or (reading.given,)
-    at = np.searchsorted([given.first_replica for given in pools], runs.replica, side="right") - 1
-    alone = [given.ep_scope == "replica" or (given.ep_scope == "global" and given.ep == 1) for given in pools]
-    many = [1 if own else given.dp for own, given in zip(alone, pools, strict=True)]
+    pools = reading.history.pools or (reading.declared,)
+    at = np.searchsorted([declared.first_replica for declared in pools], runs.replica, side="right") - 1
+    alone = [
+        declared.ep_scope == "replica" or (declared.ep_scope == "global" and declared.ep == 1) for declared in pools
+    ]
+    many = [1 if own else declared.dp for own, declared in zip(alone, pools, strict=True)]
     return at, np.array(many, np.int64)[at]
 
 
@@ -100,7 +102,7 @@ def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: Boo
         steps = Groups(key)
         of = steps.find(key)
         whole = (steps.counts[of] == many) & (steps.least(runs.count) == steps.most(runs.count))[of]
-        whole &= all(given.ep_scope is not None for given in reading.history.pools or (reading.given,))
+        whole &= all(declared.ep_scope is not None for declared in reading.history.pools or (reading.declared,))
         prefills, decodes = (steps.most(some.astype(np.int64))[of] > 0 for some in (prefills, decodes))
         clear = clear & whole
         if not whole.all():

@@ -113,7 +113,7 @@ def _begun(reading: Reading, pieces: Pieces) -> Finding:
     at = pieces.next_of(request, time)
     begin = np.append(pieces.begin, -1)[at]
     cut = np.zeros(len(rows), bool)
-    for failed, since, _ in reading.given.down:
+    for failed, since, _ in reading.declared.down:
         cut |= (replica == failed) & (time <= since) & (since <= begin)
     at = np.where(cut, -1, at)
     return judged(
@@ -132,7 +132,7 @@ def _present(reading: Reading) -> Finding:
     waiting, running = runs.column("waiting"), runs.column("running")
     if waiting is None or running is None:
         return NOTHING
-    if reading.facts_of(*AWAY).size or reading.given.down or reading.history.pools:
+    if reading.facts_of(*AWAY).size or reading.declared.down or reading.history.pools:
         return lacking(
             "how many requests wait and run (facts do not tell while some are swapped, handed over or moved)"
         )

@@ -26,7 +26,7 @@ def stays(reading: Reading) -> Finding:
         findings.append(
             judged(
                 len(pieces.opens),
-                reading.moved & ~reading.declared,
+                reading.moved & ~reading.declared_moves,
                 lambda i: f"request {pieces.request[i]}, step {pieces.first_step[i]}",
                 lambda i: f"goes on at replica {pieces.replica[i]}, after replica {pieces.replica[i - 1]}",
                 fix,
@@ -43,7 +43,7 @@ def stays(reading: Reading) -> Finding:
         requests = Groups(facts["request"].astype(np.int64)[rows])
         lowest, highest = requests.least(replica), requests.most(replica)
         astray = lowest != highest
-        if reading.given.down:
+        if reading.declared.down:
             findings.append(_after_failures(reading, fix))
             astray &= ~np.isin(requests.keys, _moved_by_failures(reading))
         findings.append(
@@ -126,15 +126,15 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
 
 def apart(sheet: Sheet) -> Finding:
     """DP-3: nothing joins replicas, but dispatch and combine of experts that all replicas share."""
-    if not sheet.given.mesh:
+    if not sheet.declared.mesh:
         return NOTHING
     fix = "keep communication inside a replica (of experts, or declare ep_scope: global)"
     experts = sheet.named(*EXPERTS)
-    told = sheet.given.ep_scope is not None
+    told = sheet.declared.ep_scope is not None
     rows = np.flatnonzero((sheet.group >= 0) & (told | ~experts))
     groups = Groups(sheet.group[rows])
     low, high = groups.least(sheet.replica[rows]), groups.most(sheet.replica[rows])
-    allowed = experts[rows[groups.some]] & (sheet.given.ep_scope == "global")
+    allowed = experts[rows[groups.some]] & (sheet.declared.ep_scope == "global")
     joined = judged(
         len(groups),
         (low != high) & ~allowed,
@@ -143,7 +143,7 @@ def apart(sheet: Sheet) -> Finding:
         fix,
     )
     sources, targets = sheet.sources, sheet.targets
-    if not told or sheet.given.ep_scope == "global":
+    if not told or sheet.declared.ep_scope == "global":
         inside = ~experts[sources] & ~experts[targets]
         sources, targets = sources[inside], targets[inside]
     replica = sheet.replica
@@ -159,4 +159,4 @@ def apart(sheet: Sheet) -> Finding:
 
 def neutral(reading: Reading) -> Finding:
     """DP-4: under another number of replicas the same requests got the same tokens and the same cache."""
-    return same_as(reading.history.other, reading.given, reading, "dp")
+    return same_as(reading.history.other, reading.declared, reading, "dp")

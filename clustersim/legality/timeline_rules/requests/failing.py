@@ -24,7 +24,7 @@ from clustersim.legality.history import (
     PREEMPTED,
     RECEIVED,
     REJECTED,
-    Given,
+    Declared,
 )
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -40,8 +40,8 @@ def leaves_what_fails(reading: Reading) -> Finding:
 
     One that is admitted anew without having left is RUN-4's.
     """
-    facts, given = reading.history.facts, reading.given
-    if facts is None or not given.down:
+    facts, declared = reading.history.facts, reading.declared
+    if facts is None or not declared.down:
         return NOTHING
     findings = []
     rows = reading.facts_of(ADMITTED, RECEIVED, *LEAVES)
@@ -53,8 +53,8 @@ def leaves_what_fails(reading: Reading) -> Finding:
     later = np.append(time[1:], LATEST_NS)[: len(rows)]
     again = following & (np.append(kind[1:], ADMITTED)[: len(rows)] == ADMITTED)
     here = ~np.isin(kind, LEAVES)
-    for failed, since, _ in given.down:
-        if given.horizon_ns is not None and since >= given.horizon_ns:
+    for failed, since, _ in declared.down:
+        if declared.horizon_ns is not None and since >= declared.horizon_ns:
             continue
         mine = here & (replica == failed) & (time <= since) & (~following | (later > since))
         findings.append(
@@ -79,23 +79,23 @@ def _last_of_each(facts: Table, rows: Int64Array) -> Int64Array:
 
 def lost_as_declared(reading: Reading) -> Finding:
     """RUN-4: a request is lost where the fault says so, or none is left to take it; there all are lost."""
-    facts, given, history = reading.history.facts, reading.given, reading.history
-    if facts is None or given.carriage is None:
+    facts, declared, history = reading.history.facts, reading.declared, reading.history
+    if facts is None or declared.carriage is None:
         return NOTHING
     rows = reading.facts_of(LOST)
     replica, time, request = (facts[name][rows].astype(np.int64) for name in ("replica", "time_ns", "request"))
-    declared = np.zeros(len(rows), bool)
-    for failed, since in given.loses:
-        declared |= (replica == failed) & (time == since)
-    for pool in history.pools or (given,):
+    allowed = np.zeros(len(rows), bool)
+    for failed, since in declared.loses:
+        allowed |= (replica == failed) & (time == since)
+    for pool in history.pools or (declared,):
         ends = [
-            (one.since_ns, one.replica) for one in given.down if one.until_ns == LATEST_NS and _of(pool, one.replica)
+            (one.since_ns, one.replica) for one in declared.down if one.until_ns == LATEST_NS and _of(pool, one.replica)
         ]
         if len(ends) == pool.dp:
-            declared |= time >= max(ends)[0]
+            allowed |= time >= max(ends)[0]
     finding = judged(
         len(rows),
-        ~declared & ~_too_long(reading, request),
+        ~allowed & ~_too_long(reading, request),
         lambda i: f"request {request[i]}",
         lambda i: (
             f"is lost at {time[i]:,} ns on replica {replica[i]}, where no declared fault loses what it served, and "
@@ -106,7 +106,7 @@ def lost_as_declared(reading: Reading) -> Finding:
     return merged(finding, _all_lost(reading))
 
 
-def _of(pool: Given, replica: int) -> bool:
+def _of(pool: Declared, replica: int) -> bool:
     return pool.first_replica <= replica < pool.first_replica + pool.dp
 
 
@@ -114,7 +114,7 @@ def _too_long(reading: Reading, request: Int64Array) -> BoolArray:
     """Return which requests need more blocks than a pool has, so that nobody can compute them anew."""
     told = reading.history.requests
     found = np.zeros(len(request), bool)
-    for pool in reading.history.pools or (reading.given,):
+    for pool in reading.history.pools or (reading.declared,):
         if told is None or pool.pool_blocks is None or pool.block_tokens is None:
             continue
         known = request < len(told["prompt_tokens"])
@@ -127,21 +127,21 @@ def _too_long(reading: Reading, request: Int64Array) -> BoolArray:
 
 def _all_lost(reading: Reading) -> Finding:
     """Judge whether all that ran or waited on a replica is lost with it, where that is declared."""
-    facts, given = reading.history.facts, reading.given
+    facts, declared = reading.history.facts, reading.declared
     assert facts is not None
     findings = []
-    for failed, since in given.loses:
-        if given.horizon_ns is not None and since >= given.horizon_ns:
+    for failed, since in declared.loses:
+        if declared.horizon_ns is not None and since >= declared.horizon_ns:
             continue
         there = facts["replica"] == failed
         ran = facts["request"][there & (facts["kind"] == PREEMPTED) & (facts["time_ns"] == since)]
-        if reading.history.pools and not _of(given, failed):  # others only had blocks set aside there
+        if reading.history.pools and not _of(declared, failed):  # others only had blocks set aside there
             came = there & np.isin(facts["kind"], (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
             last = _last_of_each(facts, np.flatnonzero(came))
             ran = np.intersect1d(ran, facts["request"][last[facts["kind"][last] == RECEIVED]])
         before = _last_of_each(facts, np.flatnonzero(facts["time_ns"] < since))
         waits = before[(facts["kind"][before] == ARRIVED) & there[before]]
-        waits = waits[~_is_down(given, failed, facts["time_ns"][waits], since)]
+        waits = waits[~_is_down(declared, failed, facts["time_ns"][waits], since)]
         gone = facts["request"][(facts["time_ns"] == since) & np.isin(facts["kind"], ENDS)]
         kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)
         findings.append(
@@ -159,19 +159,19 @@ def _all_lost(reading: Reading) -> Finding:
     return merged(*findings)
 
 
-def _is_down(given: Given, replica: int, times: Int64Array, but: int = -1) -> BoolArray:
+def _is_down(declared: Declared, replica: int, times: Int64Array, but: int = -1) -> BoolArray:
     """Return whether a replica is declared to be down at instants, up to and with that at which it comes back.
 
     Parameters
     ----------
-    given : Given
+    declared : Declared
     replica : int
     times : int64 array
     but : int
         When an outage begins that does not count.
     """
     found = np.zeros(len(times), bool)
-    for failed, since, until in given.down:
+    for failed, since, until in declared.down:
         if failed == replica and since != but:
             found |= (times >= since) & (times <= until)
     return found
@@ -181,11 +181,11 @@ def works(reading: Reading) -> Finding:
     """RUN-3: a replica that has work and is not declared to be down runs a step, in each pool."""
     if reading.history.facts is None or reading.runs is None:
         return NOTHING
-    pools = reading.history.pools or (reading.given,)
+    pools = reading.history.pools or (reading.declared,)
     return merged(*(_work_of(reading, pool) for pool in pools if pool.eager))
 
 
-def _work_of(reading: Reading, given: Given) -> Finding:
+def _work_of(reading: Reading, declared: Declared) -> Finding:
     """Judge whether the replicas of a pool work.
 
     Work of a prefill pool is what waits there while no other prompt has blocks, which it keeps until it is handed over
@@ -196,7 +196,7 @@ def _work_of(reading: Reading, given: Given) -> Finding:
     facts, runs = reading.history.facts, reading.runs
     assert facts is not None
     assert runs is not None
-    rows = np.flatnonzero(_within(given, facts["replica"]))
+    rows = np.flatnonzero(_within(declared, facts["replica"]))
     rows = rows[np.argsort(facts["request"][rows], kind="stable")]
     apart = np.diff(facts["request"][rows]) > 0
     if not (apart | (np.diff(facts["time_ns"][rows]) >= 0)).all():  # those of one replica are in order of time
@@ -207,23 +207,23 @@ def _work_of(reading: Reading, given: Given) -> Finding:
     until = np.append(np.where(request[1:] == request[:-1], since[1:], since[:-1]), since[-1:])
     there = ~np.isin(kind, ENDS) & (until > since)
     has_work, admitted = there.copy(), np.zeros(len(rows), bool)
-    if given.role == "prefill" or given.host_blocks is not None:
+    if declared.role == "prefill" or declared.host_blocks is not None:
         waits = np.isin(kind, (ARRIVED, PREEMPTED))
         admitted, has_work = has_work & ~waits, has_work & waits
-    elif given.role == "decode":
+    elif declared.role == "decode":
         has_work &= kind == RECEIVED
-    for failed, begins, ends in given.down:
+    for failed, begins, ends in declared.down:
         lost = (replica == failed) & (kind == PREEMPTED) & (since == begins)
         there &= ~lost
         has_work &= ~(lost | ((replica == failed) & (kind == ARRIVED) & (since <= ends) & (until > begins)))
     if reading.hand_overs.reservations is not None:
         there &= ~np.isin(rows, reading.hand_overs.reservations.vain)
     told = {"request": request, "kind": kind, "replica": replica, "since": since, "until": until}
-    if given.role == "decode" and "value" in facts:
+    if declared.role == "decode" and "value" in facts:
         told["value"] = facts["value"][rows].astype(np.int64)
-    waiting = _waiting(reading, given)
+    waiting = _waiting(reading, declared)
     findings = []
-    for number in range(given.first_replica, given.first_replica + given.dp):
+    for number in range(declared.first_replica, declared.first_replica + declared.dp):
         mine, steps = replica == number, np.flatnonzero(runs.replica == number)
         here = {name: values[mine] for name, values in told.items()}
         moved = waiting[:, waiting[0] == number]
@@ -235,45 +235,47 @@ def _work_of(reading: Reading, given: Given) -> Finding:
             return starts[order], np.maximum.accumulate(latest[order])
 
         comes, goes = since[has_work & mine], until[has_work & mine]
-        if given.role == "decode":
+        if declared.role == "decode":
             stays = busy(there & mine)
-            findings.append(_unbroken(reading, given, number, stays, np.sort(moved[1]), np.sort(moved[2]), {}))
+            findings.append(_unbroken(reading, declared, number, stays, np.sort(moved[1]), np.sort(moved[2]), {}))
         else:
             comes, goes = np.append(comes, moved[1]), np.append(goes, moved[2])
-        findings.append(_unbroken(reading, given, number, busy(admitted & mine), np.sort(comes), np.sort(goes), here))
+        findings.append(
+            _unbroken(reading, declared, number, busy(admitted & mine), np.sort(comes), np.sort(goes), here)
+        )
     return merged(*findings)
 
 
-def _within(given: Given, replica: Int64Array) -> BoolArray:
-    found: BoolArray = (replica >= given.first_replica) & (replica < given.first_replica + given.dp)
+def _within(declared: Declared, replica: Int64Array) -> BoolArray:
+    found: BoolArray = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
     return found
 
 
-def _waiting(reading: Reading, given: Given) -> Int64Array:
+def _waiting(reading: Reading, declared: Declared) -> Int64Array:
     """Return replica, and the two instants, of waits that facts alone do not tell.
 
     They are those of a decode pool, and those of requests that had come to a replica which was, or is, down.
     """
-    found = reading.whereabouts if given.down or given.role == "decode" else None
+    found = reading.whereabouts if declared.down or declared.role == "decode" else None
     if found is None:
         return np.empty((3, 0), np.int64)
-    rows = [(one.replica, one.since, one.until) for one in found.waits if _of(given, one.replica)]
+    rows = [(one.replica, one.since, one.until) for one in found.waits if _of(declared, one.replica)]
     return np.array(rows, np.int64).reshape(-1, 3).T
 
 
 def _unbroken(
-    reading: Reading, given: Given, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array,
+    reading: Reading, declared: Declared, replica: int, busy: tuple[Int64Array, Int64Array], comes: Int64Array,
     goes: Int64Array, stays: Table,
 ) -> Finding:  # fmt: skip
     """Judge whether a replica is busy wherever it has work, which comes and goes at instants; all ascend."""
     begin = np.concatenate((np.full(1, -1), busy[1]))
-    end = np.append(busy[0], LATEST_NS if given.horizon_ns is None else -1)
+    end = np.append(busy[0], LATEST_NS if declared.horizon_ns is None else -1)
     facts = reading.history.facts
     assert facts is not None
-    alone = given.dp == 1 or given.ep_scope != "global"  # those that share experts take each step together
-    mine = facts["replica"] == replica if alone else _within(given, facts["replica"])
+    alone = declared.dp == 1 or declared.ep_scope != "global"  # those that share experts take each step together
+    mine = facts["replica"] == replica if alone else _within(declared, facts["replica"])
     left = facts["time_ns"][mine & np.isin(facts["kind"], LEAVES)]
-    for since, until in sorted(one.instants for one in given.down if one.replica == replica):
+    for since, until in sorted(one.instants for one in declared.down if one.replica == replica):
         for cut in np.flatnonzero((begin <= since) & (since < end)).tolist():
             if not (left == since).any():  # else a step was cut off, which is not recorded
                 begin, end = np.append(begin, begin[cut]), np.append(end, since)
@@ -285,7 +287,7 @@ def _unbroken(
     stands = there | more
     if "value" in stays:
         for gap in np.flatnonzero(stands).tolist():
-            stands[gap] = not _cornered(reading, given, replica, stays, int(begin[gap]), int(end[gap]))
+            stands[gap] = not _cornered(reading, declared, replica, stays, int(begin[gap]), int(end[gap]))
     return judged(
         len(busy[0]),
         stands,
@@ -298,7 +300,7 @@ def _unbroken(
     )
 
 
-def _cornered(reading: Reading, given: Given, replica: int, stays: Table, begin: int, end: int) -> bool:
+def _cornered(reading: Reading, declared: Declared, replica: int, stays: Table, begin: int, end: int) -> bool:
     """Return whether what a decode replica has between instants lacks a block for its next token.
 
     Then it is alone, else another one would be preempted: all other blocks are set aside for sequences on their way.
@@ -311,7 +313,7 @@ def _cornered(reading: Reading, given: Given, replica: int, stays: Table, begin:
         aside = (kind == ADMITTED) & (since <= start) & (until >= stop)
         if (here & (since < stop) & (until > start)).sum() != 1 or not aside.any():
             return False
-        if runs is None or pieces is None or given.pool_blocks is None or given.block_tokens is None:
+        if runs is None or pieces is None or declared.pool_blocks is None or declared.block_tokens is None:
             continue  # nothing says how many blocks it has
         entries = int(value[alone])
         mine = (pieces.request == stays["request"][alone]) & (pieces.replica == replica)
@@ -319,7 +321,7 @@ def _cornered(reading: Reading, given: Given, replica: int, stays: Table, begin:
             ran = (runs.replica == replica) & (runs.slot == pieces.slot[piece]) & (runs.recorded_end <= start)
             ran &= (runs.step >= pieces.first_step[piece]) & (runs.step <= pieces.last_step[piece])
             entries += int(runs.count[ran].sum())
-        taken = int((-(-value[aside] // given.block_tokens)).sum())
-        if taken - (-(entries + 1) // given.block_tokens) <= given.pool_blocks:
+        taken = int((-(-value[aside] // declared.block_tokens)).sum())
+        if taken - (-(entries + 1) // declared.block_tokens) <= declared.pool_blocks:
             return False
     return True

@@ -116,13 +116,13 @@ def _ends(reading: Reading, facts: Table) -> list[tuple[Int64Array, Int64Array]]
 
 
 def _failures(reading: Reading) -> Int64Array:
-    pools = reading.history.pools or (reading.given,)
+    pools = reading.history.pools or (reading.declared,)
     return np.array([since for pool in pools for _, since, _ in pool.down], np.int64)
 
 
 def _moves(reading: Reading) -> bool:
     """Return whether K/V may move, so that transfers carry requests too."""
-    return bool(reading.history.pools) or reading.given.host_blocks is not None
+    return bool(reading.history.pools) or reading.declared.host_blocks is not None
 
 
 def _last_begins(reading: Reading) -> Int64Array:
@@ -162,7 +162,7 @@ def _goes_on(reading: Reading, due: Int64Array) -> Finding:
 
 def _stays(reading: Reading, facts: Table, due: Int64Array) -> Finding:
     """Judge whether nobody whose client gave up before the history ends stays without being carried."""
-    horizon, pieces = reading.given.horizon_ns, reading.pieces
+    horizon, pieces = reading.declared.horizon_ns, reading.pieces
     if pieces is None:
         return NOTHING
     until = NEVER if horizon is None else horizon

@@ -48,14 +48,14 @@ def told(history: History, reserved: Int64Array) -> Iterator[Event]:
     aside = set(reserved.tolist())
     for who, row in come.items():
         yield time[row], COMES, who, row
-    kinds = [one for one in PHASE if one != PREEMPTED or history.given.down]
+    kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down]
     for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
         yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
 
 
 def leaving(history: History, pieces: Pieces, runs: Runs, outputs: Int64Array) -> Iterator[Event]:
     """Yield when prompts that are computed leave, and from when on steps may let some leave that are not recorded."""
-    given, first_decode = history.given, history.pools[1].first_replica
+    declared, first_decode = history.declared, history.pools[1].first_replica
     leaves = (pieces.replica < first_decode) & (pieces.gave > 0)
     leaves &= pieces.tokens + pieces.gave < outputs[pieces.request]
     early = leaves & pieces.is_chunk & history.layerwise
@@ -68,10 +68,10 @@ def leaving(history: History, pieces: Pieces, runs: Runs, outputs: Int64Array) -
         )
     if not history.layerwise:
         return
-    cuts = [(failed, since) for failed, since, _ in given.down if failed < first_decode]
-    if given.horizon_ns is not None:
-        cuts = [cut for cut in cuts if cut[1] < given.horizon_ns]
-        cuts += [(replica, given.horizon_ns) for replica in range(first_decode)]
+    cuts = [(failed, since) for failed, since, _ in declared.down if failed < first_decode]
+    if declared.horizon_ns is not None:
+        cuts = [cut for cut in cuts if cut[1] < declared.horizon_ns]
+        cuts += [(replica, declared.horizon_ns) for replica in range(first_decode)]
     for failed, since in cuts:
         begun = runs.start[(runs.replica == failed) & (runs.start < since)]
         yield int(begun.max(initial=-1)), IS_UNSURE, UNKNOWN, UNKNOWN

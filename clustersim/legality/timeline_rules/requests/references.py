@@ -91,10 +91,11 @@ def _placed(history: History) -> Finding:
     ]
     due = [
         (
-            given.sp, given.tp, given.pp, given.dp if given.ep_scope == "global" and given.ep > 1 else 1,
-            given.first_replica, given.first_rank,
+            declared.sp, declared.tp, declared.pp,
+            declared.dp if declared.ep_scope == "global" and declared.ep > 1 else 1,
+            declared.first_replica, declared.first_rank,
         )
-        for given in history.pools or (history.given,)
+        for declared in history.pools or (history.declared,)
     ]  # fmt: skip
     if told == due:
         return Finding(looked_at=0)

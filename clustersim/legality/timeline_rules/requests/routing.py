@@ -15,9 +15,9 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 
 def in_turn(reading: Reading) -> Finding:
     """RUN-3: requests go to replicas that live, by ``round_robin`` to one after the other."""
-    facts, given = reading.history.facts, reading.given
-    pools = [pool for pool in reading.history.pools or (given,) if pool.dp > 1 and pool.router is not None]
-    if not given.down:  # then others are judged in ``routed``
+    facts, declared = reading.history.facts, reading.declared
+    pools = [pool for pool in reading.history.pools or (declared,) if pool.dp > 1 and pool.router is not None]
+    if not declared.down:  # then others are judged in ``routed``
         pools = [pool for pool in pools if pool.role != "decode" and pool.router == "round_robin"]
     if facts is None or not pools:
         return NOTHING
@@ -88,7 +88,7 @@ def in_vain(reading: Reading) -> Finding:
     )
     request, replica, time = (facts[name][reservations.vain] for name in ("request", "replica", "time_ns"))
     fails = np.zeros(len(time), bool)
-    for failed, since, _ in reading.given.down:
+    for failed, since, _ in reading.declared.down:
         fails |= (time == since) & ((replica == failed) | (source == failed))
     return judged(
         len(time),

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 from clustersim.workload.streams import named_stream
 
 UNKNOWN: Final = -1
@@ -37,12 +37,12 @@ class Tally:
 
     Parameters
     ----------
-    pool : Given
+    pool : Declared
     unclear : set of int
         Instants at which something leaves, before or after others are sent somewhere.
     """
 
-    def __init__(self, pool: Given, unclear: set[int]) -> None:
+    def __init__(self, pool: Declared, unclear: set[int]) -> None:
         self.by_load = bool(pool.down) and pool.dp > 1 and pool.router in BY_LOAD and pool.policy is not None
         self.unclear = unclear
         self.blind = False

@@ -28,7 +28,7 @@ def inside_steps(reading: Reading) -> Finding:
     Hosts may prepare a step ahead of it, receives may be posted early, and K/V may be on its way to later steps (KV-2).
     """
     spans, runs = reading.history.spans, reading.runs
-    if spans is None or runs is None or not spans.numbered or not reading.given.mesh:
+    if spans is None or runs is None or not spans.numbered or not reading.declared.mesh:
         return NOTHING
     start, end, replica, step, rank = (
         spans.columns[name].astype(np.int64) for name in ("start_ns", "end_ns", "replica", "step", "rank")
@@ -39,7 +39,7 @@ def inside_steps(reading: Reading) -> Finding:
     at = np.where(known, run, 0)
     if not len(runs):
         return NOTHING
-    whole = reading.given.horizon_ns is None and not reading.given.down  # else a step may be cut off
+    whole = reading.declared.horizon_ns is None and not reading.declared.down  # else a step may be cut off
     alone = judged(
         0,
         (run < 0) & whole & np.isin(replica, runs.replica),
@@ -129,7 +129,7 @@ def instants_of_requests(reading: Reading) -> Finding:
     if "first_token_ns" in requests and pieces is not None:
         some = np.flatnonzero(pieces.is_chunk & (pieces.gave > 0))
         found = _first(pieces.request[some], pieces.end[some], count)
-        lack = reading.given.horizon_ns is None
+        lack = reading.declared.horizon_ns is None
         findings.append(_instants(requests["first_token_ns"], found, "has its first token", judge_lack=lack))
     return merged(*findings)
 

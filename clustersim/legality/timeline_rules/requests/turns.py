@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 from clustersim.legality.timeline_rules.requests.tally import UNKNOWN, Tally
 
 
@@ -56,12 +56,12 @@ class Turns:
 
     Parameters
     ----------
-    pool : Given
+    pool : Declared
     unclear : set of int
         See :class:`Tally`.
     """
 
-    def __init__(self, pool: Given, unclear: set[int]) -> None:
+    def __init__(self, pool: Declared, unclear: set[int]) -> None:
         self.replicas = replicas = range(pool.first_replica, pool.first_replica + pool.dp)
         down = [one for one in pool.down if one.replica in replicas]
         self._changes: Int64Array = np.unique(np.array([instant for one in down for instant in one.instants], np.int64))

@@ -109,7 +109,7 @@ class Whereabouts:
     """When something went somewhere last of which the record does not tell whether it was before a change."""
 
     def __post_init__(self) -> None:
-        pools = self.history.pools or (self.history.given,)
+        pools = self.history.pools or (self.history.declared,)
         self._entry = Turns(pools[0], self._unclear)
         self._decode = Turns(pools[1], self._unclear) if len(pools) > 1 else None
         facts = self._facts
@@ -195,7 +195,7 @@ class Whereabouts:
                 if place is not None and row in self._is_last and who not in self._to and who not in self._stranded:
                     self._found(row, replica[row], place)
                 self._goes(time, who)
-        horizon = self.history.given.horizon_ns
+        horizon = self.history.declared.horizon_ns
         if horizon is not None:
             for who in list(self._since):
                 self._waited(who, self._to.get(who) or self._at.get(who), horizon)
@@ -219,7 +219,7 @@ class Whereabouts:
         return self._decode if self._decode is not None and replica in self._decode.replicas else self._entry
 
     def _preempted(self, time: int, who: int, replica: int) -> None:
-        if not any(one == replica and since == time for one, since, _ in self.history.given.down):
+        if not any(one == replica and since == time for one, since, _ in self.history.declared.down):
             self._turns(replica).tally.run(who, runs=False)
 
     def _waited(self, who: int, place: Place | None, until: int) -> None:
@@ -230,7 +230,7 @@ class Whereabouts:
     def _comes(self, time: int, who: int, row: int, replica: int) -> None:
         before, after = (self._entry.living(time, after=later) for later in (False, True))
         place = self._entry.take(before, time)
-        changes = any(time in one.instants for one in self.history.given.down)
+        changes = any(time in one.instants for one in self.history.declared.down)
         if self._in_a_loop and changes:  # before or after what changes
             self._shaken = time
             self._entry.doubt()
@@ -288,7 +288,7 @@ class Whereabouts:
             self._decode.tally.drop(who)
 
     def _change(self, time: int) -> None:
-        failing = {one for one, since, _ in self.history.given.down if since == time}
+        failing = {one for one, since, _ in self.history.declared.down if since == time}
         first = failing.intersection(self._entry.replicas)
         moved, again = list(self._nowhere), list(self._stranded)
         for who, place in self._at.items():
@@ -361,8 +361,8 @@ def whereabouts_of(
     """Return where requests wait, as it follows from a history with facts; ``pieces`` tell who leaves when."""
     found = Whereabouts(history)
     events = list(told(history, hand_overs.reserved))
-    until = np.iinfo(np.int64).max if history.given.horizon_ns is None else history.given.horizon_ns
-    changes = {instant for one in history.given.down for instant in one.instants if instant < until}
+    until = np.iinfo(np.int64).max if history.declared.horizon_ns is None else history.declared.horizon_ns
+    changes = {instant for one in history.declared.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
     if len(history.pools) > 1 and pieces is not None and runs is not None and outputs is not None:
         events += leaving(history, pieces, runs, outputs)

@@ -58,24 +58,24 @@ def outputs(reading: Reading) -> Finding:
     tables = reading.history.folded
     if tables is None or reading.passes is None or tables.stages == 1:
         return NOTHING
-    if reading.given.carriage is None:
+    if reading.declared.carriage is None:
         return lacking("what sends take (no routes were declared)")
     return merged(*map(_timed, outputs_in(reading)))
 
 
 def outputs_in(reading: Reading) -> Iterator[Transfers]:
     """Yield the outputs that stages of one pool sent on."""
-    passes, sends, given = reading.passes, reading.sends, reading.given
-    if passes is None or sends is None or given.carriage is None or given.pp == 1:
+    passes, sends, declared = reading.passes, reading.sends, reading.declared
+    if passes is None or sends is None or declared.carriage is None or declared.pp == 1:
         return
-    known = (passes.replica >= given.first_replica) & (passes.replica < given.first_replica + given.dp)
-    known &= passes.stage < given.pp
+    known = (passes.replica >= declared.first_replica) & (passes.replica < declared.first_replica + declared.dp)
+    known &= passes.stage < declared.pp
     places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
     start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.carried))
-    number = (passes.replica[places].astype(np.int64) - given.first_replica) * given.pp + passes.stage[places]
+    number = (passes.replica[places].astype(np.int64) - declared.first_replica) * declared.pp + passes.stage[places]
     yield Transfers(
-        ways=given.carriage.sends(given.first_rank),
-        pair=number * given.stage_ranks + ranks,
+        ways=declared.carriage.sends(declared.first_rank),
+        pair=number * declared.stage_ranks + ranks,
         carried=carried,
         settled=passes.start[places],
         start=start,
@@ -86,27 +86,27 @@ def outputs_in(reading: Reading) -> Iterator[Transfers]:
 
 def payloads(reading: Reading) -> Finding:
     """PP-2: every TP rank of a stage sends the hidden state of all tokens that it has, together those of the step."""
-    tables, passes, runs, given = reading.history.folded, reading.passes, reading.runs, reading.given
+    tables, passes, runs, declared = reading.history.folded, reading.passes, reading.runs, reading.declared
     if tables is None or passes is None or runs is None or tables.stages == 1:
         return NOTHING
     prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
-    if given.hidden_bytes is None or prefills is None or decodes is None:
+    if declared.hidden_bytes is None or prefills is None or decodes is None:
         return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
     sends = reading.sends
     assert sends is not None
     at = runs.at(passes.replica, passes.step)
     rows = np.flatnonzero((sends.has > 0) & (at >= 0))
-    carried = sends.carried[rows].reshape(len(rows), given.sp, given.tp)
+    carried = sends.carried[rows].reshape(len(rows), declared.sp, declared.tp)
     tokens = (prefills + decodes)[at[rows]]
-    told, due = carried.sum(axis=(1, 2)), tokens * given.hidden_bytes * given.tp
-    uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % given.hidden_bytes != 0).any(axis=(1, 2))
+    told, due = carried.sum(axis=(1, 2)), tokens * declared.hidden_bytes * declared.tp
+    uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % declared.hidden_bytes != 0).any(axis=(1, 2))
     return judged(
         len(rows),
         (told != due) | uneven,
         lambda i: place_of(passes, int(rows[i])),
         lambda i: (
             f"sends {told[i]:,} bytes{', not as many from each TP rank,' if told[i] == due[i] else ''} where "
-            f"{tokens[i]:,} tokens × {given.hidden_bytes:,} bytes from each of {given.tp} TP ranks are {due[i]:,}"
+            f"{tokens[i]:,} tokens × {declared.hidden_bytes:,} bytes from each of {declared.tp} TP ranks are {due[i]:,}"
         ),
         "send the hidden state of every token of the step",
     )
@@ -114,19 +114,19 @@ def payloads(reading: Reading) -> Finding:
 
 def moves_take(history: History) -> Finding:
     """RUN-2: a transfer of K/V entries takes what its bytes take over its route: a hand-over, or a swap."""
-    moves, carriage = history.moves, history.given.carriage
+    moves, carriage = history.moves, history.declared.carriage
     if moves is None or not len(moves["request"]):
         return NOTHING
     if carriage is None:
         return lacking("what moves of K/V take (no routes were declared)")
-    broken_off = bool(history.given.down) and bool(history.pools)
+    broken_off = bool(history.declared.down) and bool(history.pools)
     cut = lacking("what transfers took that a failure cut off (they are not recorded)") if broken_off else NOTHING
     return merged(*map(_timed, moves_in(history)), cut)
 
 
 def moves_in(history: History) -> Iterator[Transfers]:
     """Yield hand-overs, and swaps."""
-    moves, carriage = history.moves, history.given.carriage
+    moves, carriage = history.moves, history.declared.carriage
     if moves is None or carriage is None:
         return
     source, target = (moves[name].astype(np.int64) for name in ("from_rank", "to_rank"))
@@ -156,9 +156,9 @@ def moves_in(history: History) -> Iterator[Transfers]:
 
 def _apart(history: History, rows: Int64Array) -> BoolArray | None:
     """Return which moves of K/V are under way when no other one is; None where some may not have been recorded."""
-    moves, given = history.moves, history.given
+    moves, declared = history.moves, history.declared
     assert moves is not None
-    if given.down or given.horizon_ns is not None:
+    if declared.down or declared.horizon_ns is not None:
         return None
     starts, ends = np.sort(moves["start_ns"]), np.sort(moves["end_ns"])
     begun = np.searchsorted(starts, moves["end_ns"][rows], side="left")

@@ -23,7 +23,7 @@ def whole_cache(found: HandOvers, pieces: Pieces | None) -> Finding:
 
 def _told_on_both(found: HandOvers) -> Finding:
     findings = []
-    cut = found.history.given.horizon_ns is not None
+    cut = found.history.declared.horizon_ns is not None
     for one, other, words in (
         (found.left, found.came, "is handed over by replica {}, but no replica received it"),
         (found.came, found.left, "is received by replica {}, but none handed it over"),
@@ -71,7 +71,7 @@ def _broken_off(found: HandOvers, moves: Table) -> BoolArray:
         return broken
     names = ("request", "replica", "time_ns")
     given_back = set(zip(*(facts[name][reservations.vain].tolist() for name in names), strict=True))
-    for failed, since, _ in found.history.given.down:
+    for failed, since, _ in found.history.declared.down:
         hit = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
         for row in np.flatnonzero(hit & (moves["end_ns"] <= since)).tolist():
             broken[row] |= (int(moves["request"][row]), int(moves["to_replica"][row]), since) in given_back
@@ -116,7 +116,7 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
 def _survived(found: HandOvers, begun: Int64Array, at: Int64Array) -> Finding:
     """Judge whether nothing that a hand-over leaves has failed since the last of what it hands over was computed."""
     lost = np.zeros(len(at), bool)
-    for failed, since, _ in found.history.given.down:
+    for failed, since, _ in found.history.declared.down:
         lost |= (found.source[at] == failed) & (begun < since) & (since < found.left_ns[at])
     return judged(
         0,
@@ -172,11 +172,11 @@ def _of_layer(layer: int) -> str:
 
 def _written(found: HandOvers, pieces: Pieces, piece: Int64Array, moves: Table) -> Int64Array:
     """Return when the entries of moves of one layer were written by a piece; −1 where the record does not tell."""
-    tables, given = found.history.folded, found.history.given
+    tables, declared = found.history.folded, found.history.declared
     if tables is None:
         return np.full(len(piece), NONE)
-    place = (moves["from_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
-    stage, rank = np.divmod(place, given.stage_ranks)
+    place = (moves["from_rank"] - declared.first_rank) % (declared.pp * declared.stage_ranks)
+    stage, rank = np.divmod(place, declared.stage_ranks)
     return written_at(tables, pieces.replica[piece], stage, pieces.first_step[piece], moves["layer"], rank)
 
 

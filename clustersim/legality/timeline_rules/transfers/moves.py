@@ -30,8 +30,8 @@ def _arrived(reading: Reading) -> Finding:
 
 
 def _from_elsewhere(reading: Reading) -> Finding:
-    spans, pieces, given = reading.history.spans, reading.pieces, reading.given
-    if spans is None or pieces is None or not spans.numbered or not given.mesh or given.sp_decode == "dp":
+    spans, pieces, declared = reading.history.spans, reading.pieces, reading.declared
+    if spans is None or pieces is None or not spans.numbered or not declared.mesh or declared.sp_decode == "dp":
         return NOTHING
     move, read = _rows(spans, "kv_move"), _rows(spans, "attention_decode")
     if not len(move) or not len(read):

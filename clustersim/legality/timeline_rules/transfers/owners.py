@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.history import ADMITTED, Given, History
+from clustersim.legality.history import ADMITTED, Declared, History
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import HOST, Table
 
@@ -17,17 +17,17 @@ def kept_where_it_moves(history: History) -> Finding:
     if moves is None or tables is None:
         return NOTHING
     findings = []
-    for given in history.pools or (history.given,):
-        if given.sp == 1 or given.sp_decode != "dp" or not given.mesh:
+    for declared in history.pools or (history.declared,):
+        if declared.sp == 1 or declared.sp_decode != "dp" or not declared.mesh:
             continue
-        findings.append(_each_admitted(history, given, tables.owners))
+        findings.append(_each_admitted(history, declared, tables.owners))
         if not len(tables.owners["request"]):
             continue
         for side, word in (("from", "leave"), ("to", "reach")):
             replica = moves[f"{side}_replica"].astype(np.int64)
-            rows = _inside(given, replica, moves[f"{side}_rank"] != HOST)
+            rows = _inside(declared, replica, moves[f"{side}_rank"] != HOST)
             owner = owner_at(tables.owners, replica[rows], moves["request"][rows], moves["start_ns"][rows])
-            found = (moves[f"{side}_rank"][rows] - given.first_rank) % given.stage_ranks // given.tp
+            found = (moves[f"{side}_rank"][rows] - declared.first_rank) % declared.stage_ranks // declared.tp
             findings.append(
                 judged(
                     len(rows),
@@ -43,7 +43,7 @@ def kept_where_it_moves(history: History) -> Finding:
     return merged(*findings)
 
 
-def _each_admitted(history: History, given: Given, owners: Table) -> Finding:
+def _each_admitted(history: History, declared: Declared, owners: Table) -> Finding:
     """Judge whether each admission says which SP rank of the replica keeps the sequence, and nothing else does."""
     facts = history.facts
     if facts is None:
@@ -52,12 +52,12 @@ def _each_admitted(history: History, given: Given, owners: Table) -> Finding:
     told, due = (
         np.stack([table[name][rows].astype(np.int64) for name in names], axis=1)
         for table, rows in (
-            (owners, _inside(given, owners["replica"])),
-            (facts, _inside(given, facts["replica"], facts["kind"] == ADMITTED)),
+            (owners, _inside(declared, owners["replica"])),
+            (facts, _inside(declared, facts["replica"], facts["kind"] == ADMITTED)),
         )
     )
     rows, counts = np.unique(np.concatenate((told, due, due)), axis=0, return_counts=True)  # one and two of each
-    strange = np.concatenate((rows[counts % 3 != 0], told[_strange(given, owners)]))
+    strange = np.concatenate((rows[counts % 3 != 0], told[_strange(declared, owners)]))
     return judged(
         len(due),
         np.ones(len(strange), bool),
@@ -67,13 +67,13 @@ def _each_admitted(history: History, given: Given, owners: Table) -> Finding:
     )
 
 
-def _inside(given: Given, replica: Int64Array, also: BoolArray | bool = True) -> Int64Array:
-    return np.flatnonzero((replica >= given.first_replica) & (replica < given.first_replica + given.dp) & also)
+def _inside(declared: Declared, replica: Int64Array, also: BoolArray | bool = True) -> Int64Array:
+    return np.flatnonzero((replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp) & also)
 
 
-def _strange(given: Given, owners: Table) -> BoolArray:
-    owner = owners["owner"][_inside(given, owners["replica"])]
-    found: BoolArray = (owner < 0) | (owner >= given.sp)
+def _strange(declared: Declared, owners: Table) -> BoolArray:
+    owner = owners["owner"][_inside(declared, owners["replica"])]
+    found: BoolArray = (owner < 0) | (owner >= declared.sp)
     return found
 
 

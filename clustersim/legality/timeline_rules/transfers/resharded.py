@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
-from clustersim.legality.history import Given
+from clustersim.legality.history import Declared
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -60,8 +60,8 @@ def resharded(found: HandOvers) -> Finding:
     some = np.flatnonzero(at >= 0)
     mine, at = {name: values[some] for name, values in moves.items()}, at[some]
     place, to_place = (
-        (mine[f"{side}_rank"] - given.first_rank) % (given.pp * given.stage_ranks)
-        for side, given in (("from", source), ("to", target))
+        (mine[f"{side}_rank"] - declared.first_rank) % (declared.pp * declared.stage_ranks)
+        for side, declared in (("from", source), ("to", target))
     )
     kinds = _kinds(
         source, target, place // source.stage_ranks * source.tp + place % source.tp,
@@ -69,9 +69,9 @@ def resharded(found: HandOvers) -> Finding:
     )  # fmt: skip
     due = kinds.token_bytes[kinds.of] * np.maximum(mine["tokens"], 0)
     right = (mine["from_replica"] == found.source[at]) & (mine["to_replica"] == found.target[at])
-    for side, given in (("from", source), ("to", target)):
-        number = (mine[f"{side}_rank"] - given.first_rank) // (given.pp * given.stage_ranks)
-        right &= number + given.first_replica == mine[f"{side}_replica"]
+    for side, declared in (("from", source), ("to", target)):
+        number = (mine[f"{side}_rank"] - declared.first_rank) // (declared.pp * declared.stage_ranks)
+        right &= number + declared.first_replica == mine[f"{side}_replica"]
     foreign = np.array([bool(words) for words in kinds.foreign], bool)[kinds.of]
 
     def where(i: int) -> str:
@@ -96,13 +96,13 @@ def resharded(found: HandOvers) -> Finding:
         ),
         _each_once(found, _to_hold(target), kinds, at, mine),
         *(
-            _one_owner(found, given, at, one, side)
-            for given, one, side in ((source, place, "leave"), (target, to_place, "reach"))
+            _one_owner(found, declared, at, one, side)
+            for declared, one, side in ((source, place, "leave"), (target, to_place, "reach"))
         ),
     )
 
 
-def _kinds(source: Given, target: Given, row: Int64Array, column: Int64Array, moves: Table) -> Kinds:
+def _kinds(source: Declared, target: Declared, row: Int64Array, column: Int64Array, moves: Table) -> Kinds:
     """Return what each kind of transfer carries, by the TP ranks of all stages that it leaves and reaches."""
     told, of = np.unique(
         np.stack((row, column, moves["layer"], moves["head"], moves["heads"]), axis=1), axis=0, return_inverse=True
@@ -130,12 +130,12 @@ def _of(layer: int) -> str:
     return "" if layer == ALL_LAYERS else f" of layer {layer}"
 
 
-def _held(given: Given, rank: int) -> set[tuple[int, int]]:
+def _held(declared: Declared, rank: int) -> set[tuple[int, int]]:
     """Return the (layer, head) that a TP rank of some stage is to hold."""
-    return {(layer, head) for layer, heads in given.kv_held[rank].items() for head in heads}
+    return {(layer, head) for layer, heads in declared.kv_held[rank].items() for head in heads}
 
 
-def _to_hold(target: Given) -> set[Entry]:
+def _to_hold(target: Declared) -> set[Entry]:
     return {(rank, layer, head) for rank in range(len(target.kv_held)) for layer, head in _held(target, rank)}
 
 
@@ -193,14 +193,14 @@ def _each_once(found: HandOvers, wanted: set[Entry], kinds: Kinds, at: Int64Arra
     )
 
 
-def _one_owner(found: HandOvers, given: Given, at: Int64Array, place: Int64Array, side: str) -> Finding:
+def _one_owner(found: HandOvers, declared: Declared, at: Int64Array, place: Int64Array, side: str) -> Finding:
     """Judge whether a sequence is with one SP rank, the first one where the others idle in decode."""
-    if given.sp == 1:
+    if declared.sp == 1:
         return NOTHING
-    owner = place % given.stage_ranks // given.tp
+    owner = place % declared.stage_ranks // declared.tp
     groups = Groups(at)
     low, high = groups.least(owner), groups.most(owner)
-    wrong: BoolArray = (low != high) | ((given.sp_decode == "idle") & (high > 0))
+    wrong: BoolArray = (low != high) | ((declared.sp_decode == "idle") & (high > 0))
     return judged(
         len(groups),
         wrong,

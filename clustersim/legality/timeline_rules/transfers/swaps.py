@@ -68,8 +68,8 @@ def keeps_its_entries(reading: Reading) -> Finding:
 
 def _strays(reading: Reading, fix: str) -> Finding:
     """Judge whether every copy belongs to a stay, but for one that a failure or the horizon cut off before it had."""
-    moves, facts, given = reading.history.moves, reading.history.facts, reading.given
-    if moves is None or facts is None or reading.pieces is None or given.horizon_ns is not None:
+    moves, facts, declared = reading.history.moves, reading.history.facts, reading.declared
+    if moves is None or facts is None or reading.pieces is None or declared.horizon_ns is not None:
         return NOTHING
     out, back = (moves[f"{side}_rank"] == HOST for side in ("to", "from"))
     rows = np.flatnonzero((out | back) & (moves["from_replica"] == moves["to_replica"]))
@@ -96,12 +96,12 @@ def _strays(reading: Reading, fix: str) -> Finding:
 
 def comes_back_first(reading: Reading) -> Finding:
     """KV-2: a sequence that was swapped out computes again when all its ranks have their entries back."""
-    swaps, moves, pieces, given = reading.swaps, reading.history.moves, reading.pieces, reading.given
+    swaps, moves, pieces, declared = reading.swaps, reading.history.moves, reading.pieces, reading.declared
     if not swaps or pieces is None:
         return NOTHING
     if moves is None:
         return lacking(NO_COPIES)
-    ranks = given.tp * given.pp if given.mesh else None
+    ranks = declared.tp * declared.pp if declared.mesh else None
 
     def fault(swap: Swap) -> str:
         if swap.in_at < 0:
@@ -172,8 +172,8 @@ def away(reading: Reading) -> Finding:
 
 def host_pool(reading: Reading) -> Finding:
     """KV-6: what is in host memory, or on its way to or from there, fits the pool."""
-    swaps, moves, given = reading.swaps, reading.history.moves, reading.given
-    if not swaps or moves is None or given.host_blocks is None or given.block_tokens is None:
+    swaps, moves, declared = reading.swaps, reading.history.moves, reading.declared
+    if not swaps or moves is None or declared.host_blocks is None or declared.block_tokens is None:
         return NOTHING
     facts = reading.history.facts
     gone: dict[int, int] = {}
@@ -182,7 +182,7 @@ def host_pool(reading: Reading) -> Finding:
         gone = dict(zip(facts["request"][rows].tolist(), facts["time_ns"][rows].tolist(), strict=True))
     changes: dict[int, list[tuple[int, int, int]]] = {}
     for swap in swaps:
-        blocks = -(-swap.held // given.block_tokens)
+        blocks = -(-swap.held // declared.block_tokens)
         mine = changes.setdefault(swap.replica, [])
         if swap.out:
             mine.append((min(int(moves["start_ns"][row]) for row in swap.out), blocks, swap.request))
@@ -197,14 +197,16 @@ def host_pool(reading: Reading) -> Finding:
         used = 0
         for time, blocks, request in sorted(mine):
             used += blocks
-            if used > given.host_blocks:
+            if used > declared.host_blocks:
                 faults.append((replica, request, time, used))
                 break
     return judged(
         len(swaps),
         np.ones(len(faults), bool),
         lambda i: f"replica {faults[i][0]}, request {faults[i][1]}",
-        lambda i: f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {given.host_blocks:,}",
+        lambda i: (
+            f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {declared.host_blocks:,}"
+        ),
         "compute a preempted sequence anew where the host has no room",
     )
 
@@ -217,10 +219,10 @@ def cut_off(reading: Reading) -> Finding:
     rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
     replica, start, end = (moves[name][rows] for name in ("from_replica", "start_ns", "end_ns"))
     broken = np.zeros(len(rows), bool)
-    for failed, since, until in reading.given.down:
+    for failed, since, until in reading.declared.down:
         broken |= (replica == failed) & (start < until) & (end > since)
     return judged(
-        len(rows) if reading.given.down else 0,
+        len(rows) if reading.declared.down else 0,
         broken,
         lambda i: f"swap of request {moves['request'][rows[i]]}, replica {replica[i]}",
         lambda i: f"runs from {start[i]:,} to {end[i]:,} ns, when something that it needs had failed",
@@ -230,14 +232,14 @@ def cut_off(reading: Reading) -> Finding:
 
 def copies_cost(reading: Reading) -> Finding:
     """RUN-2: a copy carries the whole blocks of its sequence; how long it takes is judged in ``carried``."""
-    moves, given = reading.history.moves, reading.given
-    if moves is None or given.block_tokens is None or given.host_block_bytes is None or not given.mesh:
+    moves, declared = reading.history.moves, reading.declared
+    if moves is None or declared.block_tokens is None or declared.host_block_bytes is None or not declared.mesh:
         return NOTHING
     rows = np.flatnonzero((moves["from_rank"] == HOST) | (moves["to_rank"] == HOST))
     rank = np.maximum(moves["from_rank"][rows], moves["to_rank"][rows]).astype(np.int64)
-    stage = rank // given.stage_ranks % given.pp
-    blocks = -(-moves["tokens"][rows].astype(np.int64) // given.block_tokens)
-    due = blocks * np.array(given.host_block_bytes, np.int64)[stage]
+    stage = rank // declared.stage_ranks % declared.pp
+    blocks = -(-moves["tokens"][rows].astype(np.int64) // declared.block_tokens)
+    due = blocks * np.array(declared.host_block_bytes, np.int64)[stage]
     carried = moves["bytes"][rows].astype(np.int64)
     return judged(
         len(rows),

@@ -40,7 +40,7 @@ class HandOvers:
         facts = history.facts
         left, came = _told(facts, HANDED_OVER), _told(facts, RECEIVED)
         self.left, self.came = left, came
-        self.again = bool(history.given.down) and len(history.pools) == 2
+        self.again = bool(history.declared.down) and len(history.pools) == 2
         of_left, of_came = (numbered(one["request"]) if self.again else one["request"] for one in (left, came))
         both = np.intersect1d(of_left, of_came)
         at_left, at_came = (np.searchsorted(one, both) for one in (of_left, of_came))
@@ -78,7 +78,7 @@ class HandOvers:
             mine = (first >= 0) & (first + turn < len(self))
             mine &= (self.request[at] == requests) & (self.left_ns[at] >= times)
             mine &= ((source < 0) | (self.source[at] == source)) & (self.target[at] == target)
-            for failed, since, _ in self.history.given.down:
+            for failed, since, _ in self.history.declared.down:
                 hit = (self.source[at] == failed) | (self.target[at] == failed)
                 mine &= ~(hit & (times <= since) & (since < self.left_ns[at]))
             found = np.where(mine, at, found)
@@ -95,7 +95,7 @@ class HandOvers:
         facts = self.history.facts
         if not self.again or facts is None:
             return None
-        failures = frozenset((failed, since) for failed, since, _ in self.history.given.down)
+        failures = frozenset((failed, since) for failed, since, _ in self.history.declared.down)
         return reservations_of(facts, self.history.pools[1].first_replica, failures)
 
     @cached_property

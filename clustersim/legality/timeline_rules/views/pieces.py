@@ -76,7 +76,7 @@ class Pieces:
         first_step = both(chunks["step"], decodes["first_step"])
         runs_of = np.concatenate((at_chunk, first))
         order = _by_request(request, runs_of)
-        if history.given.down:  # a sequence may go on at another replica, and come back
+        if history.declared.down:  # a sequence may go on at another replica, and come back
             order = np.lexsort((runs_of, runs.start[runs_of], request))
         self.request, self.replica, self.first_step = request[order], replica[order], first_step[order]
         self.last_step = both(chunks["step"], decodes["last_step"])[order]
@@ -100,7 +100,7 @@ class Pieces:
             return found
         rows = np.flatnonzero(facts["kind"] == REUSED)
         if len(rows):
-            at = self.opened_by(facts, rows, failures=bool(history.given.down))
+            at = self.opened_by(facts, rows, failures=bool(history.declared.down))
             found[at[at >= 0]] = facts["value"][rows][at >= 0]
         return found
 

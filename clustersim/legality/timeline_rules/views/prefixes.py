@@ -37,14 +37,14 @@ class Prefixes:
     @property
     def shares_undeclared(self) -> bool:
         """Whether a history from elsewhere takes prefixes over, and nothing says which blocks are one and the same."""
-        undeclared = self.history.given.prefix_caching is None
+        undeclared = self.history.declared.prefix_caching is None
         return undeclared and self.reused is not None and len(self.reused.row) > 0
 
     @cached_property
     def neighbours(self) -> Neighbours | None:
         """Sequences that may share blocks; None where it was declared whether they do, or does not follow."""
-        pieces, facts, size = self.pieces, self.history.facts, self.history.given.block_tokens
-        if self.history.given.prefix_caching is not None or pieces is None or facts is None or size is None:
+        pieces, facts, size = self.pieces, self.history.facts, self.history.declared.block_tokens
+        if self.history.declared.prefix_caching is not None or pieces is None or facts is None or size is None:
             return None
         rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
         return Neighbours(pieces, size, rows, turns, facts["time_ns"][rows].astype(np.int64))
@@ -52,10 +52,10 @@ class Prefixes:
     @cached_property
     def contents(self) -> Contents | None:
         """What full blocks of prompts hold; None where it was not declared."""
-        history, given, prompts = self.history, self.history.given, self.prompts
-        if history.prefixes is None or prompts is None or given.hash_tokens is None or given.block_tokens is None:
+        history, declared, prompts = self.history, self.history.declared, self.prompts
+        if history.prefixes is None or prompts is None or declared.hash_tokens is None or declared.block_tokens is None:
             return None
-        return Contents(history.prefixes, prompts, given.hash_tokens, given.block_tokens)
+        return Contents(history.prefixes, prompts, declared.hash_tokens, declared.block_tokens)
 
     @cached_property
     def reused(self) -> Reused | None:
@@ -66,7 +66,7 @@ class Prefixes:
         rows = np.flatnonzero(facts["kind"] == REUSED)
         if self.prompts is not None:  # others belong to no request, which RUN-4 says
             rows = rows[facts["request"][rows] < len(self.prompts)]
-        return reused_in(facts, rows, pieces, failures=bool(self.history.given.down))
+        return reused_in(facts, rows, pieces, failures=bool(self.history.declared.down))
 
     @cached_property
     def caches(self) -> BoolArray | None:
@@ -82,7 +82,7 @@ class Prefixes:
     def sharing(self) -> Sharing | None:
         """Who holds which full prompt block when; None where it does not follow."""
         pieces, facts, reused, contents = self.pieces, self.history.facts, self.reused, self.contents
-        size = self.history.given.block_tokens
+        size = self.history.declared.block_tokens
         if pieces is None or facts is None or reused is None or contents is None or size is None:
             return None
         rows, turns, _ = returns(self.history, pieces, size, self.hand_overs)
@@ -91,4 +91,4 @@ class Prefixes:
             there &= self.caches[facts["replica"][rows]]
         rows, turns = rows[there], turns[there]
         released = turns, facts["time_ns"][rows].astype(np.int64), rows.astype(np.int64)
-        return sharing_of(pieces, reused, released, contents, size, self.history.given.down, self.caches)
+        return sharing_of(pieces, reused, released, contents, size, self.history.declared.down, self.caches)

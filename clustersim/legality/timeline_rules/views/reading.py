@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Given, History
+from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, arrivals_of, sends_of
 from clustersim.legality.timeline_rules.views.grouping import without
@@ -36,9 +36,9 @@ class Reading:
         self.history = history
 
     @property
-    def given(self) -> Given:
+    def declared(self) -> Declared:
         """What was declared."""
-        return self.history.given
+        return self.history.declared
 
     @cached_property
     def runs(self) -> Runs | None:
@@ -98,7 +98,7 @@ class Reading:
     @cached_property
     def arrivals(self) -> Arrivals | None:
         """Passes, the pass of the next stage of each, when its output has arrived there, and whether it was sent."""
-        if self.given.pp == 1:
+        if self.declared.pp == 1:
             return None
         if self.sends is not None and self.passes is not None:
             return arrivals_of(self.sends, self.passes)
@@ -109,9 +109,9 @@ class Reading:
         """Yield the operators that are looked at span by span."""
         history = self.history
         if history.folded is not None:
-            yield from sheets_of_tables(history.folded, self.given)
+            yield from sheets_of_tables(history.folded, self.declared)
         elif history.spans is not None:
-            yield sheet_of_spans(history.spans, self.given, self._kinds)
+            yield sheet_of_spans(history.spans, self.declared, self._kinds)
 
     @cached_property
     def _kinds(self) -> dict[tuple[int, int], int]:
@@ -178,7 +178,7 @@ class Reading:
         At the instant at which it comes back it still is for what arrives then: arrivals come first.
         """
         found = np.zeros(len(replica), bool)
-        for failed, start, end in self.given.down:
+        for failed, start, end in self.declared.down:
             found |= (replica == failed) & (start <= until) & (end >= since)
         return found
 
@@ -195,7 +195,7 @@ class Reading:
         return whereabouts_of(self.history, self.hand_overs, self.pieces, self.runs, self.outputs)
 
     @cached_property
-    def declared(self) -> BoolArray:
+    def declared_moves(self) -> BoolArray:
         """Whether a piece runs on another replica than the one before it, and a hand-over says so."""
         pieces = self.pieces
         assert pieces is not None
@@ -205,11 +205,11 @@ class Reading:
         """Return a declared number by replica; None where it was not declared."""
         runs = self.runs
         replicas = len(runs.bounds) - 1 if runs is not None else 0
-        pools = self.history.pools or (self.given,)
-        values = [getattr(given, name) for given in pools]
+        pools = self.history.pools or (self.declared,)
+        values = [getattr(declared, name) for declared in pools]
         if any(value is None for value in values):
             return None
-        at = np.searchsorted([given.first_replica for given in pools], np.arange(replicas), side="right") - 1
+        at = np.searchsorted([declared.first_replica for declared in pools], np.arange(replicas), side="right") - 1
         return np.array(values, np.int64)[at]
 
     @cached_property
@@ -222,7 +222,7 @@ class Reading:
         assert pieces is not None
         if not len(pieces):
             return np.empty(0, bool)
-        tangled = np.logical_or.reduceat(self.twice | self.split | (self.moved & ~self.declared), pieces.opens)
+        tangled = np.logical_or.reduceat(self.twice | self.split | (self.moved & ~self.declared_moves), pieces.opens)
         return np.repeat(~tangled, np.diff(np.append(pieces.opens, len(pieces))))
 
     @cached_property
@@ -233,7 +233,7 @@ class Reading:
         """
         reservations = self.hand_overs.reservations
         request, time = self._told(PREEMPTED, but=None if reservations is None else reservations.vain)
-        if not self.given.down or self.pieces is None:
+        if not self.declared.down or self.pieces is None:
             return request, time
         some = self.pieces.ended_before(request, time)
         before = np.where(np.append(False, request[1:] == request[:-1])[: len(request)], np.append(0, some)[:-1], 0)
@@ -293,11 +293,11 @@ class Reading:
     @cached_property
     def use(self) -> Use | None:
         """K/V blocks in use as they follow from what was computed; None where the record can't tell."""
-        history, pieces, runs, size = self.history, self.pieces, self.runs, self.given.block_tokens
+        history, pieces, runs, size = self.history, self.pieces, self.runs, self.declared.block_tokens
         if pieces is None or runs is None or self.known is None or history.facts is None or size is None:
             return None
         found = use_of(history, pieces, runs, history.facts, size, self.hand_overs)
-        if not self.given.prefix_caching:
+        if not self.declared.prefix_caching:
             return None if self.prefixes.shares_undeclared else found
         sharing, facts = self.prefixes.sharing, history.facts
         if sharing is None or self.several_pools:
@@ -314,7 +314,7 @@ class Reading:
     @property
     def several_pools(self) -> bool:
         """Whether a replica has several K/V pools, of which nothing says which one keeps a sequence."""
-        return self.given.sp > 1 and self.given.sp_decode == "dp"
+        return self.declared.sp > 1 and self.declared.sp_decode == "dp"
 
     @cached_property
     def swaps(self) -> list[Swap]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.given_faults import Outage
+from clustersim.legality.declared.faults import Outage
 from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs

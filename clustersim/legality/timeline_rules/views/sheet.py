@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.history import STREAMS, Given, SpanTable
+from clustersim.legality.history import STREAMS, Declared, SpanTable
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 
 COMPUTE: Final = STREAMS.index("compute")
@@ -21,7 +21,7 @@ class Sheet:
 
     Parameters
     ----------
-    given : Given
+    declared : Declared
     symbols : tuple of (name, op, module)
     start, end : int64 arrays of shape (spans,)
     rank : int64 array
@@ -42,7 +42,7 @@ class Sheet:
         Whether the numbers of steps were told.
     """
 
-    given: Given
+    declared: Declared
     symbols: tuple[tuple[str, str, str], ...]
     start: Int64Array
     end: Int64Array
@@ -67,7 +67,7 @@ class Sheet:
     @cached_property
     def place(self) -> Int64Array:
         """Equal for the spans of one rank in one pass."""
-        return self.pass_of * self.given.stage_ranks + self.rank
+        return self.pass_of * self.declared.stage_ranks + self.rank
 
     @cached_property
     def pass_begins(self) -> Int64Array:
@@ -86,13 +86,13 @@ class Sheet:
     @property
     def global_ranks(self) -> Int64Array:
         """Rank of each span among all."""
-        stage = (self.replica - self.given.first_replica) * self.given.pp + self.stage
-        return self.given.first_rank + stage * self.given.stage_ranks + self.rank
+        stage = (self.replica - self.declared.first_replica) * self.declared.pp + self.stage
+        return self.declared.first_rank + stage * self.declared.stage_ranks + self.rank
 
     @property
     def s(self) -> Int64Array:
         """SP coordinate of each span."""
-        return self.rank // self.given.tp
+        return self.rank // self.declared.tp
 
     def named(self, *prefixes: str) -> BoolArray:
         """Return which spans have a name that begins with one of ``prefixes``."""
@@ -117,12 +117,12 @@ class Sheet:
 
     def global_rank(self, at: int) -> int:
         """Return the rank of a span among all."""
-        stages = (int(self.replica[at]) - self.given.first_replica) * self.given.pp + int(self.stage[at])
-        return self.given.first_rank + stages * self.given.stage_ranks + int(self.rank[at])
+        stages = (int(self.replica[at]) - self.declared.first_replica) * self.declared.pp + int(self.stage[at])
+        return self.declared.first_rank + stages * self.declared.stage_ranks + int(self.rank[at])
 
     def where(self, at: int) -> str:
         """Return where a span is, as far as that was told: ``replica 0, stage 1, step 7, layer 3, rank 5, o_proj``."""
-        words = [f"replica {self.replica[at]}", f"stage {self.stage[at]}"] if self.given.mesh else []
+        words = [f"replica {self.replica[at]}", f"stage {self.stage[at]}"] if self.declared.mesh else []
         if self.numbered:
             words.append(f"step {self.step[at]}")
         if self.layer[at] >= 0:
@@ -131,13 +131,13 @@ class Sheet:
         return ", ".join(filter(None, (*words, self.symbols[int(self.symbol[at])][0])))
 
 
-def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], int]) -> Sheet:
+def sheet_of_spans(table: SpanTable, declared: Declared, kinds: dict[tuple[int, int], int]) -> Sheet:
     """Return single spans as a sheet.
 
     Parameters
     ----------
     table : SpanTable
-    given : Given
+    declared : Declared
     kinds : dict
         (replica, step) → kind of step, where it is known.
     """
@@ -152,7 +152,7 @@ def sheet_of_spans(table: SpanTable, given: Given, kinds: dict[tuple[int, int], 
     least = table.columns.get("cost_ns")
     least = None if least is None or (least < 0).all() else least
     return Sheet(
-        given=given, symbols=table.symbols, start=start, end=end, rank=rank % given.stage_ranks, stream=stream,
+        declared=declared, symbols=table.symbols, start=start, end=end, rank=rank % declared.stage_ranks, stream=stream,
         symbol=symbol, layer=layer, step=step, replica=replica, stage=stage, pass_of=2 * pass_of.reshape(-1),
         group=group, sources=sources, targets=targets, least=least, kind=kind, numbered=table.numbered,
     )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.history import KINDS, Given
+from clustersim.legality.history import KINDS, Declared
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.tables import Tables
@@ -72,7 +72,7 @@ class TemplateRows:
         self.sources, self.targets = sources[both], targets[both]
 
 
-def sheets_of_tables(tables: Tables, given: Given) -> Iterator[Sheet]:
+def sheets_of_tables(tables: Tables, declared: Declared) -> Iterator[Sheet]:
     """Yield the passes of a folded timeline that are looked at span by span."""
     passes = Passes(tables)
     table = tables.passes
@@ -83,12 +83,12 @@ def sheets_of_tables(tables: Tables, given: Given) -> Iterator[Sheet]:
         lossy = np.array([is_loss(tables.irregular[at]) for at in table["irregular"][stretched].tolist()], bool)
         for some in (mine[table["irregular"][mine] < 0], stretched[lossy]):
             if len(some):
-                yield from _unfolded(tables, passes, rows, _sample(some, len(rows.node)), given)
+                yield from _unfolded(tables, passes, rows, _sample(some, len(rows.node)), declared)
         stretched = stretched[~lossy]
         if len(stretched):
             many = max(1, MOST_ROWS // max(1, len(rows.node)))
             for first in range(0, len(stretched), many):
-                yield from _unfolded(tables, passes, rows, stretched[first : first + many], given)
+                yield from _unfolded(tables, passes, rows, stretched[first : first + many], declared)
 
 
 def _sample(runs: Int64Array, width: int) -> Int64Array:
@@ -98,7 +98,9 @@ def _sample(runs: Int64Array, width: int) -> Int64Array:
     return found
 
 
-def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Array, given: Given) -> Iterator[Sheet]:
+def _unfolded(
+    tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Array, declared: Declared
+) -> Iterator[Sheet]:
     """Yield the first pass of each of these runs."""
     table, template = tables.passes, rows.template
     number = int(table["template"][runs[0]])
@@ -131,7 +133,7 @@ def _unfolded(tables: Tables, passes: Passes, rows: TemplateRows, runs: Int64Arr
     nodes = len(template.members)
     replica, rank = np.divmod(rows.rank, tables.sp_tp[0] * tables.sp_tp[1])
     yield Sheet(
-        given=given,
+        declared=declared,
         symbols=template.symbols,
         start=(starts + begin[:, None]).ravel(),
         end=(ends + begin[:, None]).ravel(),

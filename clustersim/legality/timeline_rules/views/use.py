@@ -149,9 +149,9 @@ def _cut_off(
     It may begin when the last one that was recorded has ended (with several stages, has begun), if anything is there
     then that it can carry; else when the first comes.
     """
-    pools, horizon = history.pools or (history.given,), history.given.horizon_ns
+    pools, horizon = history.pools or (history.declared,), history.declared.horizon_ns
     pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
-    cuts = sorted(since for failed, since, _ in history.given.down if failed == replica)
+    cuts = sorted(since for failed, since, _ in history.declared.down if failed == replica)
     mine = np.flatnonzero((facts["replica"] == replica) & np.isin(facts["kind"], MEMBERS))
     mine = without(mine, hand_overs.reserved)
     mine = mine[np.lexsort((mine, facts["time_ns"][mine]))] if cuts or horizon is not None else mine[:0]
@@ -235,7 +235,7 @@ def returns(
     sizes = np.diff(np.append(opens, len(ordered)))
     turn[by_request] = within(sizes)
     some = np.ones(len(rows), bool)
-    if history.given.down:  # a turn may have ended before its first step had: it gives nothing back
+    if history.declared.down:  # a turn may have ended before its first step had: it gives nothing back
         ended = pieces.ended_before(ordered, time[by_request])
         before = np.where(within(sizes) > 0, np.append(0, ended)[:-1], 0)
         some[by_request] = ended > before

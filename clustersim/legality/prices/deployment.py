@@ -32,7 +32,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Declared:
+class PricedDeployment:
     """What the replicas of one pool run, and on what.
 
     Parameters
