@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from clustersim.accuracy.held_out import held_out_engine, is_in_sample
 from clustersim.accuracy.metrics import value_of
 from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.errors import InputError
+from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
 from clustersim.run.legality import check_scenario_plan
 from clustersim.run.simulate import simulate
@@ -105,7 +105,7 @@ def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[
         for key, members in groups.items():
             yield from _points(key, members)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with local_pool(workers) as pool:
         for found in pool.map(_points, groups, groups.values()):
             yield from found
 

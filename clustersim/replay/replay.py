@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.run import needs_clock
 from clustersim.replay.prepared import Prepared
-from clustersim.replay.processes.workers import replay_lanes
+from clustersim.replay.shares import replay_lanes
 
 
-def replay(inputs: ReplayInput, progress: Progress | None = None, processes: int | None = 1) -> ReplayResult:
+def replay(
+    inputs: ReplayInput, progress: Progress | None = None, processes: int | None = 1, executor: Executor | None = None
+) -> ReplayResult:
     """Simulate until every request has finished or been rejected, or until the horizon.
 
     Parameters
@@ -19,8 +23,10 @@ def replay(inputs: ReplayInput, progress: Progress | None = None, processes: int
     progress : callable, optional
         Called when requests end.
     processes : int or None
-        In how many processes replicas are replayed that nothing connects (``replay.processes.workers``); None for as
-        many as are worth it. The result does not depend on it.
+        In how many processes replicas are replayed that nothing connects (``replay.shares``); None for as many as are
+        worth it. The result does not depend on it.
+    executor : Executor, optional
+        Where these processes are, but for this one; by default on this machine.
 
     Raises
     ------
@@ -33,7 +39,7 @@ def replay(inputs: ReplayInput, progress: Progress | None = None, processes: int
     lanes = LaneBuilder(prepared)
     if lanes.obstacle or needs_clock(inputs):
         return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
-    return replay_lanes(lanes, progress, processes)
+    return replay_lanes(lanes, progress, processes, executor)
 
 
 __all__ = ["Mode", "Progress", "ReplayInput", "ReplayResult", "replay"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -91,6 +92,7 @@ def simulate(
     progress: Progress | None = None,
     processes: int | None = 1,
     requests: Requests | None = None,
+    executor: Executor | None = None,
 ) -> RunResult:
     """Simulate a scenario.
 
@@ -104,6 +106,8 @@ def simulate(
         work to do. The result does not depend on it.
     requests : Requests, optional
         Those of the scenario, where they are at hand.
+    executor : Executor, optional
+        Where these processes are, but for this one; by default they are started on this machine.
 
     Raises
     ------
@@ -118,7 +122,7 @@ def simulate(
     inputs = replay_input(scenario, requests)
     started = time.perf_counter()
     try:
-        replayed = replay(inputs, progress, processes)
+        replayed = replay(inputs, progress, processes, executor)
     except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
         raise InputError(
             scenario.problem(found.path, found.message) if found.path else found for found in error.problems

@@ -35,8 +35,7 @@ PLACES: Final = {
     ("pytest_plugin/golden.py", "open"),  # tables that it has just written, and an archive in memory
     ("__init__.py", "import_module"), ("cli/__init__.py", "import_module"),  # modules of our own, by a fixed table
     ("serving/user_class.py", "exec"),  # behind UserClass.allowed
-    ("replay/processes/worker.py", "fdopen"),  # what one of our own processes says to another
-    ("replay/processes/worker.py", "load"),
+    ("replay/shares.py", "loads"),  # what one of our own processes says to another
 }  # fmt: skip
 """(Module, call) → allowed, and why."""
 

@@ -2,7 +2,7 @@
 
 What happens at one instant happens in the phases of :mod:`clustersim.replay.instant`: steps end, requests arrive,
 schedulers decide. Between its own events a lane depends on nothing but arrivals, so there is no event queue. Some of
-the lanes may run elsewhere (:mod:`clustersim.replay.processes.workers`); those whose arrivals depend on one another
+the lanes may run elsewhere (:mod:`clustersim.replay.shares`); those whose arrivals depend on one another
 are :mod:`clustersim.replay.lanes.shared_clock`'s.
 """
 

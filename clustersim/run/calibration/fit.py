@@ -8,8 +8,9 @@ is read off the log itself: what requests held whenever others waited although t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.cost.engine import LONGEST_S
 from clustersim.errors import InputError, Problem
+from clustersim.processes import local_pool
 from clustersim.run.calibration.figures import Figure, figures_of, predicted_ms, times_of
 from clustersim.run.calibration.log import ServerLog
 from clustersim.run.simulate import simulate
@@ -230,14 +232,16 @@ class _Runs:
 
     def __init__(self, logs: Sequence[ServerLog], figures: Sequence[Figure], workers: int) -> None:
         self.logs, self.figures = logs, figures
-        self.pool = ProcessPoolExecutor(workers) if workers > 1 else None
+        self.stack = ExitStack()
+        self.pool = self.stack.enter_context(local_pool(workers)) if workers > 1 else None
 
     def __enter__(self) -> _Runs:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stack.__exit__(kind, error, trace)
 
     def predictions(self, scenario: Scenario, changes: Sequence[Mapping[str, float]]) -> list[FloatArray]:
         """Return ms of every figure for each set of constants."""

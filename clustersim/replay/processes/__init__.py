@@ -1,1 +1,0 @@
-"""A run in several processes: replicas that nothing connects, each process with its part."""

@@ -1,0 +1,170 @@
+"""Replicas that nothing connects, replayed in several processes; the result is that of one, bit for bit.
+
+Where the router asks nobody, lanes share nothing: no link (``replay.links.contention``), no scheduler, no load to
+compare. So replicas are shared out in ranges. This process takes the first, those of an executor of
+``concurrent.futures`` the rest, and what they recorded is appended in order of replicas (``timeline.merge``). That is
+also the order in which one process records them, and no number in a table tells which process it came from.
+
+A share that the executor does not bring, since a process could not start, died or raised, costs time and nothing else:
+this process replays it itself, and so meets the same error in the same place as if it had been alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from clustersim.cost.table import TableCost
+from clustersim.processes import local_pool, usable_cores
+from clustersim.replay.input import Progress, ReplayInput, ReplayResult
+from clustersim.replay.lanes.alone import ask_nobody
+from clustersim.replay.lanes.build import LaneBuilder
+from clustersim.replay.lanes.part import Part, result_of
+from clustersim.replay.lanes.run import LaneReplay
+from clustersim.replay.prepared import Prepared
+from clustersim.timeline.merge import absorb
+from clustersim.timeline.tables import Tables
+from clustersim.workload.requests import Requests
+
+WORTH_S: Final = 1.0
+"""Seconds of expected work that a process is worth; starting one and taking in what it did costs some 0.5 s."""
+REQUEST_S: Final = 30e-6
+TOKEN_S: Final = 0.1e-6
+"""Roughly what a request and an output token cost, where many tokens share a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """What another process hands back."""
+
+    part: Part
+    tables: Tables
+
+
+def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
+    """Return how many processes replay the lanes of a run, and why not more.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Of a run that lanes can replay.
+    asked : int or None
+        As many as this; by default one per usable core, and fewer where there is little to do.
+    """
+    inputs, contention = prepared.input, prepared.contention
+    replicas = inputs.plan.dp
+    if replicas == 1:
+        return 1, "there is one replica"
+    if contention.stages or contention.boundaries:
+        return 1, "communications can meet on a link"
+    if inputs.requests.concurrency is not None:
+        return 1, "in a closed loop the end of one request starts another, on any replica"
+    if not ask_nobody(inputs.requests, str(inputs.serving.router), replicas):
+        return 1, f"router {inputs.serving.router} compares the loads of all replicas"
+    if isinstance(inputs.pricer.cost, TableCost):
+        return 1, "prices outside of the measured table are counted in one place"
+    if asked is not None:
+        few = min(asked, replicas)
+        return few, "there are no more replicas" if few < asked else "no more were asked for"
+    cores = usable_cores()
+    worth = int(_expected_s(inputs.requests) / WORTH_S)
+    found = max(1, min(cores, replicas, worth))
+    if found == cores:
+        return found, "there are no more cores to use"
+    return found, "there are no more replicas" if found == replicas else "there is too little to do"
+
+
+def _expected_s(requests: Requests) -> float:
+    return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
+
+
+def replay_lanes(
+    lanes: LaneBuilder, progress: Progress | None, processes: int | None, executor: Executor | None = None
+) -> ReplayResult:
+    """Replay a run that lanes can replay, in one process or several.
+
+    Parameters
+    ----------
+    lanes : LaneBuilder
+    progress : callable or None
+        Hears of this process while it works, and of others when they are done.
+    processes : int or None
+        See :func:`processes_for`.
+    executor : Executor, optional
+        Where the others are; by default they are started on this machine.
+
+    Raises
+    ------
+    StallError
+        When nothing can happen any more although requests are unfinished.
+    """
+    prepared, inputs = lanes.prepared, lanes.prepared.input
+    count, undivided = processes_for(prepared, processes)
+    bounds = [inputs.plan.dp * number // count for number in range(count + 1)]
+    first, *others = [range(begin, end) for begin, end in pairwise(bounds)]
+    ended = now = failed = 0
+
+    def tell(at: int, done: int, total: int) -> None:
+        nonlocal now
+        now = max(now, at)
+        if progress is not None:
+            progress(now, ended + done, total)
+
+    with _submitted(inputs, others, executor) as futures:
+        parts = [LaneReplay(lanes, tell, first).part()]
+        for replicas, future in zip(others, futures, strict=True):
+            ended = sum(part.ended for part in parts)
+            found = None if future is None or future.exception() is not None else future.result()
+            if found is None:
+                failed += 1
+                parts.append(LaneReplay(lanes, tell, replicas).part())
+            else:
+                parts.append(found.part)
+                absorb(prepared.recorder, found.tables)
+                tell(now, found.part.ended, len(inputs.requests))
+    if failed:
+        count, undivided = count - failed, f"{failed} more could not do their part, which was done here"
+    return result_of(prepared, parts, count, undivided)
+
+
+@contextmanager
+def _submitted(
+    inputs: ReplayInput, shares: Sequence[range], executor: Executor | None
+) -> Iterator[list[Future[Share] | None]]:
+    """Submit each share of replicas; None for one that nobody takes. What is not done when the block raises ends."""
+    job = job_of(inputs) if shares else None
+    if job is None:
+        yield [None] * len(shares)
+        return
+    with local_pool(len(shares)) if executor is None else nullcontext(executor) as pool:
+        futures: list[Future[Share] | None] = []
+        for replicas in shares:
+            try:
+                futures.append(pool.submit(replay_share, job, replicas))
+            except (OSError, RuntimeError, ValueError, TypeError):  # no interpreter, no processes, a pool that broke
+                futures.append(None)
+        yield futures
+
+
+def job_of(inputs: ReplayInput) -> bytes | None:
+    """Return what a share needs; None where something of it cannot be pickled, such as a cost model of a session."""
+    plain = replace(inputs.requests, prefix_hashes=None, hash_block_tokens=None)
+    try:
+        return pickle.dumps(replace(inputs, requests=plain), pickle.HIGHEST_PROTOCOL)
+    except (pickle.PickleError, TypeError, AttributeError):
+        return None
+
+
+def replay_share(job: bytes, replicas: range) -> Share:
+    """Replay some replicas of a run; see :func:`job_of`."""
+    inputs: ReplayInput = pickle.loads(job)
+    prepared = Prepared(inputs)
+    part = LaneReplay(LaneBuilder(prepared), None, replicas).part()
+    plan = inputs.plan
+    tables = prepared.recorder.tables(sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
+    return Share(part=part, tables=replace(tables, templates=()))

@@ -1,0 +1,90 @@
+"""Processes of this machine: no main module, no Ctrl-C, and none that outlives what started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from clustersim.processes import local_pool, usable_cores
+
+
+def is_alive(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def test_local_pool_calls_elsewhere():
+    with local_pool(1) as pool:
+        assert pool.submit(os.getpid).result() != os.getpid()
+
+
+def test_local_pool_is_not_reached_by_ctrl_c():
+    with local_pool(1) as pool:
+        process = pool.submit(os.getpid).result()
+        os.kill(process, signal.SIGINT)
+        assert pool.submit(os.getpid).result() == process
+
+
+def test_local_pool_breaks_where_a_worker_is_killed():
+    with local_pool(1) as pool:
+        os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(time.sleep, 30).result()
+
+
+def test_local_pool_ends_what_works_when_the_block_raises():
+    def opened() -> None:
+        with local_pool(1) as pool:
+            found.append(pool.submit(os.getpid).result())
+            pool.submit(time.sleep, 30)
+            raise KeyboardInterrupt
+
+    found: list[int] = []
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        opened()
+    assert time.monotonic() - started < 20
+    assert not is_alive(found[0])
+
+
+SCRIPT = """
+import os, sys, time
+from clustersim.processes import local_pool
+print("main", flush=True)
+with local_pool(1) as pool:
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 60).result()
+"""
+
+
+def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "main\n"
+        worker = int(process.stdout.readline())  # and not "main" a second time
+        assert is_alive(worker)
+        process.kill()
+    assert eventually(lambda: not is_alive(worker))
+
+
+def test_usable_cores_are_some():
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
