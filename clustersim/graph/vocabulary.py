@@ -42,6 +42,7 @@ KINDS: Final[Mapping[str, str]] = {
     **{name: name for name in (*_NAMED_BY_KIND, *COLLECTIVE_OPS)},
     "kv_move": "all_gather",
     "kv_all_gather": "all_gather",
+    **dict.fromkeys(("qkv_all_to_all", "out_all_to_all"), "all_to_all"),
     **_PARTS,
 }
 """Name → kind of operator. ``dispatch`` and ``combine`` are collectives where experts are spread."""

@@ -38,12 +38,12 @@ def kv_write(at: Place, arrived: list[Arrival]) -> Keys:
     """Append the entries of the rank's tokens and heads to its cache."""
     entries = entries_of(at, arrived, at.rows)
     if at.attention.kind != "mla":
-        kept = kv_range(at)
-        entries[:, : kept.start] = np.nan
-        entries[:, kept.stop :] = np.nan
-    shape = entry_shape(at)
+        heads = kv_range(at)
+        entries[:, : heads.start] = np.nan
+        entries[:, heads.stop :] = np.nan
     cache = at.memory.caches.get((at.rank, at.layer))
-    at.memory.caches[at.rank, at.layer] = entries if cache is None else joined([entries, cache], shape)
+    kept = entries if cache is None else np.where(np.isnan(entries), cache, entries)
+    at.memory.caches[at.rank, at.layer] = kept
     at.memory.counts["written"] += len(at.rows)
     return Keys(entries=entries, own=True)
 

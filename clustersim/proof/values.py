@@ -150,12 +150,23 @@ def nothing(rows: int, width: int) -> FloatArray:
 
 
 def joined(parts: list[FloatArray], shape: tuple[int, ...]) -> FloatArray:
-    """Return numbers that lie in several places as one array; what is nowhere stays NaN."""
+    """Return numbers that lie in several places as one array.
+
+    What is nowhere is NaN, and so is what comes twice and differs: nothing says which of both to take.
+    """
     found: FloatArray | None = None
+    differ: BoolArray | None = None
     for part in parts:
         if part.shape != shape:
             continue
-        found = part if found is None else np.where(np.isnan(found), part, found)
+        if found is None:
+            found = part
+            continue
+        other = (found != part) & ~np.isnan(found) & ~np.isnan(part)
+        differ = other if differ is None else differ | other
+        found = np.where(np.isnan(found), part, found)
+    if found is not None and differ is not None and differ.any():
+        found = np.where(differ, np.nan, found)
     return np.full(shape, np.nan) if found is None else found
 
 

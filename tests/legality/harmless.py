@@ -4,8 +4,8 @@
 of kind ``order``, which allow fewer orders and bring nothing. ``launched``: they do but for streams and places in
 programs, which allow an order, and what operators take is what edges bring. ``named``: they do but for what collectives
 are called, which do what their kinds, ranks and ends say. ``declared``: it is, number for number,
-the graph that clustersim makes of the step, plan, model and formats that it declares now. ``executed``: its tokens are
-those of the unsharded model, in an order that its programs and edges allow and in random ones.
+the graph that clustersim makes of the step, plan, model and formats that it declares now. ``worded``: the rules read
+what they read before, but for how a split is called (``columns`` of heads). ``executed``: see ``executing.py``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,17 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+from executing import executed
 from foreign_cases import Document, document_of
 from single_changes import GRAPHS, Change, document, view_of
 
-from clustersim.errors import BrokenLawError, InputError
+from clustersim.errors import InputError
 from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.graph_rules.views.graph import ORDER, GraphView
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import merged
-from clustersim.model.architecture import ModelSpec
-from clustersim.plan.parallel import ParallelPlan
-from clustersim.proof.comparison import Expected, expected_of
-from clustersim.proof.proof import graphs_of, prove
-from clustersim.proof.script import Script, chunked_script
 from clustersim.run.foreign.graph_file import graph_in
 from clustersim.run.graph_legality import StepContents, graph_view
 from tests.laws.graph_cases import PRECISION, Case
@@ -66,6 +62,8 @@ def _of_view(name: str, made: GraphView) -> str | None:
         return "waits"
     if same(before, _as_named(before, made)):
         return "named"
+    if same(before, _as_worded(before, made)):
+        return "worded"
     if same(before, _as_launched(before, made)):
         return "launched" if order_of(made, np.arange(len(made))) is not None else None
     spec, plan = GRAPHS[name]
@@ -100,6 +98,18 @@ def _as_named(before: GraphView, made: GraphView) -> GraphView:
     pairs = [(made.symbols[new], before.symbols[old].name) for new, old in zip(made.symbol, before.symbol, strict=True)]
     symbols = [replace(node, name=name) if node.op in COLLECTIVE_OPS else node for node, name in pairs]
     return replace(made, symbols=tuple(symbols), symbol=np.arange(len(made)))
+
+
+WORDED: Final = {("qkv_proj", "columns"): "qkv", ("q_absorb", "heads"): "heads_columns"}
+"""Operator and how a plan calls its split → how step graphs call it; its columns are those of heads in either."""
+
+
+def _as_worded(before: GraphView, made: GraphView) -> GraphView:
+    """Return a graph with splits called as step graphs call them."""
+    if len(made) != len(before):
+        return made
+    symbols = [replace(node, rule=WORDED.get((node.name, node.rule), node.rule)) for node in made.symbols]
+    return replace(made, symbols=tuple(symbols))
 
 
 def _same_figures(first: GraphView, second: GraphView) -> bool:
@@ -214,28 +224,6 @@ def _numbered(nodes: Any, number: dict[int, int]) -> Any:
     return np.array([number[node] for node in nodes.tolist()], np.int64)
 
 
-# --- execution ------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _setting(name: str) -> tuple[ModelSpec, ParallelPlan, Script, Expected, dict[str, StepGraph]]:
-    spec, plan = GRAPHS[name]
-    plan = replace(plan, dp=1) if not plan.is_lockstep else plan.lockstep
-    script = chunked_script((9, 6, 8), output_tokens=3, budget=10, vocab=spec.vocab, plan=plan)
-    return spec, plan, script, expected_of(spec, script), dict(graphs_of(spec, plan, script))
-
-
-def executed(name: str, kind: str, graph: StepGraph) -> bool:
-    """Whether steps of a kind that run as this graph compute what the unsharded model does."""
-    spec, plan, script, expected, graphs = _setting(name)
-    assert kind in graphs, (name, kind, list(graphs))
-    try:
-        found = prove(spec, plan, script, expected=expected, graphs=graphs | {kind: graph}, orders=2)
-    except (BrokenLawError, KeyError):
-        return False  # an operator whose meaning executions do not know
-    return not found.verdict.violations and found.tokens_equal
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +236,10 @@ def _of_file(name: str, kind: str, made: Document) -> str | None:
         return "waits"
     if same(views[0], _as_named(*views)):
         return "named"
+    if same(views[0], _as_worded(*views)):
+        return "worded"
+    if same(views[0], _as_launched(*views)):
+        return "launched" if order_of(views[1], np.arange(len(views[1]))) is not None else None
     if _declared(after, made):
         return "declared"
     if not _same_figures(*views):
@@ -257,6 +249,12 @@ def _of_file(name: str, kind: str, made: Document) -> str | None:
 
 def _read(found: Document) -> ForeignGraph:
     return graph_in(json.dumps(found), "graph.json")
+
+
+def graph_of_file(found: Document) -> StepGraph:
+    """Return the graph that executions take of a file."""
+    read = _read(found)
+    return _in_order(view_of_foreign(merged(read).graph), read.graph)
 
 
 def _in_order(view: GraphView, graph: StepGraph) -> StepGraph:
