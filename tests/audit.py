@@ -54,7 +54,7 @@ def audit(given: ReplayInput, result: ReplayResult) -> None:
     """Raise AssertionError when a run breaks a law of serving."""
     _no_request_is_lost(given, result)
     _every_token_has_its_step(given, result)
-    if given.hand_over is None:  # what follows speaks of one pool: of its blocks, its queues and its budgets
+    if len(given.pools) == 1:  # what follows speaks of one pool: of its blocks, its queues and its budgets
         blocks_are_conserved(given, result)
         _served_in_order(given, result)
         _budgets_hold(given, result.timeline)
@@ -87,7 +87,7 @@ def _no_request_is_lost(given: ReplayInput, result: ReplayResult) -> None:
     assert np.array_equal(preempted + swapped, result.preemptions)
     assert (finished <= arrived).all(), "only what arrived finishes, and once"
     holders = admitted - preempted - left
-    most = 1 if given.hand_over is None else 2  # while its K/V is moved, a request has blocks in both pools
+    most = len(given.pools)  # while its K/V is moved, a request has blocks in both pools
     assert ((holders >= 0) & (holders <= most)).all(), "admitted once, and once more after each preemption or hand-over"
     assert (holders[finished == 1] == 1).all()
     if given.horizon_ns is None:
@@ -102,8 +102,8 @@ def _served_in_order(given: ReplayInput, result: ReplayResult) -> None:
 
     So is whoever comes back from a host, of those there, and before anybody is admitted.
     """
-    facts, order, requests = result.timeline.facts, given.serving.order, given.requests
-    if given.serving.scheduler == "static" and order.by != "arrival":
+    facts, order, requests = result.timeline.facts, given.entry.serving.order, given.requests
+    if given.entry.serving.scheduler == "static" and order.by != "arrival":
         return  # the members of a batch go before those that came after it was made up
 
     def rank(request: int) -> tuple[tuple[int, int, int], int]:
@@ -157,9 +157,9 @@ def _every_token_has_its_step(given: ReplayInput, result: ReplayResult) -> None:
 
 
 def _budgets_hold(given: ReplayInput, timeline: Timeline) -> None:
-    steps, serving = timeline.steps, given.serving
+    steps, serving = timeline.steps, given.entry.serving
     assert (steps["prefill_tokens"] + steps["decode_tokens"] <= serving.max_batch_tokens).all()
-    least = 0 if given.plan.is_lockstep else 1  # a replica that has nothing to run brings a dummy batch
+    least = 0 if given.entry.plan.is_lockstep else 1  # a replica that has nothing to run brings a dummy batch
     assert (steps["prefill_tokens"] + steps["decode_tokens"] >= least).all()
     assert (steps["running"] <= serving.max_batch_requests).all()
     assert (steps["batch_requests"] <= steps["running"]).all()

@@ -25,17 +25,17 @@ Carried = dict[int, list[tuple[int, int, int]]]
 
 def blocks_are_conserved(given: ReplayInput, result: ReplayResult) -> None:
     """Raise AssertionError when blocks are lost, lent twice, or not those of the sequences in the batch."""
-    timeline, owners = result.timeline, given.plan.sp.degree if given.plan.sp.decode == "dp" else 1
+    timeline, owners = result.timeline, given.entry.plan.sp.degree if given.entry.plan.sp.decode == "dp" else 1
     facts = timeline.facts
     pooled = facts["used"] >= 0
     assert (pooled == np.isin(facts["kind"], (ADMITTED, PREEMPTED, FINISHED, REUSED, SWAPPED_OUT, SWAPPED_IN))).all()
-    assert given.serving.prefix_caching or not (facts["kind"] == REUSED).any()
-    assert (facts["used"] <= given.kv_blocks * owners).all()
-    for replica in range(given.plan.dp):
+    assert given.entry.serving.prefix_caching or not (facts["kind"] == REUSED).any()
+    assert (facts["used"] <= given.entry.kv_blocks * owners).all()
+    for replica in range(given.entry.plan.dp):
         used = facts["used"][pooled & (facts["replica"] == replica)]
         if given.horizon_ns is None and len(used):
             assert used[-1] == 0, f"replica {replica}: all pools are empty at the end"
-        several = given.serving.prefix_caching and owners > 1  # which pool shares what is not recorded
+        several = given.entry.serving.prefix_caching and owners > 1  # which pool shares what is not recorded
         if int(timeline.steps["count"] @ timeline.steps["decode_tokens"]) <= MOST_TOKENS and not several:
             _blocks_follow_from_tokens(given, timeline, replica)
 
@@ -71,15 +71,15 @@ def carried_by_step(timeline: Timeline, replica: int) -> Carried:
 def contents_of(given: ReplayInput, request: int) -> list[object]:
     """Return what each full block of a prompt holds, equal for equal ones; nothing where prefixes are not cached."""
     rows, hashed = given.requests.prefix_hashes, given.requests.hash_block_tokens
-    if rows is None or hashed is None or not given.serving.prefix_caching:
+    if rows is None or hashed is None or not given.entry.serving.prefix_caching:
         return []
-    size, row = given.serving.kv_block_tokens, rows[request].tolist()
+    size, row = given.entry.serving.kv_block_tokens, rows[request].tolist()
     full = min(int(given.requests.prompt_tokens[request]), hashed * len(row)) // size
     return [(block, tuple(row[: -(-(block + 1) * size // hashed)])) for block in range(full)]
 
 
 def _blocks_follow_from_tokens(given: ReplayInput, timeline: Timeline, replica: int) -> None:
-    size = given.serving.kv_block_tokens
+    size = given.entry.serving.kv_block_tokens
     facts, steps = timeline.facts, timeline.steps
     mine = (facts["replica"] == replica) & (facts["used"] >= 0)
     names = ("time_ns", "kind", "request", "used", "value")

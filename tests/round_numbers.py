@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.input import PoolInput
 from clustersim.replay.replay import Mode, ReplayInput
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.spans import STREAMS
@@ -116,6 +118,11 @@ def prefixed(given: ReplayInput, hashes: Sequence[Sequence[int]], tokens: int) -
     return replace(given, requests=replace(given.requests, prefix_hashes=rows, hash_block_tokens=tokens))
 
 
+def with_entry(given: ReplayInput, **changes: Any) -> ReplayInput:
+    """Return an input whose first pool differs."""
+    return replace(given, pools=(replace(given.entry, **changes), *given.pools[1:]))
+
+
 def deployment(
     arrivals: Sequence[Arrival],
     *,
@@ -137,8 +144,7 @@ def deployment(
     topology = topology or crossbar(plan.world)
     comm = CommTable(topology, algorithms, plan_collective)
     spec, window = model(layers, layer), layer.attention.sliding_window
-    return ReplayInput(
-        topology=topology,
+    pool = PoolInput(
         plan=plan,
         blueprints={kind: blueprint_of(spec, plan.lockstep, Precision(), kind) for kind in STEP_KINDS},
         pricer=Pricer(
@@ -148,9 +154,13 @@ def deployment(
             sp=plan.lockstep.sp,
             windows=(window,) if window else (),
         ),
-        comm=comm,
         serving=replace(ServingConfig(kv_block_tokens=4), **serving),  # type: ignore[arg-type]
         kv_blocks=kv_blocks,
+    )
+    return ReplayInput(
+        topology=topology,
+        pools=(pool,),
+        comm=comm,
         requests=requests(arrivals, concurrency),
         mode=mode,
         horizon_ns=horizon_ns,

@@ -171,13 +171,13 @@ class Fleet:
         return together
 
     def _swaps(self, replica: Replica) -> Swaps | None:
-        inputs = self.prepared.input
-        if inputs.host is None:
+        inputs, pool = self.prepared.input, self.prepared.pool_of(replica.index).input
+        if pool.host is None:
             return None
-        mesh = Mesh(plan=inputs.plan)  # where each replica is, also one of a group that takes its steps together
+        mesh = Mesh(plan=pool.plan)  # where each replica is, also one of a group that takes its steps together
         return Swaps(
-            self.env, self.network, self.prepared.recorder, inputs.topology, inputs.host, replica.index,
-            [mesh.stage_devices(replica.index, stage) for stage in range(inputs.plan.pp)], inputs.plan.tp,
+            self.env, self.network, self.prepared.recorder, inputs.topology, pool.host, replica.index,
+            [mesh.stage_devices(replica.index, stage) for stage in range(pool.plan.pp)], pool.plan.tp,
             on_end=replica.end_swaps,
         )  # fmt: skip
 

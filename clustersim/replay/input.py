@@ -39,7 +39,7 @@ class PoolInput:
     pricer : Pricer
     serving : ServingConfig
     kv_blocks : int
-        Blocks of each owner's pool.
+        Blocks of each owner's K/V pool.
     host : HostPool or None
         Host memory that sequences are swapped to; None: a preempted one is computed anew.
     """
@@ -63,41 +63,17 @@ class PoolInput:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HandOver:
-    """Where requests go once their prompts are computed.
-
-    Parameters
-    ----------
-    pool : PoolInput
-        The replicas that decode; those of the replay's own plan prefill.
-    shards : tuple of Shard
-        What goes from which rank of a replica of one to which of the other.
-    layerwise : bool
-        Whether the K/V of a layer leaves when the last step of its prompt has passed that layer; else all of it when
-        that step has ended.
-    """
-
-    pool: PoolInput
-    shards: tuple[Shard, ...]
-    layerwise: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ReplayInput:
     """Everything that a replay is a function of.
 
     Parameters
     ----------
     topology : Topology
-    plan : ParallelPlan
-    blueprints : dict
-        Kind of step, or its halves' → its blueprint.
-    pricer : Pricer
+    pools : tuple of PoolInput
+        All replicas. Requests arrive at those of the first pool; where there is a second one, the first computes their
+        prompts, and they go on there.
     comm : CommTable
-        The one that the pricer prices with.
-    serving : ServingConfig
-    kv_blocks : int
-        Blocks of each owner's pool.
+        The one that the pricers price with.
     requests : Requests
     mode : str
         ``full`` or ``folded``.
@@ -105,39 +81,26 @@ class ReplayInput:
         Nothing after this instant is simulated.
     seed : int
         Of the scenario.
-    hand_over : HandOver or None
-        Where requests are handed over to once their prompts are computed; None: nowhere.
+    shards : tuple of Shard
+        What goes from which rank of a replica of the first pool to which of one of the second; none where there is one.
     faults : tuple of Fault
         What fails or gets slower when.
     """
 
     topology: Topology
-    plan: ParallelPlan
-    blueprints: dict[str, Blueprint]
-    pricer: Pricer
+    pools: tuple[PoolInput, ...]
     comm: CommTable
-    serving: ServingConfig
-    kv_blocks: int
     requests: Requests
     mode: Mode = "folded"
     horizon_ns: int | None = None
     seed: int = 0
-    hand_over: HandOver | None = None
+    shards: tuple[Shard, ...] = ()
     faults: tuple[Fault, ...] = ()
-    host: HostPool | None = None
 
     @property
-    def pools(self) -> tuple[PoolInput, ...]:
-        """All replicas, those first at which requests arrive."""
-        own = PoolInput(
-            plan=self.plan,
-            blueprints=self.blueprints,
-            pricer=self.pricer,
-            serving=self.serving,
-            kv_blocks=self.kv_blocks,
-            host=self.host,
-        )
-        return (own,) if self.hand_over is None else (own, self.hand_over.pool)
+    def entry(self) -> PoolInput:
+        """The pool at which requests arrive."""
+        return self.pools[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

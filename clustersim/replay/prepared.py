@@ -110,8 +110,6 @@ class Prepared:
             self.pools.append(found)
             replicas, ranks = replicas + pool.plan.dp, ranks + pool.plan.world
             templates += len(found.distinct)
-        first = self.pools[0]
-        self.mesh, self.programs, self.numbers = first.mesh, first.programs, first.numbers
         stages = {
             at: StageLinks(
                 programs=tuple(kinds.values()),
@@ -121,25 +119,20 @@ class Prepared:
             for pool in self.pools
             for at, kinds in pool.programs.items()
         }
-        hosts = None if inputs.host is None else inputs.topology.hosts
+        hosts = None if all(pool.host is None for pool in inputs.pools) else inputs.topology.hosts
         self.contention = find_contention(stages, inputs.comm, self._hand_over_pairs(), hosts)
         shown = [program.template for pool in self.pools for program in pool.distinct.values()]
-        self.recorder = Recorder(shown, slots=inputs.plan.pp if len(self.pools) == 1 else self._slots)
+        self.recorder = Recorder(shown, slots=lambda replica: self.pool_of(replica).input.plan.pp)
         self.layout = Layout(pools=tuple(pool.shape for pool in self.pools))
 
     def pool_of(self, replica: int) -> PreparedPool:
         """Return the pool of a replica."""
         return next(pool for pool in reversed(self.pools) if replica >= pool.first_replica)
 
-    def _slots(self, replica: int) -> int:
-        return self.pool_of(replica).input.plan.pp
-
     def _hand_over_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the devices between which K/V may move."""
-        if self.input.hand_over is None:
-            return
-        source, target = self.pools
-        for shard in self.input.hand_over.shards:
+        for shard in self.input.shards:
+            source, target = self.pools
             (stage, t), (to_stage, to_t) = shard.source, shard.target
             for replica in source.replicas:
                 for _, device in source.ranks_of(replica, stage, t):
@@ -156,9 +149,9 @@ class Prepared:
     def prefix_keys(self) -> PrefixKeys | None:
         """What says which blocks of prompts are equal; None where nobody asks."""
         inputs = self.input
-        if not inputs.serving.prefix_caching or inputs.requests.prefix_hashes is None:
+        if not inputs.entry.serving.prefix_caching or inputs.requests.prefix_hashes is None:
             return None
-        return PrefixKeys(inputs.requests, inputs.serving.kv_block_tokens)
+        return PrefixKeys(inputs.requests, inputs.entry.serving.kv_block_tokens)
 
     def new_scheduler(self, replica: int) -> Scheduler:
         """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""

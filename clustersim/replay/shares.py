@@ -56,17 +56,17 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
     asked : int or None
         As many as this; by default one per usable core, and fewer where there is little to do.
     """
-    inputs, contention = prepared.input, prepared.contention
-    replicas = inputs.plan.dp
+    inputs, contention, pool = prepared.input, prepared.contention, prepared.input.entry
+    replicas = pool.plan.dp
     if replicas == 1:
         return 1, "there is one replica"
     if contention.stages or contention.boundaries:
         return 1, "communications can meet on a link"
     if inputs.requests.concurrency is not None:
         return 1, "in a closed loop the end of one request starts another, on any replica"
-    if not ask_nobody(inputs.requests, str(inputs.serving.router), replicas):
-        return 1, f"router {inputs.serving.router} compares the loads of all replicas"
-    if isinstance(inputs.pricer.cost, TableCost):
+    if not ask_nobody(inputs.requests, str(pool.serving.router), replicas):
+        return 1, f"router {pool.serving.router} compares the loads of all replicas"
+    if isinstance(pool.pricer.cost, TableCost):
         return 1, "prices outside of the measured table are counted in one place"
     if asked is not None:
         few = min(asked, replicas)
@@ -105,7 +105,7 @@ def replay_lanes(
     """
     prepared, inputs = lanes.prepared, lanes.prepared.input
     count, undivided = processes_for(prepared, processes)
-    bounds = [inputs.plan.dp * number // count for number in range(count + 1)]
+    bounds = [inputs.entry.plan.dp * number // count for number in range(count + 1)]
     first, *others = [range(begin, end) for begin, end in pairwise(bounds)]
     ended = now = failed = 0
 
@@ -165,6 +165,5 @@ def replay_share(job: bytes, replicas: range) -> Share:
     inputs: ReplayInput = pickle.loads(job)
     prepared = Prepared(inputs)
     part = LaneReplay(LaneBuilder(prepared), None, replicas).part()
-    plan = inputs.plan
-    tables = prepared.recorder.tables(sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
+    tables = prepared.recorder.tables(prepared.layout)
     return Share(part=part, tables=replace(tables, templates=()))

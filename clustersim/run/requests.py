@@ -45,7 +45,7 @@ def request_columns(
     outcome = np.where(finished >= 0, "finished", "unfinished").astype(object)
     for kind, word in ((REJECTED, "rejected"), (CANCELLED, "cancelled"), (LOST, "lost")):
         outcome[facts["request"][facts["kind"] == kind]] = word
-    replica = _last_at(facts, replayed.replica, inputs.plan.dp) if inputs.faults else replayed.replica
+    replica = _last_at(facts, replayed.replica, inputs.entry.plan.dp) if inputs.faults else replayed.replica
     return {
         "request": chosen,
         "replica": replica[chosen].astype(np.int32),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
 from clustersim.replay.events.swaps import HostPool
-from clustersim.replay.input import HandOver, PoolInput
+from clustersim.replay.input import PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.prefixes import Figures, prefix_figures
@@ -56,8 +57,6 @@ class RunResult:
     replayed : ReplayResult
     input : ReplayInput
         What the replay was a function of.
-    kv_blocks : int
-        Blocks of each pool.
     simulate_s : float
         Wall seconds that the replay took.
     prefix_cache : mapping or None
@@ -71,7 +70,6 @@ class RunResult:
     token_gaps: tuple[Int64Array, Int64Array]
     replayed: ReplayResult
     input: ReplayInput
-    kv_blocks: int
     simulate_s: float
     prefix_cache: Figures | None = None
     notes: tuple[str, ...] = ()
@@ -138,13 +136,16 @@ def simulate(
         token_gaps=times.gaps,
         replayed=replayed,
         input=inputs,
-        kv_blocks=inputs.kv_blocks,
         simulate_s=took,
         prefix_cache=cache,
         notes=(
             *_too_long(requests, scenario.model),
             *_shared_prefixes(requests, scenario.serving),
-            *_outside_table(inputs.pricer.cost),
+            *(
+                note
+                for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
+                for note in _outside_table(cost)
+            ),
         ),
     )
 
@@ -223,27 +224,18 @@ def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
     scenario.refuse_split_lockstep("simulated")
     comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
     costs = cost_models(scenario)
-    first, *others = (_pool_input(one, comm, costs[one.topology.device.name]) for one in each)
-    hand_over = None
-    if others:
-        (decode,) = others
-        shards = kv_shards(scenario.model, first.plan, decode.plan, scenario.precision.kv_bytes)
-        hand_over = HandOver(pool=decode, shards=shards, layerwise=first.serving.transfer == "layerwise")
+    pools = tuple(_pool_input(one, comm, costs[one.topology.device.name]) for one in each)
+    plans, kv_bytes = [pool.plan for pool in pools], scenario.precision.kv_bytes
     return ReplayInput(
         topology=scenario.topology,
-        plan=first.plan,
-        blueprints=first.blueprints,
-        pricer=first.pricer,
+        pools=pools,
         comm=comm,
-        serving=first.serving,
-        kv_blocks=first.kv_blocks,
         requests=requests,
         mode=scenario.run.replay,
         horizon_ns=scenario.run.horizon_ns,
         seed=scenario.seed,
-        hand_over=hand_over,
+        shards=tuple(shard for pair in pairwise(plans) for shard in kv_shards(scenario.model, *pair, kv_bytes)),
         faults=scenario.faults,
-        host=host_pool(scenario),
     )
 
 
@@ -292,6 +284,7 @@ def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInp
         ),
         serving=scenario.serving,
         kv_blocks=kv_blocks(scenario),
+        host=host_pool(scenario),
     )
 
 

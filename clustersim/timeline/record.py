@@ -215,21 +215,13 @@ class Recorder:
         """Record which SP rank of a replica keeps a request that was admitted."""
         self.owners.append(replica, request, time, owner)
 
-    def tables(self, *, sp: int = 1, tp: int = 1, stages: int = 1, layout: Layout | None = None) -> Tables:
-        """Return what was recorded; episodes that are open end here.
-
-        Parameters
-        ----------
-        sp, tp, stages : int
-            The degrees of every replica, where they are alike.
-        layout : Layout, optional
-            Else which ranks they have.
-        """
+    def tables(self, layout: Layout) -> Tables:
+        """Return what was recorded of replicas that have these ranks; episodes that are open end here."""
         for episodes in self._episodes.values():
             episodes.close()
         return Tables(
             templates=tuple(self.templates),
-            layout=Layout.of_one(sp=sp, tp=tp, stages=stages) if layout is None else layout,
+            layout=layout,
             column_sets=tuple(self.column_sets),
             irregular=tuple(self.irregular),
             starts=self.starts.array(),

@@ -212,11 +212,9 @@ class Timeline(Tables):
         return parts
 
 
-def timeline_of(
-    recorder: Recorder, *, sp: int = 1, tp: int = 1, stages: int = 1, layout: Layout | None = None
-) -> Timeline:
+def timeline_of(recorder: Recorder, layout: Layout) -> Timeline:
     """Freeze what a recorder took; see :meth:`Recorder.tables`."""
-    tables = recorder.tables(sp=sp, tp=tp, stages=stages, layout=layout)
+    tables = recorder.tables(layout)
     return Timeline(
         **vars(tables), digest=digest_of(tables), num_spans=tables.count_spans(), num_steps=tables.count_steps()
     )

@@ -62,16 +62,16 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         folded, third = replay(replace(given, mode="folded")), by_events(given)
     same(full, folded, "folded")
     same(full, third, "folded by events")
-    states_agree(full, (folded, third), given.serving.kv_block_tokens)
+    states_agree(full, (folded, third), given.entry.serving.kv_block_tokens)
     begin, end = int(window[0] * full.timeline.end_ns), int(sum(window) * full.timeline.end_ns) + 1
     theirs = table(full.timeline.unfold())
     expected = theirs[:, (theirs[0] < end) & (theirs[1] > begin)]
     assert np.array_equal(table(folded.timeline.unfold(begin, end)), expected), "spans of a window"
-    leaves_early = given.serving.queue_timeout_ns is not None or given.requests.cancel_after_ns is not None
+    leaves_early = given.entry.serving.queue_timeout_ns is not None or given.requests.cancel_after_ns is not None
     if not given.faults and not leaves_early:  # else it is for ``tests.laws.accounts``
         audit(replace(given, mode="folded"), folded)
     came = folded.arrived_ns >= 0
-    kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.plan.pp > 1 else "lane"
+    kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.entry.plan.pp > 1 else "lane"
     return Seen(
         how="events" if folded.obstacle else kind,
         preempted=bool(folded.preemptions.sum()),

@@ -20,6 +20,7 @@ from clustersim.serving.decode_group import DecodeGroup
 from clustersim.serving.grouped import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.record import Recorder
 from tests.effort import examples
 
@@ -159,7 +160,7 @@ class SideBySide:
             assert not self.plain.waiting
             assert self.grouped.used == 0
         self.grouped.stop()
-        tables = self.recorder.tables(sp=1, tp=1, stages=self.stages)
+        tables = self.recorder.tables(Layout.of_one(sp=1, tp=1, stages=self.stages))
         for name, logged in (("chunks", self.log.chunks), ("decodes", self.log.decodes)):
             columns = [column.tolist() for key, column in getattr(tables, name).items() if key != "replica"]
             assert sorted(logged) == sorted(zip(*columns, strict=True)), name

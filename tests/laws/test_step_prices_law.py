@@ -128,11 +128,11 @@ def test_steps_without_sp_cost_what_the_pricer_says(
     serving = document["serving"] | {"engine": engine}
     scenario = scenario_of(document | {"plan": plan, "serving": serving})
     found = replay_input(scenario, scenario.requests())
-    cost: CostModel = found.pricer.cost
+    cost: CostModel = found.entry.pricer.cost
     assert isinstance(cost, RooflineCost)
-    pricer = replace(found.pricer, cost=measured(cost)) if table else found.pricer
-    compiled = compile_programs(Mesh(plan=found.plan), found.blueprints, found.comm)
-    for stage in range(found.plan.pp):
+    pricer = replace(found.entry.pricer, cost=measured(cost)) if table else found.entry.pricer
+    compiled = compile_programs(Mesh(plan=found.entry.plan), found.entry.blueprints, found.comm)
+    for stage in range(found.entry.plan.pp):
         programs = compiled[0, stage]
         prices = StepPrices(pricer, programs)
         chains = all(program.template.is_chain and program.even for program in programs.values())

@@ -63,17 +63,17 @@ class EventReplay:
         self.reasons: dict[int, str] = {}
         self.finished = simpy.Event(self.env)
         self.awake: dict[int, None] = {}
-        self.router = make_router(inputs.serving, inputs.seed)
+        self.router = make_router(inputs.entry.serving, inputs.seed)
         self.recorder = prepared.recorder
         weak = WeakLinks([fault for fault in prepared.slowing if fault.links], inputs.topology.link_capacity)
         self.network = Network(self.env, inputs.topology.link_capacity, weak if weak.faults else None)
         self.times: list[int] = inputs.requests.arrived_at_ns.tolist()
         self.fleet = Fleet(self.env, self.network, prepared, self._done, self._wake, lanes, self._undisturbed)
         self.replicas = self.fleet.replicas
-        self.entry = self.replicas[: inputs.plan.dp]
+        self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
         self.hand_overs: HandOvers | None = None
-        if inputs.hand_over is not None:
+        if len(inputs.pools) > 1:
             stepping = [one for one in self.replicas if isinstance(one, Replica)]
             self.hand_overs = HandOvers(self.env, self.network, prepared, stepping, on_done=self._done, lose=self._lose)
         self.admission = Admission(
@@ -83,7 +83,7 @@ class EventReplay:
         )  # fmt: skip
         self.departures = Departures(self.env, self.replicas, self._depart)
         self.patience = Patience(
-            self.departures, self.admission, inputs.serving.queue_timeout_ns, inputs.requests.cancel_after_ns,
+            self.departures, self.admission, inputs.entry.serving.queue_timeout_ns, inputs.requests.cancel_after_ns,
             replica_of=lambda request: self.replicas[self.replica_of[request]],
             reject=self._reject, on_done=self._done, hand_overs=self.hand_overs,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class EventReplay:
 
     def _crowded(self, replica: ClockReplica) -> str | None:
         """Return why a replica's queue takes no more, or None."""
-        limit, now = self.input.serving.queue_limit, now_ns(self.env)
+        limit, now = self.input.entry.serving.queue_limit, now_ns(self.env)
         if not replica.alive and not self.admission.comes_back(now):
             return "every replica has failed, and none comes back"
         if limit is None or replica.waiting < limit:

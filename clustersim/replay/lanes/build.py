@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import StepPrices
@@ -34,13 +35,14 @@ class LaneBuilder:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
+        self.pool = prepared.pools[0]
         self.prices: dict[tuple[int, int, str], StepPrices] = {}
 
     @cached_property
     def obstacle(self) -> str:
         """Why not all replicas can be lanes; empty if they can."""
         found = self._of_run
-        replicas = range(self.prepared.input.plan.dp) if not found else ()
+        replicas = self.pool.replicas if not found else ()
         return found or next(filter(None, map(self.obstacle_of, replicas)), "")
 
     def obstacle_of(self, replica: int) -> str:
@@ -50,10 +52,10 @@ class LaneBuilder:
     @cached_property
     def _of_run(self) -> str:
         """Why no replica can be a lane."""
-        inputs = self.prepared.input
-        if inputs.mode == "full":
+        inputs = self.pool.input
+        if self.prepared.input.mode == "full":
             return "every operator is an event"
-        if inputs.hand_over is not None:
+        if len(self.prepared.pools) > 1:
             return "requests go from a prefill pool to a decode pool"
         if inputs.plan.is_lockstep:
             return "replicas that share experts take their steps together"
@@ -69,14 +71,14 @@ class LaneBuilder:
 
     def _of_replica(self, replica: int) -> Iterator[str]:
         prepared = self.prepared
-        stages = [(replica, stage) for stage in range(prepared.input.plan.pp)]
+        stages = [(replica, stage) for stage in range(self.pool.input.plan.pp)]
         meets = prepared.contention.stages | prepared.contention.boundaries
         if self.shared is not None and not meets.isdisjoint(stages):
             yield self.shared.obstacle
         slowdowns = prepared.slowdowns(replica)
         if slowdowns is not None and any(slowdowns.by_stage):
             yield "devices or links get slower"
-        programs = [program for at in stages for program in prepared.programs[at].values()]
+        programs = [program for at in stages for program in self.pool.programs[at].values()]
         if not all(program.even and program.template.is_chain for program in programs):
             yield "operators of a pass overlap, or ranks of one group differ"
 
@@ -96,9 +98,9 @@ class LaneBuilder:
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""
-        prepared, plan = self.prepared, self.prepared.input.plan
-        kinds = [prepared.programs[replica, stage] for stage in range(plan.pp)]
-        templates = [{kind: prepared.numbers[program.key] for kind, program in one.items()} for one in kinds]
+        prepared, plan = self.prepared, self.pool.input.plan
+        kinds = [self.pool.programs[replica, stage] for stage in range(plan.pp)]
+        templates = [{kind: self.pool.numbers[program.key] for kind, program in one.items()} for one in kinds]
         rows = [one.rows for one in self._prices_of(replica)]
         senders = [one["decode"] for one in kinds[:-1]]
         token_bytes = [payload_bytes(one, {"tokens": (1.0,)}, one.template.send_classes[0]) for one in senders]
@@ -107,9 +109,9 @@ class LaneBuilder:
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
-        inputs, found = self.prepared.input, []
+        inputs, found = self.pool.input, []
         for stage in range(inputs.plan.pp):
-            kinds = self.prepared.programs[replica, stage]
+            kinds = self.pool.programs[replica, stage]
             key = kinds["decode"].key
             if key not in self.prices:
                 self.prices[key] = StepPrices(inputs.pricer, kinds)
@@ -119,11 +121,11 @@ class LaneBuilder:
     def _shared_lane(
         self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
     ) -> SharedLane:
-        prepared, inputs = self.prepared, self.prepared.input
-        devices = [prepared.mesh.stage_devices(replica, stage) for stage in range(inputs.plan.pp)]
+        inputs, pool = self.prepared.input, self.pool
+        devices = [pool.stage_devices(replica, stage) for stage in range(pool.input.plan.pp + 1)]
         stages = [
-            SharedStage(prices[stage], prepared.programs[replica, stage], inputs.comm, mine, after)
-            for stage, (mine, after) in enumerate(zip(devices, [*devices[1:], ()], strict=True))
+            SharedStage(prices[stage], pool.programs[replica, stage], inputs.comm, mine, after)
+            for stage, (mine, after) in enumerate(pairwise(devices))
         ]
         flows = SharedFlows(inputs.topology.link_capacity)
-        return SharedLane(scheduler, prices, log, SharedPipe(stages, inputs.plan.tp, shared.meets[replica], flows))
+        return SharedLane(scheduler, prices, log, SharedPipe(stages, pool.input.plan.tp, shared.meets[replica], flows))

@@ -65,8 +65,7 @@ def result_of(prepared: Prepared, parts: Sequence[Part], processes: int = 1, und
     replica = np.maximum.reduce([part.replica for part in parts])
     arrived = np.maximum.reduce([part.arrived_ns for part in parts])
     reasons = {request: reason for part in parts for request, reason in part.reasons.items()}
-    plan = inputs.plan
-    timeline = timeline_of(prepared.recorder, sp=plan.sp.degree, tp=plan.tp, stages=plan.pp)
+    timeline = timeline_of(prepared.recorder, prepared.layout)
     facts = timeline.facts
     preempted = facts["request"][facts["kind"] == PREEMPTED]
     return ReplayResult(

@@ -14,7 +14,7 @@ from clustersim.replay.lanes.shared_clock import SharedClock
 
 def needs_clock(inputs: ReplayInput) -> bool:
     """Whether requests are told by more than their lengths, or end by themselves, or replicas come and go."""
-    serving, cancels = inputs.serving, inputs.requests.cancel_after_ns
+    serving, cancels = inputs.entry.serving, inputs.requests.cancel_after_ns
     return (
         serving.order.by != "arrival"
         or serving.router not in ("round_robin", "least_outstanding")
@@ -40,16 +40,15 @@ class LaneReplay:
     def __init__(self, builder: LaneBuilder, progress: Progress | None, replicas: range | None = None) -> None:
         prepared = builder.prepared
         self.input = inputs = prepared.input
-        mine = range(inputs.plan.dp) if replicas is None else replicas
+        self.router, self.count = str(inputs.entry.serving.router), inputs.entry.plan.dp
+        mine = range(self.count) if replicas is None else replicas
         self.lanes = [builder.lane(one, prepared.schedulers[one], builder.log(one)) for one in mine]
-        self.intake = Intake(
-            self.lanes, mine, inputs.plan.dp, inputs.requests, str(inputs.serving.router), inputs.horizon_ns, progress
-        )
+        self.intake = Intake(self.lanes, mine, self.count, inputs.requests, self.router, inputs.horizon_ns, progress)
 
     def part(self) -> Part:
         """Simulate these replicas to the end; what they record is in the recorder."""
-        run, inputs = self.intake, self.input
-        if ask_nobody(inputs.requests, str(inputs.serving.router), inputs.plan.dp):
+        run = self.intake
+        if ask_nobody(self.input.requests, self.router, self.count):
             run_alone(run)
         else:
             SharedClock(run).run()

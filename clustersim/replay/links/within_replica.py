@@ -43,7 +43,7 @@ class SharedLinks:
 def find_shared_links(prepared: Prepared) -> SharedLinks:
     """Analyse plan, placement and routes."""
     contention = prepared.contention
-    programs = list(chain.from_iterable(kinds.values() for kinds in prepared.programs.values()))
+    programs = list(chain.from_iterable(kinds.values() for kinds in prepared.pools[0].programs.values()))
     if contention.crowded:
         return _refused("collectives can meet on a link")
     if not all(contraction_is_exact(program) and _whole_groups(program) for program in programs):
@@ -51,7 +51,7 @@ def find_shared_links(prepared: Prepared) -> SharedLinks:
     if not all(map(_told_by_counts, programs)):
         return _refused("communications can meet on a link, and what they carry depends on contexts")
     try:
-        meets = tuple(_Replica(prepared, replica).meets() for replica in range(prepared.input.plan.dp))
+        meets = tuple(_Replica(prepared, replica).meets() for replica in prepared.pools[0].replicas)
     except _Unlike as reason:
         return _refused(str(reason))
     return SharedLinks(meets=meets, obstacle="") if _apart(prepared) else _refused("replicas can meet on a link")
@@ -80,7 +80,7 @@ def _told_by_counts(program: StageProgram) -> bool:
 def _apart(prepared: Prepared) -> bool:
     """Whether no link is used by two replicas."""
     owner: dict[int, int] = {}
-    for replica in range(prepared.input.plan.dp):
+    for replica in prepared.pools[0].replicas:
         for link in _Replica(prepared, replica).links():
             if owner.setdefault(link, replica) != replica:
                 return False
@@ -100,12 +100,12 @@ class _Replica:
     """What the stages and boundaries of one replica load."""
 
     def __init__(self, prepared: Prepared, replica: int) -> None:
-        inputs, mesh = prepared.input, prepared.mesh
+        inputs, pool = prepared.input, prepared.pool_of(replica)
         self.capacity = inputs.topology.link_capacity
-        devices = [mesh.stage_devices(replica, stage) for stage in range(inputs.plan.pp)]
+        devices = [pool.stage_devices(replica, stage) for stage in range(pool.input.plan.pp)]
         self.stages: list[Loads] = []
         for stage, mine in enumerate(devices):
-            kinds = prepared.programs[replica, stage].values()
+            kinds = pool.programs[replica, stage].values()
             ops = dict.fromkeys(chain.from_iterable(program.template.collectives for program in kinds))
             self.stages.append(_loads(inputs.comm, [(op, tuple(mine[m] for m in members)) for op, members in ops]))
         self.sends = [

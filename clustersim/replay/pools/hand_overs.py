@@ -70,13 +70,12 @@ class HandOvers(KvTransfers):
         lose: Callable[[int, Sequence, str], None],
     ) -> None:
         inputs = prepared.input
-        assert inputs.hand_over is not None
         moves = KvMoves(env, network, inputs.comm, prepared.recorder, self._moved, network.weak)
         super().__init__(env, prepared, replicas, moves, on_done, lose)
-        self.shards = inputs.hand_over.shards
-        self.layerwise = inputs.hand_over.layerwise
+        self.shards = inputs.shards
+        self.layerwise = inputs.entry.serving.transfer == "layerwise"
         self.decoders = [replicas[index] for index in self.decode.replicas]
-        self.router = make_router(inputs.hand_over.pool.serving, inputs.seed, stream="router of the decode pool")
+        self.router = make_router(self.decode.input.serving, inputs.seed, stream="router of the decode pool")
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
         self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}

@@ -59,15 +59,12 @@ class RecordedRun:
     scenario : Scenario
     arrivals : Requests
         The requests of the scenario.
-    kv_blocks : int
-        Blocks of each pool, as they follow from the scenario.
     verdict : StoredVerdict
     """
 
     run: RunDirectory
     scenario: Scenario
     arrivals: Requests
-    kv_blocks: int
     verdict: StoredVerdict
 
     @cached_property
@@ -114,7 +111,8 @@ def read_recorded(path: Path) -> RecordedRun:
     scenario = load(path / "scenario.yaml", allow_code=False)
     arrivals = scenario.requests()
     refuse_other_plan(run.timeline, scenario, len(arrivals), path)
-    return RecordedRun(run=run, scenario=scenario, arrivals=arrivals, kv_blocks=kv_blocks(scenario), verdict=verdict)
+    kv_blocks(scenario)  # refuses weights that leave no room for K/V
+    return RecordedRun(run=run, scenario=scenario, arrivals=arrivals, verdict=verdict)
 
 
 def _stored_verdict(file: Path) -> StoredVerdict:

@@ -99,7 +99,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         **measures(result),
         "preemptions": int(result.requests["preemptions"].sum()),
         "preempted": preempted(timeline),
-        "kv_blocks": result.kv_blocks,
+        "kv_blocks": result.input.entry.kv_blocks,
         "prefix_cache": result.prefix_cache,
         "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),

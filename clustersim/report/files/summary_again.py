@@ -33,7 +33,6 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
         token_gaps=recorded.token_gaps,
         replayed=_replayed(recorded, requests),
         input=replay_input(recorded.scenario, recorded.arrivals),
-        kv_blocks=recorded.kv_blocks,
         simulate_s=0.0,
         prefix_cache=cache,
     )

@@ -193,7 +193,7 @@ def last_comes_back(patch: Patch) -> None:
 def limit_of_queues(of: Callable[[int], int | None]) -> Mutation:
     def mutate(patch: Patch) -> None:
         def crowded(self: EventReplay, replica: Any) -> str | None:
-            limit = of(self.input.serving.queue_limit or 0)
+            limit = of(self.input.entry.serving.queue_limit or 0)
             return "full" if limit is not None and replica.waiting >= limit else None
 
         patch.setattr(EventReplay, "_crowded", crowded)

@@ -21,8 +21,8 @@ FIXED = round_numbers.ENDS_NS + round_numbers.LAYER_NS
 def step_prices(stage: int = 0, **deployment: object) -> StepPrices:
     """Step prices of a stage of a deployment of round numbers."""
     given = round_numbers.deployment([(0, 1, 1)], **deployment)
-    compiled = compile_programs(Mesh(plan=given.plan), given.blueprints, given.comm)
-    return StepPrices(given.pricer, compiled[0, stage])
+    compiled = compile_programs(Mesh(plan=given.entry.plan), given.entry.blueprints, given.comm)
+    return StepPrices(given.entry.pricer, compiled[0, stage])
 
 
 def test_decode_adds_ten_ns_per_key_to_what_is_fixed():

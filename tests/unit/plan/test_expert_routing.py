@@ -136,8 +136,8 @@ def pass_ns(ep: dict[str, Any], kind: str, **plan: Any) -> Int64Array:
             decode_sequences=batch.decode_sequences * 4,
             decode_keys=batch.decode_keys * 4,
         )
-    program = Prepared(given).programs[0, 0][kind]
-    times = given.pricer.durations(program, batch, given.pricer.features(batch))
+    program = Prepared(given).pools[0].programs[0, 0][kind]
+    times = given.entry.pricer.durations(program, batch, given.entry.pricer.features(batch))
     return program.template.total_times(times[None, :])
 
 

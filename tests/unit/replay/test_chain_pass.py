@@ -145,7 +145,7 @@ def test_a_pass_that_has_ended_watches_no_longer():
 
 def test_chain_shape_cuts_at_collectives():
     given = deployment([], plan=ParallelPlan(tp=2))
-    program = Prepared(given).programs[0, 0]["decode"]
+    program = Prepared(given).pools[0].programs[0, 0]["decode"]
     shape = chain_shape(program)
     # Two operators, then the all-reduce of the embedding; five up to each all-reduce of the layer; the add, the norm
     # and the LM head before its all-gather; and the sampling.

@@ -17,7 +17,7 @@ from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import kv_shards
-from clustersim.replay.input import HandOver, PoolInput, ReplayInput
+from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.replay import replay
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FACT_KINDS
@@ -25,7 +25,7 @@ from clustersim.timeline.tables import MOVE_COLUMNS
 from clustersim.timeline.tokens import token_times
 from tests.laws.accounts import account_for
 from tests.legality.timeline.test_replay_mutations import document
-from tests.round_numbers import ENGINE, RoundCost, crossbar, deployment, model
+from tests.round_numbers import ENGINE, RoundCost, crossbar, deployment, model, with_entry
 
 ONE = ParallelPlan()
 
@@ -44,7 +44,13 @@ def pools(arrivals, *, prefill=ONE, decode=ONE, layers=1, decode_blocks=1000, **
         kv_blocks=decode_blocks,
     )
     shards = kv_shards(spec, prefill, decode, Precision().kv_bytes)
-    return replace(given, hand_over=HandOver(pool=pool, shards=shards))
+    return replace(given, pools=(*given.pools, pool), shards=shards)
+
+
+def leaving(given: ReplayInput, *, layerwise: bool) -> ReplayInput:
+    """The same, and K/V leaves layer by layer or all at once."""
+    transfer = "layerwise" if layerwise else "whole"
+    return with_entry(given, serving=replace(given.entry.serving, transfer=transfer))
 
 
 def ran(given: ReplayInput):

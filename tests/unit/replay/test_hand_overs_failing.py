@@ -13,7 +13,7 @@ import pytest
 from clustersim.cluster.fault import Fault
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.timeline.tokens import token_times
-from tests.unit.replay.test_hand_overs import chunk_end, facts, moves, pools, ran
+from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, pools, ran
 
 TWO = ParallelPlan(dp=2)
 FIRST = chunk_end(ran(pools([(0, 10, 3)])).timeline)
@@ -24,8 +24,7 @@ MIDDLE = FIRST + 5_000
 def failing(arrivals, *faults, layerwise=False, **more):
     """What comes of requests of two pools when something fails, in both replays."""
     given = pools(arrivals, **more)
-    assert given.hand_over is not None
-    return ran(replace(given, faults=faults, hand_over=replace(given.hand_over, layerwise=layerwise)))
+    return ran(replace(leaving(given, layerwise=layerwise), faults=faults))
 
 
 def device(number, at, until=None, **more):
@@ -146,8 +145,7 @@ def test_who_is_given_up_on_its_way_is_gone_when_that_fails():
 def test_the_last_token_that_is_computed_anew_may_be_a_decode_step(layerwise, patience):
     """Steps of 11 tokens: of 12 that are computed anew one is left, which also samples the next token."""
     healthy = pools([(0, 10, 9)], decode=TWO, max_batch_tokens=11)
-    assert healthy.hand_over is not None
-    given = replace(healthy, hand_over=replace(healthy.hand_over, layerwise=layerwise))
+    given = leaving(healthy, layerwise=layerwise)
     arrives = moves(ran(given).timeline, "end_ns")[-1][0]
     broken = replace(given, faults=(device(1, arrives + 9_000),))
     result = ran(broken)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clustersim.replay.input import ReplayInput
-from tests.unit.replay.test_hand_overs import chunk_end, facts, moves, pools, ran
+from tests.unit.replay.test_hand_overs import chunk_end, facts, leaving, moves, pools, ran
 
 FIRST = chunk_end(ran(pools([(0, 10, 3)])).timeline)
 ARRIVES = FIRST + 11_000
@@ -19,10 +19,9 @@ ARRIVES = FIRST + 11_000
 
 def giving_up(given: ReplayInput, *after: int, layerwise: bool = False) -> ReplayInput:
     """The same, and request i is given up ``after[i]`` ns after its arrival (−1: never)."""
-    assert given.hand_over is not None
     waits = np.array([*after, *[-1] * (len(given.requests) - len(after))], np.int64)
-    hand_over = replace(given.hand_over, layerwise=layerwise)
-    return replace(given, requests=replace(given.requests, cancel_after_ns=waits), hand_over=hand_over)
+    given = replace(given, requests=replace(given.requests, cancel_after_ns=waits))
+    return leaving(given, layerwise=layerwise)
 
 
 def used_at_the_end(timeline):

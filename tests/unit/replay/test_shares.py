@@ -20,6 +20,7 @@ from clustersim.replay.replay import replay
 from clustersim.run.simulate import replay_input
 from clustersim.scenario.load import load
 from clustersim.timeline.tables import TABLES, VECTORS
+from tests.round_numbers import with_entry
 
 THREE = ("plan={dp: 3, tp: 8}", "topology.nodes=3", "workload.trace.requests=90", "serving.router=round_robin")
 
@@ -122,14 +123,11 @@ def test_an_error_is_the_same_from_any_process():
     inputs = given(
         "workload={arrivals: {process: constant, rate: 1/s}, prompt_tokens: 100, output_tokens: 2, requests: 9}"
     )
-    assert inputs.plan.dp == 3
+    assert inputs.entry.plan.dp == 3
     prompts = np.array([100] * 8 + [2_000_000_000])
-    inputs = replace(
-        inputs,
-        requests=replace(inputs.requests, prompt_tokens=prompts),
-        kv_blocks=(1 << 31) - 1,
-        serving=replace(inputs.serving, max_batch_tokens=1 << 31),
-    )
+    serving = replace(inputs.entry.serving, max_batch_tokens=1 << 31)
+    inputs = replace(inputs, requests=replace(inputs.requests, prompt_tokens=prompts))
+    inputs = with_entry(inputs, kv_blocks=(1 << 31) - 1, serving=serving)
     told = []
     for count in (1, 3):
         with pytest.raises(InputError, match="expected less than a day") as raised:

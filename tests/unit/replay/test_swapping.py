@@ -26,7 +26,7 @@ from clustersim.scenario.load import load
 from clustersim.serving.decision import CANCELLED, FACT_KINDS, FINISHED, PREEMPTED, SWAPPED_IN, SWAPPED_OUT
 from tests.audit import replayed
 from tests.laws.agreement import agree
-from tests.round_numbers import GB_S, deployment, device
+from tests.round_numbers import GB_S, deployment, device, with_entry
 
 BLOCK_BYTES = 4_000
 
@@ -53,7 +53,7 @@ def swapping(*arrivals: tuple[int, int, int], blocks: int, host: int = 100, shar
         host_kv_bytes=1.0,
         **more,
     )
-    return replace(given, host=HostPool(blocks=host, block_bytes=(BLOCK_BYTES // plan.tp,) * plan.pp))
+    return with_entry(given, host=HostPool(blocks=host, block_bytes=(BLOCK_BYTES // plan.tp,) * plan.pp))
 
 
 def told(result: ReplayResult, *kinds: int) -> list[tuple[str, int, int, int]]:
@@ -239,7 +239,7 @@ def test_a_replica_is_down_while_its_way_to_the_host_is():
     link = next(i for i, ends in enumerate(given.topology.link_ends) if ends == ("host", "g1"))
     given = replace(given, faults=(Fault(at_ns=5, links=(link,)),))
     assert [(one.replica, one.at_ns) for one in Prepared(given).outages] == [(1, 5)]
-    assert Prepared(replace(given, host=None)).outages == ()
+    assert Prepared(with_entry(given, host=None)).outages == ()
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ MODES = pytest.mark.parametrize("mode", ["full", "folded"])
 
 def carried(given):
     """Bytes of capacity by link, as (tail, head) → bytes."""
-    timeline, mesh = replay(given).timeline, Mesh(plan=given.plan)
-    programs = compile_programs(mesh, given.blueprints, given.comm)
-    found = step_bytes(programs, step_features(timeline, given.plan.sp), mesh, given.comm)
+    timeline, mesh = replay(given).timeline, Mesh(plan=given.entry.plan)
+    programs = compile_programs(mesh, given.entry.blueprints, given.comm)
+    found = step_bytes(programs, step_features(timeline, given.entry.plan.sp), mesh, given.comm)
     return {ends: value for ends, value in zip(given.topology.link_ends, found.tolist(), strict=True) if value}
 
 
@@ -100,7 +100,7 @@ def test_a_window_bounds_what_is_read():
 @pytest.mark.parametrize("plan", [ParallelPlan(), ParallelPlan(tp=2), ParallelPlan(pp=2), ParallelPlan(dp=2)], ids=str)
 def test_a_step_reads_every_weight_once(plan):
     given = deployment([(0, 4, 1)], plan=plan, layers=2)
-    programs = compile_programs(Mesh(plan=plan), given.blueprints, given.comm)
+    programs = compile_programs(Mesh(plan=plan), given.entry.blueprints, given.comm)
     read = efficiency.weight_reads(programs, {}, {(0, "prefill"): 1, (0, "decode"): 2}, 2.0)
     assert read == 3 * 2.0 * (2 * LAYER + LOGITS)
 
@@ -108,8 +108,11 @@ def test_a_step_reads_every_weight_once(plan):
 def test_experts_are_read_when_they_get_a_token():
     """Of 4 experts of 2 × 1000 × 500 weights one token visits 2; all are expected by 2 tokens to 1 − 1/4."""
     given = deployment([(0, 2, 2)], layer=SPARSE)
-    timeline, programs = replay(given).timeline, compile_programs(Mesh(plan=given.plan), given.blueprints, given.comm)
-    features = step_features(timeline, given.plan.sp)
+    timeline, programs = (
+        replay(given).timeline,
+        compile_programs(Mesh(plan=given.entry.plan), given.entry.blueprints, given.comm),
+    )
+    features = step_features(timeline, given.entry.plan.sp)
     read = efficiency.weight_reads(programs, features, {(0, "prefill"): 1, (0, "decode"): 1}, 1.0)
     dense = 750_000 + 500 * 4 + LOGITS
     assert read == pytest.approx(2 * dense + (3 + 2) * 1_000_000)
@@ -151,13 +154,13 @@ def test_replays_carry_the_same(plan):
 @pytest.mark.parametrize(("move", "link"), [(SWAP, ("g0", "host")), (BACK, ("host", "g0"))])
 def test_a_swap_is_carried_by_the_links_to_the_host(move, link):
     given = swapping((0, 2, 2), blocks=4)
-    found = move_bytes(frozen(move).moves, Mesh(plan=given.plan).device, given.comm)
+    found = move_bytes(frozen(move).moves, Mesh(plan=given.entry.plan).device, given.comm)
     assert {given.topology.link_ends[at]: found[at] for at in np.flatnonzero(found)} == {link: 2_048.0}
 
 
 def test_a_hand_over_is_carried_and_a_swap_uses_no_link_where_there_is_none_to_a_host():
     given = deployment([], plan=ParallelPlan(dp=2, tp=2))
-    found = move_bytes(frozen(HAND_OVER, SWAP).moves, Mesh(plan=given.plan).device, given.comm)
+    found = move_bytes(frozen(HAND_OVER, SWAP).moves, Mesh(plan=given.entry.plan).device, given.comm)
     assert Counter(found[found > 0].tolist()) == {4_096: 2}
 
 

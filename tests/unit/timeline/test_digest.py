@@ -9,6 +9,7 @@ import pytest
 from pass_templates import pair
 
 from clustersim.timeline.digest import digest_of
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.passes import BLOCK_STEPS
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.tables import CHUNK_COLUMNS, DECODE_COLUMNS, FACT_COLUMNS
@@ -21,7 +22,7 @@ def recorder() -> Recorder:
 
 
 def digest(recorded: Recorder) -> str:
-    return digest_of(recorded.tables(sp=1, tp=2, stages=2))
+    return digest_of(recorded.tables(Layout.of_one(sp=1, tp=2, stages=2)))
 
 
 def one_by_one(recorded, replica, count, first_step=0):
@@ -55,7 +56,7 @@ def test_it_does_not_depend_on_whether_starts_are_stored():
     one, other = recorder(), recorder()
     as_a_run(one, 0, 3)
     as_a_run(other, 0, 3)
-    stored, found = one.tables(sp=1, tp=2, stages=2), other.tables(sp=1, tp=2, stages=2)
+    stored, found = one.tables(Layout.of_one(sp=1, tp=2, stages=2)), other.tables(Layout.of_one(sp=1, tp=2, stages=2))
     assert stored.passes["starts_at"].tolist() == [-1]
     explicit = replace(found, passes={**found.passes, "starts_at": np.array([1])}, starts=np.array([-5, 0, 131, 263]))
     assert digest_of(stored) == digest_of(explicit)
@@ -71,7 +72,7 @@ def test_it_does_not_depend_on_the_sizes_of_blocks():
     as_a_run(other, 1, 3)
     half = count // 2
     as_a_run(other, 0, count)
-    whole = other.tables(sp=1, tp=2, stages=2)
+    whole = other.tables(Layout.of_one(sp=1, tp=2, stages=2))
     parts = {name: np.repeat(values, np.where(whole.passes["steps"] == count, 2, 1)) for name, values in
              whole.passes.items()}  # fmt: skip
     long = np.flatnonzero(parts["steps"] == count)
@@ -140,7 +141,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("table", "column"), CHANGES, ids=[".".join(change) for change in CHANGES])
 def test_it_changes_with_every_value_of_the_tables(table, column):
-    tables = everything().tables(sp=1, tp=2, stages=2)
+    tables = everything().tables(Layout.of_one(sp=1, tp=2, stages=2))
     found = {digest_of(tables)}
     for row in (0, 1):
         found.add(digest_of(changed(tables, table, column, row)))
@@ -149,7 +150,7 @@ def test_it_changes_with_every_value_of_the_tables(table, column):
 
 @pytest.mark.parametrize("vector", ["row_values", "transfer_times"])
 def test_it_changes_with_every_duration_and_transfer(vector):
-    tables = everything().tables(sp=1, tp=2, stages=2)
+    tables = everything().tables(Layout.of_one(sp=1, tp=2, stages=2))
     values = getattr(tables, vector)
     found = {digest_of(tables)}
     for place in range(len(values)):
@@ -163,7 +164,7 @@ def test_it_changes_with_what_varies():
     one, other = recorder(), recorder()
     as_a_run(one, 0, 4)
     as_a_run(other, 0, 4)
-    tables = other.tables(sp=1, tp=2, stages=2)
+    tables = other.tables(Layout.of_one(sp=1, tp=2, stages=2))
     assert digest(one) != digest_of(replace(tables, varying=tables.varying + np.array([0, 0, 0, 1])))
 
 

@@ -11,6 +11,7 @@ from pass_templates import pair
 from clustersim.errors import InputError
 from clustersim.timeline.digest import MOVES
 from clustersim.timeline.files import load_timeline, save_timeline
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.merge import absorb
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.spans import STREAMS
@@ -33,7 +34,7 @@ def recorder(*moves: tuple[int, ...]) -> Recorder:
 
 
 def frozen(*moves: tuple[int, ...]):
-    return timeline_of(recorder(*moves), sp=1, tp=2, stages=1)
+    return timeline_of(recorder(*moves), Layout.of_one(sp=1, tp=2, stages=1))
 
 
 def test_a_move_is_a_span_on_each_rank_that_it_leaves_or_reaches():
@@ -75,10 +76,10 @@ def test_the_digest_does_not_depend_on_the_order_of_moves():
 
 def test_what_another_recorder_moved_is_absorbed():
     one = recorder(HAND_OVER)
-    absorb(one, Recorder([pair()]).tables(sp=1, tp=2, stages=1))
+    absorb(one, Recorder([pair()]).tables(Layout.of_one(sp=1, tp=2, stages=1)))
     other = Recorder([pair()])
-    absorb(other, one.tables(sp=1, tp=2, stages=1))
-    assert timeline_of(other, sp=1, tp=2, stages=1).digest == frozen(HAND_OVER).digest
+    absorb(other, one.tables(Layout.of_one(sp=1, tp=2, stages=1)))
+    assert timeline_of(other, Layout.of_one(sp=1, tp=2, stages=1)).digest == frozen(HAND_OVER).digest
 
 
 def test_moves_are_kept_on_disk(tmp_path):

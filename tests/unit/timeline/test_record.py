@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pass_templates import pair
 
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.timeline import timeline_of
 
@@ -23,7 +24,7 @@ def runs(recorder, *starts, first_step=0):
 
 
 def frozen(recorder):
-    return timeline_of(recorder, sp=1, tp=2, stages=1)
+    return timeline_of(recorder, Layout.of_one(sp=1, tp=2, stages=1))
 
 
 def test_durations_table_puts_varying_columns_into_the_row():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pass_templates import pair
 
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.timeline import Timeline, timeline_of
 
@@ -24,7 +25,7 @@ def timeline(*, stages: int = 1, dp: int = 1) -> Timeline:
             left = np.full(2, 130 * (step + 1))
             recorder.transfer(replica, 0, step, left, left + 10, left)
         recorder.step(replica, 0, 3, 0, 1, 0, 390 + 140 * (stages - 1), 1, 0, 1, 5, 0, 1, 2, 9)
-    return timeline_of(recorder, sp=1, tp=2, stages=stages)
+    return timeline_of(recorder, Layout.of_one(sp=1, tp=2, stages=stages))
 
 
 def rows(spans, *columns):
@@ -99,7 +100,7 @@ def test_unfold_of_a_pass_in_the_middle_of_a_run_takes_its_own_durations():
     varying = Durations(row=np.array([0, 30]), columns=(0,), varying=np.array([[100], [101], [102]]))
     recorder.run(0, 0, 0, 7, np.array([0, 130, 261]), varying)
     recorder.step(0, 7, 3, 0, 1, 0, 393, 1, 0, 1, 5, 0, 1, 2, 9)
-    spans = timeline_of(recorder, sp=1, tp=2, stages=1).unfold(200, 280, ranks=[1])
+    spans = timeline_of(recorder, Layout.of_one(sp=1, tp=2, stages=1)).unfold(200, 280, ranks=[1])
     assert rows(spans, "start_ns", "end_ns", "step") == [(130, 231, 8), (231, 261, 8), (261, 363, 9)]
 
 
@@ -107,12 +108,12 @@ def test_unfold_shows_the_end_of_the_longest_pass_of_a_run():
     recorder = Recorder([pair()])
     varying = Durations(row=np.array([0, 30]), columns=(0,), varying=np.array([[100], [200]]))
     recorder.run(0, 0, 0, 0, np.array([0, 130]), varying)
-    spans = timeline_of(recorder, sp=1, tp=2, stages=1).unfold(359, 360)
+    spans = timeline_of(recorder, Layout.of_one(sp=1, tp=2, stages=1)).unfold(359, 360)
     assert rows(spans, "start_ns", "end_ns") == [(330, 360), (330, 360)]
 
 
 def test_a_timeline_of_nothing_unfolds_to_nothing():
-    empty = timeline_of(Recorder([pair()]), sp=1, tp=2, stages=1)
+    empty = timeline_of(Recorder([pair()]), Layout.of_one(sp=1, tp=2, stages=1))
     assert len(empty.unfold()) == 0
     assert empty.end_ns == 0
 

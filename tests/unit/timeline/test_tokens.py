@@ -9,6 +9,7 @@ import numpy as np
 from pass_templates import pair
 
 from clustersim.timeline import tokens
+from clustersim.timeline.layout import Layout
 from clustersim.timeline.record import Durations, Recorder
 from clustersim.timeline.timeline import timeline_of
 from clustersim.timeline.tokens import TokenInstants, token_times
@@ -22,7 +23,7 @@ def recorded(*steps, slots=1):
             recorder.chunk(0, number, request, 0, 4, sampled=True)
         slot = recorder.decoded(0, number, 1, tuple(decoding))
         recorder.step(0, number, 1, slot, 1, 0, end, 1, 0, 1, 5, 0, 1, 2, 9)
-    return timeline_of(recorder, sp=1, tp=1, stages=1)
+    return timeline_of(recorder, Layout.of_one(sp=1, tp=1, stages=1))
 
 
 def times(*steps, requests=3):
@@ -48,7 +49,7 @@ def test_a_run_of_steps_ends_each_step_where_the_next_pass_starts():
     recorder.step(0, 0, 1, -1, 0, 0, 40, 1, 4, 0, 0, 0, 1, 2, 9)
     recorder.run(0, 0, 0, 1, np.array([40, 170, 301]), varying)
     recorder.step(0, 1, 3, recorder.decoded(0, 1, 3, (1,)), 1, 40, 435, 1, 0, 1, 5, 0, 1, 2, 9)
-    timeline = timeline_of(recorder, sp=1, tp=2, stages=1)
+    timeline = timeline_of(recorder, Layout.of_one(sp=1, tp=2, stages=1))
     assert [instants.tolist() for instants in TokenInstants(timeline).of([1, 0])] == [[40, 170, 301, 435], []]
     assert gaps(token_times(timeline, 2)) == {130: 1, 131: 1, 134: 1}
 
@@ -91,7 +92,7 @@ def test_tokens_of_replicas_do_not_mix():
         for step in range(2):
             slot = recorder.decoded(replica, step, 1, (replica,))
             recorder.step(replica, step, 1, slot, 1, 0, 10 + step * (5 + replica), 1, 0, 1, 5, 0, 1, 2, 9)
-    timeline = timeline_of(recorder, sp=1, tp=1, stages=1)
+    timeline = timeline_of(recorder, Layout.of_one(sp=1, tp=1, stages=1))
     assert [instants.tolist() for instants in TokenInstants(timeline).of(range(3))] == [[10, 15], [], [10, 17]]
     assert gaps(token_times(timeline, 3)) == {5: 1, 7: 1}
 
@@ -111,7 +112,7 @@ def test_a_chunk_that_samples_nothing_is_no_token():
     recorder = Recorder([])
     recorder.chunk(0, 0, 0, 0, 4, sampled=False)
     recorder.step(0, 0, 1, -1, 0, 0, 10, 1, 4, 0, 0, 0, 1, 2, 9)
-    found = token_times(timeline_of(recorder, sp=1, tp=1, stages=1), 1)
+    found = token_times(timeline_of(recorder, Layout.of_one(sp=1, tp=1, stages=1)), 1)
     assert (found.first_ns.tolist(), found.count.tolist(), gaps(found)) == ([-1], [0], {})
 
 

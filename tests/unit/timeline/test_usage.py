@@ -77,7 +77,7 @@ def test_a_send_is_exposed_where_its_rank_has_nothing_else_to_do(mode):
 def test_folded_sums_are_those_of_the_spans(mode, options):
     given = deployment(MANY, mode=mode, **options)
     timeline = replay(given).timeline
-    assert_plain(usage_of(timeline, given.plan.dp), timeline, given.plan.dp)
+    assert_plain(usage_of(timeline, given.entry.plan.dp), timeline, given.entry.plan.dp)
 
 
 def test_moves_count_on_both_ranks_that_they_join():
