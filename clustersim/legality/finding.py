@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,9 +51,67 @@ def lacking(what: str) -> Finding:
     return Finding(looked_at=0, lacks=(what,))
 
 
-def judged(
-    looked_at: int, broken: Any, where: Callable[[int], str], message: Callable[[int], str], fix: str
-) -> Finding:
+class Row:
+    """A row of a table in a template: ``{step.start}`` is a cell of it, and ``{step}`` says where it is."""
+
+    __slots__ = ("_at", "_table")
+
+    def __init__(self, table: Any, at: int) -> None:
+        self._table, self._at = table, at
+
+    def __getattr__(self, name: str) -> Any:
+        return _value(self._table[name] if isinstance(self._table, Mapping) else getattr(self._table, name), self._at)
+
+    def __str__(self) -> str:
+        return str(self._table.where(self._at))
+
+
+class Rows:
+    """Rows of a table, or values of a column, that a message looks up where something is broken, and only there.
+
+    Parameters
+    ----------
+    table : object, mapping or sequence
+        What has columns by name, and says with ``where`` where a row is; or one column.
+    positions : sequence of int
+        ``Rows(table, at, of)`` has at ``i`` row ``at[of[i]]`` of the table.
+    """
+
+    __slots__ = ("_positions", "_table")
+
+    def __init__(self, table: Any, *positions: Any) -> None:
+        self._table, self._positions = table, positions
+
+    def __getitem__(self, at: int) -> Any:
+        for positions in reversed(self._positions):
+            at = int(positions[at])
+        return self._table[at] if isinstance(self._table, Sequence | np.ndarray) else Row(self._table, at)
+
+
+def _value(column: Any, at: int) -> Any:
+    """Return what a column has at a position: a sequence by number, a function by call, anything else as it is."""
+    if callable(column):
+        return column(at)
+    return column[at] if isinstance(column, Sequence | np.ndarray | Rows) and not isinstance(column, str) else column
+
+
+class _Fields:
+    """The fields of a template at one position: columns by name, then those of the row that it speaks of."""
+
+    def __init__(self, columns: Mapping[str, Any], row: Row | None, at: int) -> None:
+        self._columns, self._row, self._at = columns, row, at
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._columns:
+            return _value(self._columns[name], self._at)
+        return self._at if name == "at" else getattr(self._row, name)
+
+
+Told = str | Rows | Callable[[int], str]
+"""A template, as ``str.format`` reads it; rows of such, by position; or what makes the text from a position."""
+
+
+def judged(looked_at: int, broken: Any, where: Told, message: Told, fix: str, /, **columns: Any) -> Finding:
     """Return a finding with one fault for all places where ``broken`` is true, told by the first.
 
     Parameters
@@ -61,17 +119,28 @@ def judged(
     looked_at : int
     broken : bool array
         For each thing looked at.
-    where, message : callable
-        Position in ``broken`` → where that is; what is wrong there.
+    where, message : str, Rows or callable
+        Where that is, and what is wrong there: templates, ``starts at {start:,} ns, before {other.name}``, over
+        ``columns``, the position in ``broken`` as ``{at}`` and, where ``where`` is rows of a table, its columns.
     fix : str
         What would be legal.
+    **columns
+        What templates name: sequences and :class:`Rows` by position in ``broken``, functions of that position, and
+        what is the same everywhere. They are looked up at the first broken place alone.
     """
     places = np.flatnonzero(broken)
     if not len(places):
         return Finding(looked_at=int(looked_at))
     first = int(places[0])
-    told = message(first) + and_more(len(places) - 1)
-    return Finding(looked_at=int(looked_at), faults=(Fault(where=where(first), message=told, fix=fix),))
+    place = where[first] if isinstance(where, Rows) else where
+    fields = _Fields(columns, place if isinstance(place, Row) else None, first)
+    told = _told(message, fields, first) + and_more(len(places) - 1)
+    return Finding(looked_at=int(looked_at), faults=(Fault(where=_told(place, fields, first), message=told, fix=fix),))
+
+
+def _told(told: Row | Told, fields: _Fields, at: int) -> str:
+    text = told[at] if isinstance(told, Rows) else told(at) if callable(told) else told
+    return text.format_map(fields) if isinstance(text, str) and not callable(told) else str(text)
 
 
 def and_more(places: int) -> str:

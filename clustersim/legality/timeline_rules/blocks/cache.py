@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.timeline_rules.blocks.holding import lent_to_one
 from clustersim.legality.timeline_rules.blocks.reuse import taken_over
-from clustersim.legality.timeline_rules.requests.phases import gaps, place, resumed
+from clustersim.legality.timeline_rules.requests.phases import gaps, resumed
 from clustersim.legality.timeline_rules.transfers.swaps import keeps_its_entries
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -27,26 +27,20 @@ def append_only(reading: Reading) -> Finding:
         broken &= start < computed
         told = lacking("whether entries are skipped (what is taken over from a prefix cache was not recorded)")
     contiguous = judged(
-        len(at),
-        broken,
-        lambda i: place(reading, int(at[i])),
-        lambda i: (
-            f"a chunk starts at token {start[i]:,}, but {computed[i]:,} are computed: "
-            f"{'entries are skipped' if start[i] > computed[i] else 'entries are written again'}"
-        ),
-        "start each chunk where the last one ended",
-    )
+        len(at), broken, Rows(pieces, at),
+        "a chunk starts at token {start:,}, but {computed:,} are computed: entries are {what}",
+        "start each chunk where the last one ended", start=start, computed=computed,
+        what=Rows(("written again", "skipped"), start > computed),
+    )  # fmt: skip
     if reading.history.facts is None:
         return merged(contiguous, told)
     kept = keeps_its_entries(reading)
     gone = reading.count_before(reading.preempted, pieces.begin, also_at=True)[at]
     again = judged(
-        len(at),
-        pieces.restarts[at] & (pieces.turn[at] > gone),
-        lambda i: place(reading, int(at[i])),
-        lambda i: "is computed anew from token 0, though its entries were never given back",
+        len(at), pieces.restarts[at] & (pieces.turn[at] > gone), Rows(pieces, at),
+        "is computed anew from token 0, though its entries were never given back",
         "keep the entries, or preempt the sequence first",
-    )
+    )  # fmt: skip
     return merged(contiguous, told, again, kept)
 
 
@@ -66,29 +60,20 @@ def one_entry(reading: Reading) -> Finding:
         chunk = pieces.is_chunk
         added = np.bincount(pieces.first_run[chunk], weights=pieces.count[chunk], minlength=len(runs)).astype(np.int64)
         prefills = np.flatnonzero((told > 0) | (added > 0))
-        findings.append(
-            judged(
-                len(prefills),
-                added[prefills] != told[prefills],
-                lambda i: f"replica {runs.replica[prefills[i]]}, step {runs.step[prefills[i]]}",
-                lambda i: f"prefills {told[prefills[i]]:,} tokens, its chunks add {added[prefills[i]]:,} entries",
-                fix,
-            )
-        )
+        findings.append(judged(
+            len(prefills), added[prefills] != told[prefills], Rows(runs, prefills),
+            "prefills {told:,} tokens, its chunks add {added:,} entries", fix, told=Rows(told, prefills),
+            added=Rows(added, prefills),
+        ))  # fmt: skip
     if known is not None:
         after = pieces.computed + pieces.count
         most = known + np.where(pieces.is_chunk, 0, pieces.gave - 1)
         excess = (after > most) & reading.plain
         excess &= ~gaps(reading)
-        findings.append(
-            judged(
-                len(pieces),
-                excess,
-                lambda i: place(reading, i),
-                lambda i: f"holds {after[i]:,} entries after it, and only {most[i]:,} tokens could be computed",
-                fix,
-            )
-        )
+        findings.append(judged(
+            len(pieces), excess, Rows(pieces),
+            "holds {after:,} entries after it, and only {most:,} tokens could be computed", fix, after=after, most=most,
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -119,9 +104,7 @@ def _attended(reading: Reading) -> Finding:
     attended[runs.slotted] += np.cumsum(sums[:-1]) + np.cumsum(counts[:-1]) * at_place
     looked = reading.sound[runs.replica]
     return judged(
-        int(looked.sum()),
-        looked & (attended != told),
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: f"attends to {told[i]:,} cached tokens, its own sequences have {attended[i]:,}",
-        "let a sequence read the entries that it wrote, and no others",
-    )
+        int(looked.sum()), looked & (attended != told), Rows(runs),
+        "attends to {told:,} cached tokens, its own sequences have {attended:,}",
+        "let a sequence read the entries that it wrote, and no others", told=told, attended=attended,
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.timeline_rules.requests.phases import gaps
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -38,8 +38,11 @@ class Holds:
     def __len__(self) -> int:
         return len(self.block)
 
-    def place(self, at: int) -> str:
+    def where(self, at: int) -> str:
         return f"replica {self.replica[at]}, block {self.block[at]}"
+
+    def how_long(self, at: int) -> str:
+        return "and never gives it back" if self.freed[at] < 0 else f"until {self.freed[at]:,} ns"
 
     @cached_property
     def before(self) -> Int64Array:
@@ -81,19 +84,11 @@ def lent_to_one(reading: Reading) -> Finding:
     broken = (before >= 0) & (holds.request != holds.request[before]) & ~shared
     broken &= holds.taken < holds.until[before]
     return judged(
-        len(holds),
-        broken,
-        holds.place,
-        lambda i: (
-            f"request {holds.request[i]} takes it at {holds.taken[i]:,} ns, request {holds.request[before[i]]} has it "
-            f"{_until(holds, int(before[i]))}"
-        ),
+        len(holds), broken, Rows(holds),
+        "request {request} takes it at {taken:,} ns, request {before.request} has it {before.how_long}",
         "lend a block to one sequence at a time, or share a full prefix block of equal content",
-    )
-
-
-def _until(holds: Holds, at: int) -> str:
-    return "and never gives it back" if holds.freed[at] < 0 else f"until {holds.freed[at]:,} ns"
+        before=Rows(holds, before),
+    )  # fmt: skip
 
 
 def fits_pool(reading: Reading) -> Finding:
@@ -114,12 +109,10 @@ def fits_pool(reading: Reading) -> Finding:
     live, at, taking = np.cumsum(change[order]), order, change[order] > 0
     last = np.append((time[at][1:] != time[at][:-1]) | (of[at][1:] != of[at][:-1]), True)  # of its instant
     return judged(
-        len(holds),
-        (live > pool) & taking & last,
-        lambda i: f"replica {of[at[i]]}",
-        lambda i: f"{live[i]:,} blocks are held at {time[at[i]]:,} ns, the pool has {pool:,}",
-        "admit fewer sequences",
-    )
+        len(holds), (live > pool) & taking & last, "replica {of}",
+        "{live:,} blocks are held at {time:,} ns, the pool has {pool:,}", "admit fewer sequences", of=Rows(of, at),
+        live=live, time=Rows(time, at), pool=pool,
+    )  # fmt: skip
 
 
 def given_back(reading: Reading) -> Finding:
@@ -129,29 +122,19 @@ def given_back(reading: Reading) -> Finding:
         return NOTHING
     before = holds.before
     again = judged(
-        0,
-        (before >= 0) & (holds.request == holds.request[before]) & (holds.taken < holds.until[before]),
-        holds.place,
-        lambda i: (
-            f"request {holds.request[i]} takes it at {holds.taken[i]:,} ns, but has it already "
-            f"{_until(holds, int(before[i]))}"
-        ),
-        "take a block that is free",
-    )
+        0, (before >= 0) & (holds.request == holds.request[before]) & (holds.taken < holds.until[before]), Rows(holds),
+        "request {request} takes it at {taken:,} ns, but has it already {before.how_long}",
+        "take a block that is free", before=Rows(holds, before),
+    )  # fmt: skip
     ends, why = _ends(reading, holds)
     late = holds.until > ends
     never = (holds.freed < 0) & (late | (reading.declared.horizon_ns is None))
     known = (ends < FOREVER) | (holds.freed < 0)
     lost = judged(
-        int(known.sum()),
-        late | never,
-        holds.place,
-        lambda i: (
-            f"request {holds.request[i]} has it {_until(holds, i)}"
-            + (f", but {why[i]} at {ends[i]:,} ns" if ends[i] < FOREVER else ", and the history has no horizon")
-        ),
-        "give a block back when its sequence ends or is preempted",
-    )
+        int(known.sum()), late | never, Rows(holds),
+        "request {request} has it {how_long}, {end}", "give a block back when its sequence ends or is preempted",
+        end=lambda i: f"but {why[i]} at {ends[i]:,} ns" if ends[i] < FOREVER else "and the history has no horizon",
+    )  # fmt: skip
     missing = reading.history.facts is None
     told = lacking("when blocks must come back (no facts were recorded)") if missing else NOTHING
     return merged(lost, again, told)
@@ -187,8 +170,11 @@ class _Needs:
     early: Int64Array
     """When the first block was given back that would have been needed; −1 where none was."""
 
-    def place(self, at: int) -> str:
+    def where(self, at: int) -> str:
         return f"replica {self.replica[at]}, step {self.step[at]}, request {self.request[at]}"
+
+    def blocks(self, at: int) -> str:
+        return f"{self.needed[at]:,} {'block' if self.needed[at] == 1 else 'blocks'}"
 
 
 def enough(reading: Reading) -> Finding:
@@ -197,15 +183,10 @@ def enough(reading: Reading) -> Finding:
     if isinstance(needs, Finding):
         return needs
     return judged(
-        len(needs.step),
-        (needs.had < needs.needed) & (needs.early < 0),
-        needs.place,
-        lambda i: (
-            f"has {needs.entries[i]:,} entries, which need {needs.needed[i]:,} {_blocks(needs.needed[i])}; "
-            f"from {needs.begin[i]:,} to {needs.end[i]:,} ns it holds {needs.had[i]:,}"
-        ),
+        len(needs.step), (needs.had < needs.needed) & (needs.early < 0), Rows(needs),
+        "has {entries:,} entries, which need {blocks}; from {begin:,} to {end:,} ns it holds {had:,}",
         "take the blocks that a step needs before it starts",
-    )
+    )  # fmt: skip
 
 
 def kept(reading: Reading) -> Finding:
@@ -214,19 +195,10 @@ def kept(reading: Reading) -> Finding:
     if isinstance(needs, Finding):
         return needs
     return judged(
-        len(needs.step),
-        (needs.had < needs.needed) & (needs.early >= 0),
-        needs.place,
-        lambda i: (
-            f"runs until {needs.end[i]:,} ns and needs {needs.needed[i]:,} {_blocks(needs.needed[i])}, "
-            f"but one was given back at {needs.early[i]:,} ns"
-        ),
+        len(needs.step), (needs.had < needs.needed) & (needs.early >= 0), Rows(needs),
+        "runs until {end:,} ns and needs {blocks}, but one was given back at {early:,} ns",
         "free the blocks of a sequence when its last step ends",
-    )
-
-
-def _blocks(count: int) -> str:
-    return "block" if count == 1 else "blocks"
+    )  # fmt: skip
 
 
 def _needs(reading: Reading) -> _Needs | Finding:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import ADMITTED, ARRIVED, FINISHED, PREEMPTED, REJECTED
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -39,12 +39,11 @@ def none_left(reading: Reading) -> Finding:
     least = np.minimum.reduceat(np.where((used >= 0) & np.isin(kind, (PREEMPTED, FINISHED)), used, never), begins)
     looked = (others == 0) & ~comes & understood[last] & (least < never)
     return judged(
-        int(looked.sum()),
-        looked & (least > 0),
-        lambda i: f"replica {replica[begins[i]]}, request {facts['request'][order[last[i]]]}",
-        lambda i: f"{least[i]:,} blocks are in use at {time[begins[i]]:,} ns, when no sequence runs any longer",
-        "give the blocks of a sequence back when it ends or is preempted",
-    )
+        int(looked.sum()), looked & (least > 0), "replica {replica}, request {fact.request}",
+        "{least:,} blocks are in use at {time:,} ns, when no sequence runs any longer",
+        "give the blocks of a sequence back when it ends or is preempted", replica=Rows(replica, begins),
+        fact=Rows(facts, order, last), least=least, time=Rows(time, begins),
+    )  # fmt: skip
 
 
 def _running(reading: Reading, facts: Table, replica: Int64Array, kind: Int64Array) -> Int64Array:

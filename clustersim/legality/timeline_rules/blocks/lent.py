@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED
+from clustersim.legality.timeline_rules.requests.told import from_to
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import Use
 
@@ -23,21 +24,16 @@ def told_right(reading: Reading, use: Use) -> Finding:
     facts, runs = reading.history.facts, reading.runs
     assert facts is not None
     assert runs is not None
-    kind, replica, time, used, request = (
-        facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used", "request")
-    )
+    kind, replica, time, used = (facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used"))
     findings = []
     if reading.history.folded is not None:
         apart = np.isin(kind, (ARRIVED, REJECTED))
-        findings.append(
-            judged(
-                0,
-                np.where(apart, used != -1, (used < 0) | ((kind == LOST) & (used != 0))),
-                lambda i: f"replica {replica[i]}, request {request[i]}",
-                lambda i: f"when it is {FACTS[kind[i]]}, {used[i]:,} blocks are told to be in use",
-                COUNT,
-            )
-        )
+        findings.append(judged(
+            0, np.where(apart, used != -1, (used < 0) | ((kind == LOST) & (used != 0))),
+            "replica {fact.replica}, request {fact.request}",
+            "when it is {kind}, {fact.used:,} blocks are told to be in use", COUNT, fact=Rows(facts),
+            kind=Rows(FACTS, kind),
+        ))  # fmt: skip
     if reading.history.folded is not None:
         findings.append(_nothing_left(reading, replica, time, used))
     rows = use.others[np.append(reading.sound, False)[np.minimum(replica[use.others], len(reading.sound))]]
@@ -58,18 +54,12 @@ def told_right(reading: Reading, use: Use) -> Finding:
     shares = bool(reading.declared.prefix_caching)
     after = np.append(use.at_run, 0)[at]
     low, high = np.where(exact, after, 0 if shares else low), np.where(exact, after, high)
-    findings.append(
-        judged(
-            len(rows),
-            (used[rows] < low) | (used[rows] > high),
-            lambda i: f"replica {replica[rows[i]]}, request {request[rows[i]]}",
-            lambda i: (
-                f"after it was {FACTS[kind[rows[i]]]} at {time[rows[i]]:,} ns, {used[rows[i]]:,} blocks are told to be "
-                f"in use, where {low[i]:,}{'' if low[i] == high[i] else f' to {high[i]:,}'} follow from the tokens"
-            ),
-            COUNT,
-        )
-    )
+    findings.append(judged(
+        len(rows), (used[rows] < low) | (used[rows] > high), "replica {fact.replica}, request {fact.request}",
+        "after it was {kind} at {fact.time_ns:,} ns, {fact.used:,} blocks are told to be in use, where {blocks} follow "
+        "from the tokens",
+        COUNT, fact=Rows(facts, rows), kind=Rows(FACTS, kind, rows), blocks=lambda i: from_to(low[i], high[i]),
+    ))  # fmt: skip
     return merged(*findings)
 
 
@@ -81,9 +71,8 @@ def _nothing_left(reading: Reading, replica: Int64Array, time: Int64Array, used:
         last += there[-1:].tolist()
     rows = np.array(last, np.int64)
     return judged(
-        len(rows),
-        used[rows] != 0,
-        lambda i: f"replica {replica[rows[i]]}",
-        lambda i: f"fails at {time[rows[i]]:,} ns, and {used[rows[i]]:,} blocks are told to be in use then",
-        "take all blocks back when a replica fails",
-    )
+        len(rows), used[rows] != 0, "replica {replica}",
+        "fails at {time:,} ns, and {used:,} blocks are told to be in use then",
+        "take all blocks back when a replica fails", replica=Rows(replica, rows), time=Rows(time, rows),
+        used=Rows(used, rows),
+    )  # fmt: skip

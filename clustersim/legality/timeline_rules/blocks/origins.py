@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import RECEIVED
 from clustersim.legality.timeline_rules.blocks.holding import Holds, holds_of, rows_by
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -42,8 +42,8 @@ def were_there(reading: Reading) -> Finding:
 
 def _said(reused: Reused, broken: BoolArray, message: str, looked: int = 0) -> Finding:
     return judged(
-        looked, broken, lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
-        lambda i: f"takes over {reused.tokens[i]:,} tokens at {reused.time[i]:,} ns, {message}", _FIX,
+        looked, broken, "replica {reuse.replica}, request {reuse.request}",
+        "takes over {reuse.tokens:,} tokens at {reuse.time:,} ns, {message}", _FIX, reuse=Rows(reused), message=message,
     )  # fmt: skip
 
 
@@ -89,15 +89,11 @@ def _contents(reading: Reading, reused: Reused, looked: BoolArray) -> Finding:
         if len(rows) >= taken[i]:  # too few blocks are KV-2's
             had[i] = known[rows].sum()
     return judged(
-        int(looked.sum()),
-        had < taken,
-        lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
-        lambda i: (
-            f"takes over {reused.tokens[i]:,} tokens at {reused.time[i]:,} ns, in {taken[i]:,} of its blocks, but only "
-            f"{had[i]:,} have a content that a block of this replica had before"
-        ),
-        _FIX,
-    )
+        int(looked.sum()), had < taken, "replica {reuse.replica}, request {reuse.request}",
+        "takes over {reuse.tokens:,} tokens at {reuse.time:,} ns, in {taken:,} of its blocks, but only {had:,} have a "
+        "content that a block of this replica had before",
+        _FIX, reuse=Rows(reused), taken=taken, had=had,
+    )  # fmt: skip
 
 
 def _held_before(holds: Holds) -> BoolArray:

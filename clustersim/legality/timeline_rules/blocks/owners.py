@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -57,9 +57,8 @@ def _of_pool(reading: Reading, declared: Declared, owners: Table) -> Finding:
     live: Int64Array = np.cumsum(change[order])  # 0 where the next rank begins
     share, of = declared.pool_blocks // declared.sp, np.concatenate((place, place))[order]
     return judged(
-        len(known),
-        live > share,
-        lambda i: f"replica {of[i] // declared.sp}, SP rank {of[i] % declared.sp}",
-        lambda i: f"its sequences hold {live[i]:,} blocks or more at {time[order[i]]:,} ns, the rank has {share:,}",
-        "let a sequence be kept by an SP rank that has blocks for it",
-    )
+        len(known), live > share, "replica {replica}, SP rank {s}",
+        "its sequences hold {live:,} blocks or more at {time:,} ns, the rank has {share:,}",
+        "let a sequence be kept by an SP rank that has blocks for it", replica=of // declared.sp, s=of % declared.sp,
+        live=live, time=Rows(time, order), share=share,
+    )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     CANCELLED,
@@ -24,13 +24,16 @@ from clustersim.legality.timeline_rules.blocks.holding import fits_pool, given_b
 from clustersim.legality.timeline_rules.blocks.idle import none_left
 from clustersim.legality.timeline_rules.blocks.lent import told_right
 from clustersim.legality.timeline_rules.blocks.owners import fits_each_rank
-from clustersim.legality.timeline_rules.requests.phases import place
 from clustersim.legality.timeline_rules.requests.told import blocks_in_use
 from clustersim.legality.timeline_rules.transfers.hand_overs import freed_when_moved
 from clustersim.legality.timeline_rules.transfers.swaps import away, host_pool
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import Use
+
+DIFFERENCE: Final = "{told:,} blocks are in use where {follows:,} follow from the tokens: some were {what}"
+WRONG: Final = ("given back twice", "not given back")
+ONCE: Final = "give every block back once, when its sequence ends or is preempted"
 
 
 def within_pool(reading: Reading) -> Finding:
@@ -49,27 +52,19 @@ def _sized(reading: Reading) -> Finding:
 
     def exceeds(name: str, noun: str, limits: Int64Array, values: Int64Array) -> None:
         limit = limits[runs.replica]
-        findings.append(
-            judged(
-                len(runs),
-                values > limit,
-                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-                lambda i: f"has {values[i]:,} {noun}, {name} {limit[i]:,}",
-                "admit fewer sequences or tokens",
-            )
-        )
+        findings.append(judged(
+            len(runs), values > limit, Rows(runs),
+            "has {values:,} {noun}, {name} {limit:,}", "admit fewer sequences or tokens", values=values, noun=noun,
+            name=name, limit=limit,
+        ))  # fmt: skip
 
     told, total = runs.column("kv_blocks_used"), runs.column("kv_blocks_total")
     if pool is not None and total is not None:
-        findings.append(
-            judged(
-                len(runs),
-                total != pool[runs.replica],
-                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-                lambda i: f"tells a pool of {total[i]:,} blocks, which has {pool[runs.replica[i]]:,}",
-                "tell the pool that was declared",
-            )
-        )
+        findings.append(judged(
+            len(runs), total != pool[runs.replica], Rows(runs),
+            "tells a pool of {total:,} blocks, which has {pool:,}", "tell the pool that was declared", total=total,
+            pool=Rows(pool, runs.replica),
+        ))  # fmt: skip
     use = reading.use
     shared = use is not None and any(some.any() for some in _perhaps_shared(reading, use))
     if pool is not None:
@@ -85,17 +80,11 @@ def _sized(reading: Reading) -> Finding:
             )
             rows = rows[(facts["replica"][rows] >= 0) & (facts["replica"][rows] < len(pool))]
             used, there = facts["used"][rows], pool[facts["replica"][rows]]
-            findings.append(
-                judged(
-                    int((used >= 0).sum()),
-                    used > there,
-                    lambda i: f"replica {facts['replica'][rows[i]]}, request {facts['request'][rows[i]]}",
-                    lambda i: (
-                        f"{used[i]:,} blocks are in use at {facts['time_ns'][rows[i]]:,} ns, the pool has {there[i]:,}"
-                    ),
-                    "admit fewer sequences",
-                )
-            )
+            findings.append(judged(
+                int((used >= 0).sum()), used > there, "replica {fact.replica}, request {fact.request}",
+                "{used:,} blocks are in use at {fact.time_ns:,} ns, the pool has {there:,}", "admit fewer sequences",
+                fact=Rows(facts, rows), used=used, there=there,
+            ))  # fmt: skip
     prefills, decodes = runs.column("prefill_tokens"), runs.column("decode_tokens")
     if most_tokens is not None and prefills is not None and decodes is not None:
         exceeds("but its buffers hold", "tokens", most_tokens, prefills + decodes)
@@ -134,18 +123,13 @@ def _in_time(reading: Reading) -> Finding:
     some, piece = some[mine], piece[mine]
     late = pieces.end[piece] < time[some]  # elsewhere a request may end later than its last step: tokens become text
     wrong = (pieces.end[piece] > time[some]) | (late & (reading.history.folded is not None))
-    return merged(
-        gone,
-        judged(
-            len(some),
-            wrong,
-            lambda i: f"replica {pieces.replica[piece[i]]}, request {request[some[i]]}",
-            lambda i: (
-                f"gives its blocks back at {time[some[i]]:,} ns, but its last step ends at {pieces.end[piece[i]]:,} ns"
-            ),
-            "free the blocks of a sequence when its last step ends",
-        ),
-    )
+    early = judged(
+        len(some), wrong, "replica {piece.replica}, request {request}",
+        "gives its blocks back at {time:,} ns, but its last step ends at {piece.end:,} ns",
+        "free the blocks of a sequence when its last step ends", piece=Rows(pieces, piece), request=Rows(request, some),
+        time=Rows(time, some),
+    )  # fmt: skip
+    return merged(gone, early)
 
 
 def _steps_of_the_gone(reading: Reading) -> Finding:
@@ -154,12 +138,10 @@ def _steps_of_the_gone(reading: Reading) -> Finding:
     assert pieces is not None
     late = reading.count_before(reading.gone, pieces.end, also_at=False) > 0
     return judged(
-        len(reading.gone[0]),
-        late,
-        lambda i: place(reading, i),
-        lambda i: f"a step carries it until {pieces.end[i]:,} ns, after it had given its blocks back for good",
+        len(reading.gone[0]), late, Rows(pieces),
+        "a step carries it until {end:,} ns, after it had given its blocks back for good",
         "free the blocks of a sequence when its last step ends",
-    )
+    )  # fmt: skip
 
 
 def _counted(reading: Reading) -> Finding:
@@ -176,16 +158,10 @@ def _counted(reading: Reading) -> Finding:
         findings.append(lacking("whether blocks are given back twice (whether they are shared was not declared)"))
     if told is not None:
         looked = reading.sound[runs.replica] & ~fewer
-        words = partial(_difference, told, use.at_run)
-        findings.append(
-            judged(
-                int(looked.sum()),
-                looked & (told != use.at_run),
-                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-                words,
-                "give every block back once, when its sequence ends or is preempted",
-            )
-        )
+        findings.append(judged(
+            int(looked.sum()), looked & (told != use.at_run), Rows(runs), DIFFERENCE, ONCE, told=told,
+            follows=use.at_run, what=Rows(WRONG, told > use.at_run),
+        ))  # fmt: skip
     if "used" in facts:
         rows = use.ends
         replica = facts["replica"][rows].astype(np.int64)
@@ -193,18 +169,12 @@ def _counted(reading: Reading) -> Finding:
         sound = np.append(reading.sound, False)[np.where(inside, replica, -1)]
         looked = (facts["used"][rows] >= 0) & use.certain & sound & ~fewer_at_end
         used = facts["used"][rows].astype(np.int64)
-        findings.append(
-            judged(
-                int(looked.sum()),
-                looked & ((used < use.at_end) | (used > use.most)),
-                lambda i: f"replica {replica[i]}, request {facts['request'][rows[i]]}",
-                lambda i: (
-                    f"after it {_ended(int(facts['kind'][rows[i]]))} at "
-                    f"{facts['time_ns'][rows[i]]:,} ns, " + _difference(used, use.at_end, i)
-                ),
-                "give every block back once, when its sequence ends or is preempted",
-            )
-        )
+        findings.append(judged(
+            int(looked.sum()), looked & ((used < use.at_end) | (used > use.most)),
+            "replica {fact.replica}, request {fact.request}", "after it {ended} at {fact.time_ns:,} ns, " + DIFFERENCE,
+            ONCE, fact=Rows(facts, rows), ended=lambda i: _ended(int(facts["kind"][rows[i]])), told=used,
+            follows=use.at_end, what=Rows(WRONG, used > use.at_end),
+        ))  # fmt: skip
         findings.append(told_right(reading, use))
     return merged(*findings)
 
@@ -230,11 +200,6 @@ def _ended(kind: int) -> str:
     return {FINISHED: "finished", SWAPPED_OUT: "was swapped out"}.get(kind, f"was {FACTS[kind]}")
 
 
-def _difference(told: Int64Array, follows: Int64Array, at: int) -> str:
-    verb = "not given back" if told[at] > follows[at] else "given back twice"
-    return f"{told[at]:,} blocks are in use where {follows[at]:,} follow from the tokens: some were {verb}"
-
-
 def _preempted(reading: Reading) -> Finding:
     """What was preempted uses its entries no longer."""
     pieces = reading.pieces
@@ -242,9 +207,7 @@ def _preempted(reading: Reading) -> Finding:
     gone = reading.count_before(reading.preempted, pieces.end, also_at=False)
     broken = reading.plain & (gone > pieces.turn)
     return judged(
-        len(reading.preempted[0]),
-        broken,
-        lambda i: place(reading, i),
-        lambda i: f"goes on with {pieces.computed[i]:,} entries, which it gave back when it was preempted",
+        len(reading.preempted[0]), broken, Rows(pieces),
+        "goes on with {computed:,} entries, which it gave back when it was preempted",
         "compute a preempted sequence anew",
-    )
+    )  # fmt: skip

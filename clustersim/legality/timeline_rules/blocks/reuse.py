@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.timeline_rules.blocks.origins import were_there
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -22,9 +22,9 @@ def taken_over(reading: Reading) -> Finding:
     if declared.prefix_caching is False:
         every = np.ones(len(reused.row), bool)
         return judged(
-            len(every), every, lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
-            lambda i: f"takes {reused.tokens[i]:,} tokens over, but prefixes are not shared",
-            "compute every prompt in full, or set prefix_caching: true",
+            len(every), every, "replica {reuse.replica}, request {reuse.request}",
+            "takes {reuse.tokens:,} tokens over, but prefixes are not shared",
+            "compute every prompt in full, or set prefix_caching: true", reuse=Rows(reused),
         )  # fmt: skip
     if pieces is None or known is None or contents is None or size is None:
         why = "whether what is taken over is equal (no hashes of prompts, lengths or steps were recorded)"
@@ -39,8 +39,8 @@ def taken_over(reading: Reading) -> Finding:
 
     def say(broken: object, message: str, looked: int = 0) -> Finding:
         return judged(
-            looked, broken, lambda i: f"replica {reused.replica[i]}, request {reused.request[i]}",
-            lambda i: f"takes over {reused.tokens[i]:,} tokens at {reused.time[i]:,} ns, " + message, _FIX,
+            looked, broken, "replica {reuse.replica}, request {reuse.request}",
+            "takes over {reuse.tokens:,} tokens at {reuse.time:,} ns, " + message, _FIX, reuse=Rows(reused),
         )  # fmt: skip
 
     there = np.ones(len(carried), bool) if reading.prefixes.caches is None else reading.prefixes.caches[reused.replica]
@@ -66,12 +66,8 @@ def _stayed(reading: Reading) -> Finding:
     kept = sharing.changes.at_runs(runs)[1]
     total = np.where(reading.sound[runs.replica], use.at_last + kept, 0)
     return judged(
-        int(reading.sound[runs.replica].sum()),
-        (total > pool) & (kept > 0),
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: (
-            f"{use.at_last[i]:,} blocks are in use, and {kept[i]:,} that nobody holds are taken over later, but the "
-            f"pool has {pool:,}: some were given to others in between"
-        ),
-        "forget what a block holds when another sequence takes it",
-    )
+        int(reading.sound[runs.replica].sum()), (total > pool) & (kept > 0), Rows(runs),
+        "{use.at_last:,} blocks are in use, and {kept:,} that nobody holds are taken over later, but the pool has "
+        "{pool:,}: some were given to others in between",
+        "forget what a block holds when another sequence takes it", use=Rows(use), kept=kept, pool=pool,
+    )  # fmt: skip

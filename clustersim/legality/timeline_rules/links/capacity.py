@@ -18,7 +18,7 @@ import numpy as np
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.legality.declared.slowness import windows
 from clustersim.legality.declared.transfers import Carriage
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.timeline_rules.links.crowds import Crowds, crowds_of
 from clustersim.legality.timeline_rules.links.traffic import Collectives, Flows, Traffic, collective_places
@@ -136,15 +136,14 @@ def _fits(looked_at: int, crowds: Crowds, taken: FloatArray, carries: FloatArray
     need = taken / carries[crowds.of] * NS_PER_S
     since, until, lacks = crowds.lacks(np.maximum(need * (1.0 - ROUNDED) - ROUNDED_NS, 0.0))
 
-    def message(i: int) -> str:
-        there = int(((crowds.of == i) & (crowds.enter < until[i]) & (crowds.end > since[i])).sum())
-        time = until[i] - since[i]
-        return (
-            f"would have to carry for {time + lacks[i]:,.0f} ns between {since[i]:,.0f} and {until[i]:,.0f} ns what "
-            f"{there:,} communications brought then at least, and has {time:,.0f} ns"
-        )
-
-    return judged(looked_at, lacks > ROUNDED_NS + 8 * np.spacing(until), lambda i: f"link {link}", message, SHARE)
+    time = until - since
+    return judged(
+        looked_at, lacks > ROUNDED_NS + 8 * np.spacing(until), "link {link}",
+        "would have to carry for {needs:,.0f} ns between {since:,.0f} and {until:,.0f} ns what {there:,} "
+        "communications brought then at least, and has {time:,.0f} ns",
+        SHARE, link=link, needs=time + lacks, since=since, until=until, time=time,
+        there=lambda i: int(((crowds.of == i) & (crowds.enter < until[i]) & (crowds.end > since[i])).sum()),
+    )  # fmt: skip
 
 
 def of_flows(flows: Table | None) -> Finding:
@@ -170,11 +169,7 @@ def of_flows(flows: Table | None) -> Finding:
         most[number], since[number] = load[peak], time[rows[peak]]
         until[number] = time[rows[min(peak + 1, len(rows) - 1)]]
     return judged(
-        len(by_link),
-        broken,
-        lambda i: f"link {by_link.keys[i]}",
-        lambda i: (
-            f"carries {most[i]:,.10g} bytes/s from {since[i]:,} to {until[i]:,} ns; its capacity is {limit[i]:,.10g}"
-        ),
-        SHARE,
-    )
+        len(by_link), broken, "link {by_link.keys}",
+        "carries {most:,.10g} bytes/s from {since:,} to {until:,} ns; its capacity is {limit:,.10g}", SHARE,
+        by_link=Rows(by_link), most=most, since=since, until=until, limit=limit,
+    )  # fmt: skip

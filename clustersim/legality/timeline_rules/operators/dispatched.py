@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import Finding, judged, lacking, merged
+from clustersim.legality.finding import Finding, Rows, judged, lacking, merged
 from clustersim.legality.timeline_rules.requests.phases import gaps
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -68,16 +68,11 @@ def _each_layer(
     some = sites.some
     amount = np.append(wanted, 0)[at[some]]  # a step that is not in the record carries nothing
 
-    def where(i: int) -> str:
-        return f"replica {replica[some[i]]}, step {step[some[i]]}, layer {layer[some[i]]}"
-
     counted = judged(
-        len(sites),
-        (amount >= 0) & (sites.counts != amount),
-        where,
-        lambda i: f"{sites.counts[i]} tokens are dispatched, the step has {amount[i]}",
-        FIX,
-    )
+        len(sites), (amount >= 0) & (sites.counts != amount), "replica {replica}, step {step}, layer {layer}",
+        "{counts} tokens are dispatched, the step has {amount}", FIX, replica=Rows(replica, some),
+        step=Rows(step, some), layer=Rows(layer, some), counts=sites.counts, amount=amount,
+    )  # fmt: skip
     due = np.flatnonzero(wanted > 0)
     met = np.bincount(sites.keys[amount > 0] // (many + 1), minlength=len(layers))
 
@@ -91,12 +86,10 @@ def _each_layer(
         return f"replica {runs.replica[at_run]}, step {number}, layer {layers[i]}"
 
     absent = judged(
-        len(layers),
-        met < len(due),
-        silent,
-        lambda i: f"none of its {wanted[missing(i)]} tokens is dispatched in this layer, which other steps route",
-        FIX,
-    )
+        len(layers), met < len(due), silent,
+        "none of its {tokens} tokens is dispatched in this layer, which other steps route", FIX,
+        tokens=lambda i: wanted[missing(i)],
+    )  # fmt: skip
     return merged(counted, absent)
 
 
@@ -131,12 +124,11 @@ def _own(
     foreign = ~(mine & np.where(chunk, in_chunk, decoded))
     judgeable = (run >= 0) & ~np.isin(request, pieces.request[_unclear(reading)])
     return judged(
-        int(judgeable.sum()),
-        judgeable & foreign,
-        lambda i: f"replica {replica[i]}, step {step[i]}, layer {layer[i]}, request {request[i]}, token {token[i]}",
-        lambda i: "is dispatched, but the step does not carry this token",
-        FIX,
-    )
+        int(judgeable.sum()), judgeable & foreign,
+        "replica {replica}, step {step}, layer {layer}, request {request}, token {token}",
+        "is dispatched, but the step does not carry this token", FIX, replica=replica, step=step, layer=layer,
+        request=request, token=token,
+    )  # fmt: skip
 
 
 def _unclear(reading: Reading) -> BoolArray:

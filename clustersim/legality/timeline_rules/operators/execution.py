@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
@@ -18,7 +18,7 @@ from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, collect
 from clustersim.legality.timeline_rules.requests.told import inside_steps
 from clustersim.legality.timeline_rules.transfers.carried import outputs
 from clustersim.legality.timeline_rules.transfers.swaps import copies_cost
-from clustersim.legality.timeline_rules.views.occupation import Occupation, losses, place_of
+from clustersim.legality.timeline_rules.views.occupation import Occupation, losses
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
@@ -38,15 +38,10 @@ def waits(sheet: Sheet) -> Finding:
     own = ~_others(sheet, sources, targets)
     sources, targets = sources[own], targets[own]
     early = judged(
-        len(sources),
-        sheet.start[targets] < sheet.end[sources],
-        lambda i: sheet.where(int(targets[i])),
-        lambda i: (
-            f"starts at {sheet.start[targets[i]]:,} ns, but needs {sheet.name(int(sources[i]))}, which ends at "
-            f"{sheet.end[sources[i]]:,} ns"
-        ),
-        WAIT,
-    )
+        len(sources), sheet.start[targets] < sheet.end[sources], Rows(sheet, targets),
+        "starts at {start:,} ns, but needs {source.name}, which ends at {source.end:,} ns", WAIT,
+        source=Rows(sheet, sources),
+    )  # fmt: skip
     if not len(sheet.sources):
         early = lacking("whether operators wait for what they need (no after was recorded)")
     if sheet.least is None:
@@ -54,19 +49,14 @@ def waits(sheet: Sheet) -> Finding:
     took = sheet.end - sheet.start
     least, most = of_weak_groups(sheet, on_slow_ranks(sheet, sheet.least))
     short = judged(
-        int((least >= 0).sum()),
-        took < least,
-        sheet.where,
-        lambda i: f"takes {took[i]:,} ns, and costs {least[i]:,} ns",
-        COST,
-    )
+        int((least >= 0).sum()), took < least, Rows(sheet),
+        "takes {took:,} ns, and costs {least:,} ns", COST, took=took, least=least,
+    )  # fmt: skip
     long = judged(
-        0,
-        (least >= 0) & (took > least) & (sheet.group < 0) & ~np.isin(sheet.stream, ON_LINKS),
-        sheet.where,
-        lambda i: f"takes {took[i]:,} ns and costs {least[i]:,} ns, but uses no link on which it could wait",
-        COST,
-    )
+        0, (least >= 0) & (took > least) & (sheet.group < 0) & ~np.isin(sheet.stream, ON_LINKS), Rows(sheet),
+        "takes {took:,} ns and costs {least:,} ns, but uses no link on which it could wait", COST, took=took,
+        least=least,
+    )  # fmt: skip
     return merged(early, short, long, _unshared(sheet, most))
 
 
@@ -79,15 +69,10 @@ def _unshared(sheet: Sheet, most: Int64Array) -> Finding:
     places = np.stack((sheet.replica[longer], sheet.stage[longer]), axis=1)
     alone = np.array([carriage.alone(replica, stage) for replica, stage in places.tolist()], bool)
     return judged(
-        0,
-        alone,
-        lambda i: sheet.where(int(longer[i])),
-        lambda i: (
-            f"takes {sheet.end[longer[i]] - sheet.start[longer[i]]:,} ns and costs {most[longer[i]]:,} ns at most, but "
-            f"nothing else can be on its links"
-        ),
-        COST,
-    )
+        0, alone, Rows(sheet, longer),
+        "takes {took:,} ns and costs {most:,} ns at most, but nothing else can be on its links", COST,
+        took=Rows(sheet.end - sheet.start, longer), most=Rows(most, longer),
+    )  # fmt: skip
 
 
 def _others(sheet: Sheet, sources: Int64Array, targets: Int64Array) -> BoolArray:
@@ -139,18 +124,11 @@ def as_recorded(reading: Reading) -> Finding:
         start, end, left, cost = (
             values[places, ranks] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
         )
-        findings.append(
-            judged(
-                len(places),
-                (start < left) | (end - start < cost),
-                lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
-                lambda i: (
-                    f"runs from {start[i]:,} to {end[i]:,} ns, but its output leaves at {left[i]:,} ns and sending it "
-                    f"costs {cost[i]:,} ns"
-                ),
-                WAIT,
-            )
-        )
+        findings.append(judged(
+            len(places), (start < left) | (end - start < cost), "{stage_pass}, send of local rank {ranks}",
+            "runs from {start:,} to {end:,} ns, but its output leaves at {left:,} ns and sending it costs {cost:,} ns",
+            WAIT, stage_pass=Rows(passes, places), ranks=ranks, start=start, end=end, left=left, cost=cost,
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -160,11 +138,7 @@ def _durations(reading: Reading) -> Finding:
     return merged(
         *(
             judged(
-                len(values),
-                values < least,
-                lambda i, name=name: f"{name}, value {i}",  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                lambda i, values=values: f"a duration of {values[i]:,} ns",  # type: ignore[misc]
-                COST,
+                len(values), values < least, f"{name}, value {{at}}", "a duration of {value:,} ns", COST, value=values
             )
             for name, values, least in (("row_values", tables.row_values, 0), ("varying", tables.varying, 1))
         )
@@ -184,15 +158,11 @@ def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
     places = zip(tables.passes["replica"][rows].tolist(), tables.passes["stage"][rows].tolist(), strict=True)
     alone = np.array([carriage is not None and carriage.alone(*place) for place in places], bool)
     return judged(
-        len(rows),
-        (lost < 0) | ~joins | (alone & (lost > 0)),
-        lambda i: ", ".join(f"{name} {tables.passes[name][rows[i]]}" for name in ("replica", "stage", "first_step")),
-        lambda i: (
-            f"operator {instances[i]} takes {lost[i]:,} ns longer than its cost"
-            + (", and nothing else can be on its links" if alone[i] else "")
-        ),
-        COST,
-    )
+        len(rows), (lost < 0) | ~joins | (alone & (lost > 0)),
+        "replica {row.replica}, stage {row.stage}, first_step {row.first_step}",
+        "operator {instance} takes {lost:,} ns longer than its cost{alone}", COST, row=Rows(tables.passes, rows),
+        instance=instances, lost=lost, alone=Rows(("", ", and nothing else can be on its links"), alone),
+    )  # fmt: skip
 
 
 def _bounds(reading: Reading, passes: Occupation) -> Finding:
@@ -207,23 +177,14 @@ def _bounds(reading: Reading, passes: Occupation) -> Finding:
     recorded = runs.recorded_end
     short = final & (passes.end != recorded[run])
     bounds = judged(
-        int(begins.sum() + final.sum()),
-        late | short,
-        lambda i: place_of(passes, i),
-        lambda i: (
-            f"its operators run from {passes.start[i]:,} to {passes.end[i]:,} ns, the step is recorded from "
-            f"{runs.start[run[i]]:,} to {recorded[run[i]]:,} ns"
-        ),
-        "let a step last from its first operator to its last",
-    )
+        int(begins.sum() + final.sum()), late | short, Rows(passes),
+        "its operators run from {start:,} to {end:,} ns, the step is recorded from {run.start:,} to {recorded:,} ns",
+        "let a step last from its first operator to its last", run=Rows(runs, run), recorded=Rows(recorded, run),
+    )  # fmt: skip
     counts = np.bincount(run[known], weights=passes.count[known], minlength=len(runs))
     complete = judged(
-        len(runs),
-        counts != runs.count * stages,
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: (
-            f"has {counts[i]:.0f} passes, where {runs.count[i]} steps of {stages} stages have {runs.count[i] * stages}"
-        ),
-        "run every step on every stage once",
-    )
+        len(runs), counts != runs.count * stages, Rows(runs),
+        "has {counts:.0f} passes, where {count} steps of {stages} stages have {due}",
+        "run every step on every stage once", counts=counts, stages=stages, due=runs.count * stages,
+    )  # fmt: skip
     return merged(bounds, complete)

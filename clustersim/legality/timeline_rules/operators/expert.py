@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.timeline_rules.operators.dispatched import all_dispatched
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -40,16 +41,12 @@ def top_k(reading: Reading) -> Finding:
 
     odd = (distinct != counts) if k is None else (counts != k) | (distinct != k)
     each = judged(
-        len(tokens),
-        odd,
-        where,
-        lambda i: (
-            f"is sent to {distinct[i]} {'expert' if distinct[i] == 1 else 'experts'}"
-            + ("" if distinct[i] == counts[i] else f" ({counts[i]} times in all)")
-            + ("" if k is None else f", instead of {k} once each")
-        ),
-        "send each token to its top-k experts, once to each",
-    )
+        len(tokens), odd, where,
+        "is sent to {distinct} {experts}{times}" + ("" if k is None else ", instead of {k} once each"),
+        "send each token to its top-k experts, once to each", distinct=distinct, k=k,
+        experts=Rows(("experts", "expert"), distinct == 1),
+        times=lambda i: "" if distinct[i] == counts[i] else f" ({counts[i]} times in all)",
+    )  # fmt: skip
     if k is None:
         each = merged(each, lacking("how many experts a token visits (top_k was not declared)"))
     misled = _misled(tokens, key, expert, selected, odd, where)
@@ -83,12 +80,10 @@ def _misled(
         return _listed(tuple(values[tokens.firsts[i] : tokens.firsts[i] + tokens.counts[i]].tolist()))
 
     return judged(
-        int(said.sum()),
-        said & differs & ~odd,
-        where,
-        lambda i: f"is sent to experts {of(sent, i)}, its gate selected {of(wanted, i)}",
-        "send each token to the experts that its gate selected",
-    )
+        int(said.sum()), said & differs & ~odd, where,
+        "is sent to experts {sent}, its gate selected {wanted}",
+        "send each token to the experts that its gate selected", sent=partial(of, sent), wanted=partial(of, wanted),
+    )  # fmt: skip
 
 
 def by_token(reading: Reading) -> Finding:
@@ -109,15 +104,11 @@ def by_token(reading: Reading) -> Finding:
     same &= layer[some][1:] == layer[some][:-1]
     differs = np.array([a != b for a, b in zip(chosen[1:], chosen[:-1], strict=True)], bool)
     return judged(
-        int(same.sum()),
-        same & differs,
-        lambda i: f"request {request[some[i]]}, token {token[some[i]]}, layer {layer[some[i]]}",
-        lambda i: (
-            f"goes to experts {_listed(chosen[i])} in step {step[some[i]]}, and to {_listed(chosen[i + 1])} in step "
-            f"{step[some[i + 1]]}"
-        ),
-        "route by the token alone",
-    )
+        int(same.sum()), same & differs, "request {request}, token {token}, layer {layer}",
+        "goes to experts {experts} in step {step}, and to {others} in step {later}", "route by the token alone",
+        request=Rows(request, some), token=Rows(token, some), layer=Rows(layer, some), step=Rows(step, some),
+        later=Rows(step, some[1:]), experts=lambda i: _listed(chosen[i]), others=lambda i: _listed(chosen[i + 1]),
+    )  # fmt: skip
 
 
 def _listed(experts: tuple[int, ...]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.prices.features import Features
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -27,12 +27,12 @@ def _apart(number: int, template: PassTemplate) -> Finding:
     pairs = [(before, at) for at, after in enumerate(template.after) for before in after]
     source, target = np.array(pairs, np.int64).reshape(-1, 2).T
     return judged(
-        len(source),
-        (half[source] > 0) & (half[target] > 0) & (half[source] != half[target]),
-        lambda i: f"template {number} ({template.kind}, stage {template.stage}), operator {target[i]}",
-        lambda i: f"is of half {half[target[i]]} of a step, and needs operator {source[i]}, of half {half[source[i]]}",
-        "let micro-batches wait for each other on no data",
-    )
+        len(source), (half[source] > 0) & (half[target] > 0) & (half[source] != half[target]),
+        "template {number} ({template.kind}, stage {template.stage}), operator {target}",
+        "is of half {half} of a step, and needs operator {source}, of half {other}",
+        "let micro-batches wait for each other on no data", number=number, template=template, target=target,
+        source=source, half=Rows(half, target), other=Rows(half, source),
+    )  # fmt: skip
 
 
 def as_split(template: PassTemplate, features: Features, replica: Int64Array, step: Int64Array) -> Finding:
@@ -48,9 +48,8 @@ def as_split(template: PassTemplate, features: Features, replica: Int64Array, st
         can &= (chunks + decodes >= 2) & (tokens >= least)
     split = len(template.node_half) > 0
     return judged(
-        len(can),
-        can != split,
-        lambda i: f"replica {replica[i]}, step {step[i]}",
-        lambda i: "runs as two halves, and is to run as one" if split else "runs as one, and is to run as two halves",
-        "split the steps that overlap_decode_tokens and overlap_prefill_tokens say, and no others",
-    )
+        len(can), can != split, "replica {replica}, step {step}",
+        "runs as two halves, and is to run as one" if split else "runs as one, and is to run as two halves",
+        "split the steps that overlap_decode_tokens and overlap_prefill_tokens say, and no others", replica=replica,
+        step=step,
+    )  # fmt: skip

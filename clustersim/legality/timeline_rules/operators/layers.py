@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
@@ -29,12 +29,9 @@ def every_layer_once(sheet: Sheet) -> Finding:
     rows = np.flatnonzero(once[sheet.symbol] & (sheet.layer >= 0) & (sheet.stream == COMPUTE))
     operators = Groups(sheet.site[rows] * len(sheet.symbols) + sheet.symbol[rows])
     repeated = judged(
-        len(operators),
-        operators.counts > 1,
-        lambda i: sheet.where(int(rows[operators.order[operators.firsts[i] + 1]])),
-        lambda i: f"runs {operators.counts[i]} times in this layer of one step",
-        FIX,
-    )
+        len(operators), operators.counts > 1, Rows(sheet, rows, operators.order, operators.firsts + 1),
+        "runs {counts} times in this layer of one step", FIX, counts=operators.counts,
+    )  # fmt: skip
     found = [repeated]
     for module in (rows[mine] for mine in _numbers(sheet, rows, 2)):
         found.append(_skipped(sheet, module))
@@ -77,12 +74,9 @@ def _skipped(sheet: Sheet, rows: Int64Array) -> Finding:
         for i in np.flatnonzero(broken & last).tolist():
             broken[i] = bool(lacking(i)[0] < layer[place == places.keys[i]].max())
     return judged(
-        len(places),
-        broken,
-        lambda i: sheet.where(int(rows[places.some[i]])),
-        lambda i: f"runs without layer {lacking(i)[0]}, which other steps of its stage run",
-        FIX,
-    )
+        len(places), broken, Rows(sheet, rows, places.some),
+        "runs without layer {layer}, which other steps of its stage run", FIX, layer=lambda i: lacking(i)[0],
+    )  # fmt: skip
 
 
 def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
@@ -98,12 +92,9 @@ def _partial(sheet: Sheet, module: Int64Array, mine: Int64Array) -> Finding:
         broken &= ~_cut_off(sheet, module)[sites.some]
     name = sheet.name(int(mine[0])) if len(mine) else ""
     return judged(
-        0,
-        broken,
-        lambda i: sheet.where(int(some[i])),
-        lambda i: f"runs its layer without {name}, which it runs in other layers of this step",
-        FIX,
-    )
+        0, broken, Rows(sheet, some),
+        "runs its layer without {name}, which it runs in other layers of this step", FIX, name=name,
+    )  # fmt: skip
 
 
 def _cut_off(sheet: Sheet, rows: Int64Array) -> BoolArray:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.operators.layers import every_layer_once
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -40,13 +40,12 @@ def _before(sheet: Sheet, earlier: BoolArray, later: BoolArray, fix: str, *, nee
     if needed:
         broken |= at < 0
 
-    def message(i: int) -> str:
-        if at[i] < 0:
-            return f"runs without {needed}"
-        return f"starts at {starts[i]:,} ns, before {_last(sheet, first, done, int(at[i]))} ends at {until[i]:,} ns"
-
-    looked = len(sites) if needed else int((at >= 0).sum())
-    return judged(looked, broken, lambda i: sheet.where(_first(sheet, second, sites, i)), message, fix)
+    words = ("starts at {start:,} ns, before {before} ends at {until:,} ns", "runs without {needed}")
+    return judged(
+        len(sites) if needed else int((at >= 0).sum()), broken, lambda i: sheet.where(_first(sheet, second, sites, i)),
+        Rows(words, at < 0), fix, start=starts, until=until, needed=needed,
+        before=lambda i: _last(sheet, first, done, int(at[i])),
+    )  # fmt: skip
 
 
 def _last(sheet: Sheet, rows: Int64Array, groups: Groups, number: int) -> str:
@@ -77,15 +76,11 @@ def _arrived(sheet: Sheet, attends: BoolArray) -> Finding:
     elsewhere &= sheet.replica[sources] == sheet.replica[targets]
     sources, targets = sources[elsewhere], targets[elsewhere]
     return judged(
-        len(sources),
-        sheet.start[targets] < sheet.end[sources],
-        lambda i: sheet.where(int(targets[i])),
-        lambda i: (
-            f"starts at {sheet.start[targets[i]]:,} ns to read entries that {sheet.of_step(int(sources[i]))} on rank "
-            f"{sheet.global_rank(int(sources[i]))} brings until {sheet.end[sources[i]]:,} ns"
-        ),
-        "let entries that another rank or step wrote arrive before attention reads them",
-    )
+        len(sources), sheet.start[targets] < sheet.end[sources], Rows(sheet, targets),
+        "starts at {start:,} ns to read entries that {source.of_step} on rank {source.global_rank} brings until "
+        "{source.end:,} ns",
+        "let entries that another rank or step wrote arrive before attention reads them", source=Rows(sheet, sources),
+    )  # fmt: skip
 
 
 def writes_once(sheet: Sheet) -> Finding:
@@ -96,17 +91,14 @@ def writes_once(sheet: Sheet) -> Finding:
     sites = Groups(sheet.site[rows])
     fix = "add one entry per computed token and layer"
     once = judged(
-        len(sites),
-        sites.counts != 1,
-        lambda i: sheet.where(int(rows[sites.some[i]])),
-        lambda i: f"writes the entries of this layer {sites.counts[i]} times in one step",
-        fix,
-    )
+        len(sites), sites.counts != 1, Rows(sheet, rows, sites.some),
+        "writes the entries of this layer {sites.counts} times in one step", fix, sites=Rows(sites),
+    )  # fmt: skip
     # A layer that attends without having written is KV-2's.
     after = np.flatnonzero(sheet.named("o_proj") & (sheet.stream == COMPUTE) & (sheet.layer >= 0))
     read = Groups(sheet.site[sheet.named(*ATTENDS)])
     none = (sites.find(sheet.site[after]) < 0) & (read.find(sheet.site[after]) < 0)
-    never = judged(0, none, lambda i: sheet.where(int(after[i])), lambda i: "no entry of this layer was written", fix)
+    never = judged(0, none, Rows(sheet, after), "no entry of this layer was written", fix)
     return merged(once, never)
 
 
@@ -120,12 +112,10 @@ def layers_in_order(sheet: Sheet) -> Finding:
     places, layers = sheet.place[rows[sites.some]], sheet.layer[rows[sites.some]]
     same = places[1:] == places[:-1]
     in_order = judged(
-        int(same.sum()),
-        same & (starts[1:] < ends[:-1]),
-        lambda i: sheet.where(_first(sheet, rows, sites, i + 1)),
-        lambda i: f"starts at {starts[i + 1]:,} ns, but layer {layers[i]} of this step ends at {ends[i]:,} ns",
-        "run the layers of a step one after the other",
-    )
+        int(same.sum()), same & (starts[1:] < ends[:-1]), lambda i: sheet.where(_first(sheet, rows, sites, i + 1)),
+        "starts at {start:,} ns, but layer {layer} of this step ends at {end:,} ns",
+        "run the layers of a step one after the other", start=starts[1:], layer=layers, end=ends,
+    )  # fmt: skip
     return merged(in_order, every_layer_once(sheet)) if sheet.numbered else in_order
 
 
@@ -162,12 +152,10 @@ def _next_layer(sheet: Sheet, combine: BoolArray, fix: str) -> Finding:
     ends = done.most(sheet.end[rows])
     starts = np.where(at >= 0, then.least(sheet.start[following])[at], ends) if len(then) else ends
     return judged(
-        int((at >= 0).sum()),
-        starts < ends,
-        lambda i: sheet.where(_first(sheet, following, then, int(at[i]))),
-        lambda i: f"starts at {starts[i]:,} ns, before the combine of the layer before it ends at {ends[i]:,} ns",
-        fix,
-    )
+        int((at >= 0).sum()), starts < ends, lambda i: sheet.where(_first(sheet, following, then, int(at[i]))),
+        "starts at {start:,} ns, before the combine of the layer before it ends at {end:,} ns", fix,
+        start=starts, end=ends,
+    )  # fmt: skip
 
 
 def _combined(sheet: Sheet, experts: BoolArray, combine: BoolArray, fix: str) -> Finding:
@@ -175,12 +163,9 @@ def _combined(sheet: Sheet, experts: BoolArray, combine: BoolArray, fix: str) ->
     sites = Groups(sheet.site[rows])
     there = Groups(sheet.site[combine]).find(sites.keys) >= 0
     return judged(
-        len(sites),
-        ~there,
-        lambda i: sheet.where(int(rows[sites.some[i]])),
-        lambda i: "what the experts make is not combined in this layer and step",
-        fix,
-    )
+        len(sites), ~there, Rows(sheet, rows, sites.some),
+        "what the experts make is not combined in this layer and step", fix,
+    )  # fmt: skip
 
 
 def experts_after_attention(sheet: Sheet) -> Finding:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import KINDS, STREAMS, SpanTable
 from clustersim.legality.timeline_rules.operators.halves import halves_apart
-from clustersim.legality.timeline_rules.requests.phases import place
 from clustersim.legality.timeline_rules.transfers.carried import payloads
 from clustersim.legality.timeline_rules.views.arrivals import Arrivals
 from clustersim.legality.timeline_rules.views.grouping import Groups
-from clustersim.legality.timeline_rules.views.occupation import Occupation, order_key
+from clustersim.legality.timeline_rules.views.occupation import order_key
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 
@@ -33,17 +32,14 @@ def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
     own_start = passes.start[upstream]
     broken = known & (~sent[upstream] | (start < arrived[upstream])) & (start >= own_start)
 
-    def message(i: int) -> str:
-        if not sent[upstream[i]]:
-            return f"starts at {start[i]:,} ns on an output that stage {passes.stage[upstream[i]]} never sent"
-        return (
-            f"starts at {start[i]:,} ns, but the output of stage {passes.stage[upstream[i]]} arrives at "
-            f"{arrived[upstream[i]]:,} ns"
-        )
-
+    words = (
+        "starts at {start:,} ns on an output that stage {before.stage} never sent",
+        "starts at {start:,} ns, but the output of stage {before.stage} arrives at {arrived:,} ns",
+    )
     return judged(
-        int(known.sum()), broken, lambda i: _where(passes, int(following[i])), message,
-        "start a stage when the output of the one before it has arrived on every rank",
+        int(known.sum()), broken, Rows(passes, following), Rows(words, sent, upstream),
+        "start a stage when the output of the one before it has arrived on every rank", start=start,
+        before=Rows(passes, upstream), arrived=Rows(arrived, upstream),
     )  # fmt: skip
 
 
@@ -70,16 +66,12 @@ def _sent_early(reading: Reading) -> Finding:
     ends = np.append(whole.most(columns["end_ns"][made]), 0)[at]
     start = columns["start_ns"][sends]
 
-    def where(i: int) -> str:
-        return ", ".join(f"{name} {columns[name][sends[i]]}" for name in ("replica", "stage", "step", "rank"))
-
     return judged(
-        int((at >= 0).sum()),
-        (at >= 0) & (start < ends),
-        where,
-        lambda i: f"sends its output at {start[i]:,} ns, but computes it until {ends[i]:,} ns",
-        "send the output of a stage when it is computed",
-    )
+        int((at >= 0).sum()), (at >= 0) & (start < ends),
+        "replica {send.replica}, stage {send.stage}, step {send.step}, rank {send.rank}",
+        "sends its output at {start:,} ns, but computes it until {end:,} ns",
+        "send the output of a stage when it is computed", send=Rows(columns, sends), start=start, end=ends,
+    )  # fmt: skip
 
 
 def _payload(reading: Reading) -> Finding:
@@ -103,25 +95,14 @@ def _payload(reading: Reading) -> Finding:
     sums = np.bincount(passes.find(order_key(replica[sends], stage[sends], step[sends])), told[sends])
     known = passes.least(told[sends]) >= 0
     wanted = tokens.astype(np.float64) * declared.hidden_bytes
+    whole = " (or {whole:,.0f}, whole from each of {declared.tp} TP ranks)" if declared.tp > 1 else ""
     return judged(
-        int(known.sum()),
-        known & (sums != wanted) & (sums != wanted * declared.tp),
-        lambda i: f"replica {replica[first[i]]}, stage {stage[first[i]]}, step {step[first[i]]}",
-        lambda i: (
-            f"sends {sums[i]:,.0f} bytes, where {tokens[i]:,} tokens × {declared.hidden_bytes:,} bytes are "
-            f"{wanted[i]:,.0f}"
-            + (
-                f" (or {wanted[i] * declared.tp:,.0f}, whole from each of {declared.tp} TP ranks)"
-                if declared.tp > 1
-                else ""
-            )
-        ),
-        "send the hidden state of every token of the step",
-    )
-
-
-def _where(passes: Occupation, at: int) -> str:
-    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
+        int(known.sum()), known & (sums != wanted) & (sums != wanted * declared.tp),
+        "replica {replica}, stage {stage}, step {step}",
+        "sends {sums:,.0f} bytes, where {tokens:,} tokens × {declared.hidden_bytes:,} bytes are {wanted:,.0f}" + whole,
+        "send the hidden state of every token of the step", replica=Rows(replica, first), stage=Rows(stage, first),
+        step=Rows(step, first), sums=sums, tokens=tokens, declared=declared, wanted=wanted, whole=wanted * declared.tp,
+    )  # fmt: skip
 
 
 def stages_in_order(reading: Reading) -> Finding:
@@ -134,18 +115,11 @@ def stages_in_order(reading: Reading) -> Finding:
         following = after[known]
         if not sent.any():
             findings.append(_apart(reading))
-        findings.append(
-            judged(
-                len(known),
-                passes.start[following] < passes.start[known],
-                lambda i: _where(passes, int(following[i])),
-                lambda i: (
-                    f"starts at {passes.start[following[i]]:,} ns, before stage {passes.stage[known[i]]} of the same "
-                    f"step at {passes.start[known[i]]:,} ns"
-                ),
-                "run the stages of a step in order",
-            )
-        )
+        findings.append(judged(
+            len(known), passes.start[following] < passes.start[known], Rows(passes, following),
+            "starts at {start:,} ns, before stage {known.stage} of the same step at {known.start:,} ns",
+            "run the stages of a step in order", known=Rows(passes, known),
+        ))  # fmt: skip
     runs = reading.runs
     if runs is not None and reading.declared.decode_overlap == "none":
         tokens = runs.column("decode_tokens")
@@ -154,18 +128,12 @@ def stages_in_order(reading: Reading) -> Finding:
         if decodes is not None:
             rows = np.flatnonzero(decodes)
             same = runs.replica[rows][1:] == runs.replica[rows][:-1]
-            findings.append(
-                judged(
-                    int(same.sum()),
-                    same & (runs.start[rows][1:] < runs.end[rows][:-1]),
-                    lambda i: f"replica {runs.replica[rows[i + 1]]}, step {runs.step[rows[i + 1]]}",
-                    lambda i: (
-                        f"a decode step starts at {runs.start[rows[i + 1]]:,} ns, while that of step "
-                        f"{runs.step[rows[i]] + runs.count[rows[i]] - 1} is in flight until {runs.end[rows[i]]:,} ns"
-                    ),
-                    "wait for the decode step in flight, or declare decode_overlap: per_sequence",
-                )
-            )
+            findings.append(judged(
+                int(same.sum()), same & (runs.start[rows][1:] < runs.end[rows][:-1]), Rows(runs, rows[1:]),
+                "a decode step starts at {start:,} ns, while that of step {before.last_step} is in flight until "
+                "{before.end:,} ns",
+                "wait for the decode step in flight, or declare decode_overlap: per_sequence", before=Rows(runs, rows),
+            ))  # fmt: skip
     return merged(*findings)
 
 
@@ -185,14 +153,11 @@ def _apart(reading: Reading) -> Finding:
     begun = passes.least(start)[before[at]]  # one that starts before that is told as such
     some = passes.some[at]
     return judged(
-        len(at),
-        (first < until) & (first >= begun),
-        lambda i: f"replica {replica[some[i]]}, stage {stage[some[i]]}, step {step[some[i]]}",
-        lambda i: (
-            f"starts at {first[i]:,} ns, but stage {stage[some[i]] - 1} computes the same step until {until[i]:,} ns"
-        ),
-        "run the stages of a step one after the other",
-    )
+        len(at), (first < until) & (first >= begun), "replica {replica}, stage {stage}, step {step}",
+        "starts at {first:,} ns, but stage {before} computes the same step until {until:,} ns",
+        "run the stages of a step one after the other", replica=Rows(replica, some), stage=Rows(stage, some),
+        step=Rows(step, some), first=first, before=Rows(stage - 1, some), until=until,
+    )  # fmt: skip
 
 
 def in_one_batch(reading: Reading) -> Finding:
@@ -201,13 +166,8 @@ def in_one_batch(reading: Reading) -> Finding:
     if pieces is None:
         return halves_apart(reading)
     split = judged(
-        len(pieces),
-        reading.split,
-        lambda i: place(reading, i),
-        lambda i: (
-            f"request {pieces.request[i]} is in another micro-batch from step {pieces.first_step[i - 1]} to "
-            f"{pieces.last_step[i - 1]}"
-        ),
-        "put each sequence into one micro-batch",
-    )
+        len(pieces), reading.split, Rows(pieces),
+        "request {request} is in another micro-batch from step {before.first_step} to {before.last_step}",
+        "put each sequence into one micro-batch", before=Rows(pieces, range(-1, len(pieces))),
+    )  # fmt: skip
     return merged(split, halves_apart(reading))

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import Declared
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
@@ -108,14 +108,11 @@ class _OfTemplate:
                 self.spread_of.update(zip(row[some].tolist(), spread.T, strict=True))
                 decodes = found.decoding(0)[0]
                 yield judged(
-                    len(decodes),
-                    (least.sum(axis=0) > decodes) | (most.sum(axis=0) < decodes),
-                    lambda i, some=some: f"replica {replica[some[i]]}, step {step[some[i]]}",  # type: ignore[misc]
-                    lambda i, least=least, decodes=decodes: (  # type: ignore[misc]
-                        f"its ranks last as if {least.sum(axis=0)[i]:.0f} sequences decoded, and {decodes[i]:.0f} do"
-                    ),
-                    COST,
-                )
+                    len(decodes), (least.sum(axis=0) > decodes) | (most.sum(axis=0) < decodes),
+                    "replica {replica}, step {step}",
+                    "its ranks last as if {told:.0f} sequences decoded, and {decodes:.0f} do", COST,
+                    replica=Rows(replica, some), step=Rows(step, some), told=least.sum(axis=0), decodes=decodes,
+                )  # fmt: skip
                 found = self.contents.at(replica[some], step[some], spread)
             gap = self._gap(found)
             for cls, operators in priced.items():
@@ -216,14 +213,11 @@ class _OfTemplate:
                     total += np.where(batch == 0, 0.0, found if sign > 0 else np.nan_to_num(np.maximum(found, 0.0)))
             yield judged(
                 int(np.isfinite(most).sum()),
-                (least > keys * (1 + ROUNDING) + 1) | (most < keys * (1 - ROUNDING) - 1),
-                lambda i, one=some[0][1]: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
-                lambda i, least=least, keys=keys: (  # type: ignore[misc]
-                    f"the parts of attention_decode last as if they attended to {least[i]:,.0f} keys or more, and the "
-                    f"step has {keys[i]:,.0f}"
-                ),
-                COST,
-            )
+                (least > keys * (1 + ROUNDING) + 1) | (most < keys * (1 - ROUNDING) - 1), self._where(some[0][1]),
+                "the parts of attention_decode last as if they attended to {least:,.0f} keys or more, and the step has "
+                "{keys:,.0f}",
+                COST, replica=replica, step=step, least=least, keys=keys,
+            )  # fmt: skip
 
     def _gap(self, features: Features) -> FloatArray:
         """Return the gap before kernels, in seconds."""
@@ -251,20 +245,14 @@ class _OfTemplate:
             known = int(np.isfinite(off).sum())
             if known < len(off):
                 findings.append(lacking(UNTOLD))
-            findings.append(
-                judged(
-                    known,
-                    off > ROUNDING_NS,
-                    lambda i, one=one: self._where(one, int(replica[i]), int(step[i])),  # type: ignore[misc]
-                    lambda i, one=one, cost=cost: (  # type: ignore[misc]
-                        f"{one.name} ({one.work.op}) is recorded with {values[i]:,} ns, and costs {cost[i]:,.0f} ns "
-                        "by the declared cost model with what the step has"
-                    ),
-                    COST,
-                )
-            )
+            findings.append(judged(
+                known, off > ROUNDING_NS, self._where(one),
+                "{one.name} ({one.work.op}) is recorded with {values:,} ns, and costs {cost:,.0f} ns by the declared "
+                "cost model with what the step has",
+                COST, replica=replica, step=step, one=one, values=values, cost=cost,
+            ))  # fmt: skip
         return merged(*findings)
 
-    def _where(self, one: Priced, replica: int, step: int) -> str:
+    def _where(self, one: Priced) -> str:
         layer = f", layer {one.layer}" if one.layer >= 0 else ""
-        return f"replica {replica}, stage {self.template.stage}, step {step}{layer}"
+        return f"replica {{replica}}, stage {self.template.stage}, step {{step}}{layer}"

@@ -125,13 +125,7 @@ def as_graphs(reading: Reading) -> Finding:
         told = ["is of no kind of step, stage and number of ranks that the plan has"] if found is None else found
         where = f"template {number} ({template.kind}, stage {template.stage})"
         findings.append(
-            judged(
-                len(template.members),
-                np.ones(len(told), bool),
-                lambda i, where=where: where,  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                lambda i, told=told: told[i],  # type: ignore[misc]
-                FIX,
-            )
+            judged(len(template.members), np.ones(len(told), bool), "{where}", "{told}", FIX, where=where, told=told)
         )
     return merged(*findings)
 

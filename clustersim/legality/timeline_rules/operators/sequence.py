@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import KINDS
 from clustersim.legality.timeline_rules.operators.tensor import EXPERTS
 from clustersim.legality.timeline_rules.views.grouping import Groups
@@ -44,12 +44,10 @@ def exposed(sheet: Sheet) -> Finding:
     at = there.find(sites.keys)
     counts = np.where(at >= 0, there.counts[at], 0) if len(there) else np.zeros(len(sites), np.int64)
     present = judged(
-        len(sites),
-        counts < needed,
-        lambda i: sheet.where(int(rows[sites.some[i]])),
-        lambda i: f"attends after {counts[i]} of {needed} exchanges of K/V between the SP ranks",
-        "expose the K/V of every segment before attention",
-    )
+        len(sites), counts < needed, Rows(sheet, rows, sites.some),
+        "attends after {counts} of {needed} exchanges of K/V between the SP ranks",
+        "expose the K/V of every segment before attention", counts=counts, needed=needed,
+    )  # fmt: skip
     return merged(present, _whole(sheet, exposures, "exposes", "expose the K/V of every segment before attention"))
 
 
@@ -61,12 +59,9 @@ def _whole(sheet: Sheet, rows: Int64Array, verb: str, fix: str) -> Finding:
     groups = Groups(sheet.group[rows])
     counts, sp = groups.counts, sheet.declared.sp
     return judged(
-        len(groups),
-        counts != sp,
-        lambda i: sheet.where(int(rows[groups.some[i]])),
-        lambda i: f"{verb} the segments of {counts[i]} of {sp} SP ranks",
-        fix,
-    )
+        len(groups), counts != sp, Rows(sheet, rows, groups.some),
+        "{verb} the segments of {counts} of {sp} SP ranks", fix, verb=verb, counts=counts, sp=sp,
+    )  # fmt: skip
 
 
 def prefill_only(sheet: Sheet) -> Finding:
@@ -77,23 +72,17 @@ def prefill_only(sheet: Sheet) -> Finding:
     decode = sheet.kind == DECODE
     exchanges = decode & _of_sp(sheet) & ~experts
     split = judged(
-        int((decode & (sheet.group >= 0)).sum()),
-        exchanges,
-        sheet.where,
-        lambda i: "joins SP ranks inside a decode step",
-        "disable SP in decode",
-    )
+        int((decode & (sheet.group >= 0)).sum()), exchanges, Rows(sheet),
+        "joins SP ranks inside a decode step", "disable SP in decode",
+    )  # fmt: skip
     if sheet.declared.sp_decode != "idle":
         return split
     works = decode & (sheet.stream == COMPUTE) & ~sheet.named("expert_", *EXPERTS)  # experts may serve other ranks
     works |= sheet.named("attention_decode")
     idle = judged(
-        int(works.sum()),
-        works & (sheet.s > 0),
-        sheet.where,
-        lambda i: f"runs in a decode step on SP rank {sheet.s[i]}, which idles in decode",
-        "decode on SP rank 0, or declare decode: dp",
-    )
+        int(works.sum()), works & (sheet.s > 0), Rows(sheet),
+        "runs in a decode step on SP rank {s}, which idles in decode", "decode on SP rank 0, or declare decode: dp",
+    )  # fmt: skip
     return merged(split, idle)
 
 
@@ -104,9 +93,7 @@ def at_attention(sheet: Sheet) -> Finding:
     fix = "expose K/V in the order of the sequence, at attention"
     elsewhere = _of_sp(sheet) & (sheet.kind != DECODE) & ~sheet.in_module("attention")
     elsewhere &= ~(sheet.in_module("moe") & (sheet.named(*EXPERTS) | sheet.named("expert_")))
-    placed = judged(
-        int(_of_sp(sheet).sum()), elsewhere, sheet.where, lambda i: "synchronises SP ranks outside attention", fix
-    )
+    placed = judged(int(_of_sp(sheet).sum()), elsewhere, Rows(sheet), "synchronises SP ranks outside attention", fix)
     rows = np.flatnonzero(_attention(sheet))
     parts = np.array([_part(name) for name, _, _ in sheet.symbols], np.int64)
     arrivals = np.flatnonzero(sheet.named(*BEFORE_ATTENTION))
@@ -115,12 +102,9 @@ def at_attention(sheet: Sheet) -> Finding:
     at = arrived.find(sheet.site[rows] * scale + parts[sheet.symbol[rows]])
     until = np.where(at >= 0, arrived.most(sheet.end[arrivals])[at], 0) if len(arrived) else np.zeros(len(rows))
     early = judged(
-        int((at >= 0).sum()),
-        sheet.start[rows] < until,
-        lambda i: sheet.where(int(rows[i])),
-        lambda i: f"attends from {sheet.start[rows[i]]:,} ns to a segment that arrives at {until[i]:,} ns",
-        fix,
-    )
+        int((at >= 0).sum()), sheet.start[rows] < until, Rows(sheet, rows),
+        "attends from {start:,} ns to a segment that arrives at {until:,} ns", fix, until=until,
+    )  # fmt: skip
     return merged(placed, early)
 
 
@@ -143,15 +127,12 @@ def moved(sheet: Sheet) -> Finding:
     at = there.find(places.keys)
     until = places.most(sheet.end[write])
     starts = np.where(at >= 0, there.least(sheet.start[moves])[at], 0) if len(there) else np.zeros(len(places))
-    present = judged(
-        len(places),
-        (at < 0) | (starts < until),
-        lambda i: sheet.where(int(write[places.some[i]])),
-        lambda i: (
-            "the segment is never moved to where decode reads it"
-            if at[i] < 0
-            else f"the segment is moved from {starts[i]:,} ns, but written until {until[i]:,} ns"
-        ),
-        fix,
+    words = (
+        "the segment is moved from {start:,} ns, but written until {until:,} ns",
+        "the segment is never moved to where decode reads it",
     )
+    present = judged(
+        len(places), (at < 0) | (starts < until), Rows(sheet, write, places.some), Rows(words, at < 0), fix,
+        start=starts, until=until,
+    )  # fmt: skip
     return merged(present, _whole(sheet, moves, "moves", fix))

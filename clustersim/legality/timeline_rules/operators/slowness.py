@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
@@ -92,15 +92,9 @@ def as_slow_as_told(reading: Reading) -> Finding:
         regular = np.flatnonzero(mine & (table["irregular"] < 0) & works[table["template"]])  # some idle in decode
         last = np.array([int(passes.starts(block)[-1]) for row in regular for block in passes.blocks(np.array([row]))])
         broken = last >= since if len(regular) else np.empty(0, bool)
-        findings.append(
-            judged(
-                int(mine.sum()),
-                broken,
-                lambda i, regular=regular: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                    f"replica {replica}, stage {stage}, step {table['first_step'][regular[i]]}"  # noqa: B023
-                ),
-                lambda i: f"is as fast as if rank {rank} were not slow",  # noqa: B023
-                COST,
-            )
-        )
+        findings.append(judged(
+            int(mine.sum()), broken, "replica {replica}, stage {stage}, step {table.first_step}",
+            "is as fast as if rank {rank} were not slow", COST, replica=replica, stage=stage,
+            table=Rows(table, regular), rank=rank,
+        ))  # fmt: skip
     return merged(*findings)

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.links.capacity import of_flows
 from clustersim.legality.timeline_rules.requests.failing import leaves_what_fails, works
 from clustersim.legality.timeline_rules.requests.routing import in_turn, in_vain, set_aside
 from clustersim.legality.timeline_rules.transfers.swaps import cut_off
-from clustersim.legality.timeline_rules.views.occupation import place_of
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
 from clustersim.timeline.tables import HOST
@@ -25,15 +24,10 @@ def one_at_a_time(sheet: Sheet) -> Finding:
     first, second = order[:-1], order[1:]
     same = lane[first] == lane[second]
     return judged(
-        len(sheet),
-        same & (sheet.start[second] < sheet.end[first]),
-        lambda i: sheet.where(int(second[i])),
-        lambda i: (
-            f"starts at {sheet.start[second[i]]:,} ns on a stream that runs {sheet.of_step(int(first[i]))} until "
-            f"{sheet.end[first[i]]:,} ns"
-        ),
-        "run the operators of a stream one after the other",
-    )
+        len(sheet), same & (sheet.start[second] < sheet.end[first]), Rows(sheet, second),
+        "starts at {start:,} ns on a stream that runs {first.of_step} until {first.end:,} ns",
+        "run the operators of a stream one after the other", first=Rows(sheet, first),
+    )  # fmt: skip
 
 
 def stages_and_links(reading: Reading) -> Finding:
@@ -56,33 +50,20 @@ def _out_of_order(reading: Reading) -> Finding:
     for failed, since, until in reading.declared.down:
         if runs is not None:
             mine = np.flatnonzero(runs.replica == failed)
-            findings.append(
-                judged(
-                    len(mine),
-                    (runs.start[mine] < until) & (runs.end[mine] > since),
-                    lambda i, mine=mine: f"replica {failed}, step {runs.step[mine[i]]}",  # type: ignore[misc]  # noqa: B023
-                    lambda i, mine=mine: (  # type: ignore[misc]
-                        f"runs from {runs.start[mine[i]]:,} to {runs.end[mine[i]]:,} ns, on something that failed at "
-                        f"{since:,} ns"  # noqa: B023  # called before the loop goes on
-                    ),
-                    fix,
-                )
-            )
+            findings.append(judged(
+                len(mine), (runs.start[mine] < until) & (runs.end[mine] > since), "replica {failed}, step {run.step}",
+                "runs from {run.start:,} to {run.end:,} ns, on something that failed at {since:,} ns", fix,
+                failed=failed, run=Rows(runs, mine), since=since,
+            ))  # fmt: skip
         if facts is not None:
             rows = reading.facts_of(ADMITTED)
             time = facts["time_ns"][rows]
             dead = (facts["replica"][rows] == failed) & (since <= time) & (time < until)
-            findings.append(
-                judged(
-                    0,
-                    dead,
-                    lambda i, rows=rows: f"request {facts['request'][rows[i]]}",  # type: ignore[misc]
-                    lambda i, time=time: (  # type: ignore[misc]
-                        f"is admitted at {time[i]:,} ns on replica {failed}, which failed at {since:,} ns"  # noqa: B023
-                    ),
-                    fix,
-                )
-            )
+            findings.append(judged(
+                0, dead, "request {fact.request}",
+                "is admitted at {time:,} ns on replica {failed}, which failed at {since:,} ns", fix,
+                fact=Rows(facts, rows), time=time, failed=failed, since=since,
+            ))  # fmt: skip
     return merged(*findings)
 
 
@@ -92,15 +73,10 @@ def _stages(reading: Reading) -> Finding:
         return NOTHING
     same = (passes.replica[1:] == passes.replica[:-1]) & (passes.stage[1:] == passes.stage[:-1])
     return judged(
-        len(passes.start),
-        same & (passes.start[1:] < passes.end[:-1]),
-        lambda i: place_of(passes, i + 1),
-        lambda i: (
-            f"starts at {passes.start[i + 1]:,} ns, but the stage is busy with step "
-            f"{passes.step[i] + passes.count[i] - 1} until {passes.end[i]:,} ns"
-        ),
-        "let a stage run one pass at a time",
-    )
+        len(passes.start), same & (passes.start[1:] < passes.end[:-1]), Rows(passes, range(1, len(passes.start))),
+        "starts at {start:,} ns, but the stage is busy with step {before.last_step} until {before.end:,} ns",
+        "let a stage run one pass at a time", before=Rows(passes),
+    )  # fmt: skip
 
 
 def _sends(reading: Reading) -> Finding:
@@ -116,18 +92,12 @@ def _sends(reading: Reading) -> Finding:
             passes.stage[rows][1:] == passes.stage[rows][:-1]
         )
         overlap = same & (starts[rows, rank][1:] < ends[rows, rank][:-1])
-        findings.append(
-            judged(
-                len(rows),
-                overlap,
-                lambda i, rows=rows, rank=rank: f"{place_of(passes, int(rows[i + 1]))}, local rank {rank}",  # type: ignore[misc]
-                lambda i, rows=rows, rank=rank: (  # type: ignore[misc]
-                    f"sends from {starts[rows[i + 1], rank]:,} ns, while it sends step {passes.step[rows[i]]} until "
-                    f"{ends[rows[i], rank]:,} ns"
-                ),
-                "let a rank send one output at a time",
-            )
-        )
+        findings.append(judged(
+            len(rows), overlap, "{later}, local rank {rank}",
+            "sends from {start:,} ns, while it sends step {before.step} until {end:,} ns",
+            "let a rank send one output at a time", later=Rows(passes, rows[1:]), before=Rows(passes, rows), rank=rank,
+            start=Rows(starts[:, rank], rows[1:]), end=Rows(ends[:, rank], rows),
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -146,19 +116,14 @@ def _moves_in_turn(history: History) -> Finding:
     for side, word in (("from", "leave"), ("to", "reach")):
         rows = np.flatnonzero(moves[f"{side}_rank"] != HOST)
         rows = rows[np.lexsort((moves["end_ns"][rows], moves["start_ns"][rows], moves[f"{side}_rank"][rows]))]
-        rank, start, end, request = (moves[name][rows] for name in (f"{side}_rank", "start_ns", "end_ns", "request"))
-        findings.append(
-            judged(
-                len(rows),
-                (rank[1:] == rank[:-1]) & (start[1:] < end[:-1]),
-                lambda i, rank=rank, request=request: f"rank {rank[i + 1]}, request {request[i + 1]}",  # type: ignore[misc]
-                lambda i, start=start, end=end, request=request, word=word: (  # type: ignore[misc]
-                    f"its entries {word} from {start[i + 1]:,} ns on, while those of request {request[i]} do until "
-                    f"{end[i]:,} ns"
-                ),
-                "let one transfer at a time leave a rank, and one reach it",
-            )
-        )
+        rank, start, end = (moves[name][rows] for name in (f"{side}_rank", "start_ns", "end_ns"))
+        findings.append(judged(
+            len(rows), (rank[1:] == rank[:-1]) & (start[1:] < end[:-1]), "rank {rank}, request {move.request}",
+            "its entries {word} from {move.start_ns:,} ns on, while those of request {before.request} do until "
+            "{before.end_ns:,} ns",
+            "let one transfer at a time leave a rank, and one reach it", rank=rank[1:], move=Rows(moves, rows[1:]),
+            before=Rows(moves, rows), word=word,
+        ))  # fmt: skip
     return merged(*findings, *_of_what_failed(history))
 
 
@@ -169,12 +134,9 @@ def _of_what_failed(history: History) -> Iterator[Finding]:
     for failed, since, until in history.declared.down:
         touches = (moves["from_replica"] == failed) | (moves["to_replica"] == failed)
         yield judged(
-            int(touches.sum()),
-            touches & (moves["start_ns"] < until) & (moves["end_ns"] > since),
-            lambda i: f"rank {moves['from_rank'][i]} to {moves['to_rank'][i]}, request {moves['request'][i]}",
-            lambda i, failed=failed, since=since: (  # type: ignore[misc]  # a default of a lambda
-                f"its entries move from {moves['start_ns'][i]:,} to {moves['end_ns'][i]:,} ns, and replica {failed} "
-                f"failed at {since:,} ns"
-            ),
-            "stop transfers when what they leave or reach fails",
-        )
+            int(touches.sum()), touches & (moves["start_ns"] < until) & (moves["end_ns"] > since),
+            "rank {move.from_rank} to {move.to_rank}, request {move.request}",
+            "its entries move from {move.start_ns:,} to {move.end_ns:,} ns, and replica {failed} failed at {since:,} "
+            "ns",
+            "stop transfers when what they leave or reach fails", move=Rows(moves), failed=failed, since=since,
+        )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import Declared, Outcome
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -42,40 +42,32 @@ def everybody_once(sheet: Sheet) -> Finding:
     present = Groups(key * tp + sheet.rank[rows] % tp)
     distinct = np.bincount(whole.find(present.keys // tp), minlength=len(whole))
     missing = judged(
-        len(whole),
-        distinct != tp,
-        lambda i: sheet.where(int(rows[whole.some[i]])),
-        lambda i: f"{distinct[i]} of the {tp} ranks of the TP group take part",
-        "let every rank of the group take part",
-    )
+        len(whole), distinct != tp, Rows(sheet, rows, whole.some),
+        "{distinct} of the {tp} ranks of the TP group take part", "let every rank of the group take part",
+        distinct=distinct, tp=tp,
+    )  # fmt: skip
     together = Groups(key * (int(sheet.group.max()) + 1) + sheet.group[rows])
     named = sheet.named(
         *(name for name, _, _ in sheet.symbols if name.endswith(FIXED) and not name.startswith("expert"))
     )
     apart = judged(
-        0,
-        (together.counts < tp) & named[rows[together.some]] & (distinct == tp)[whole.find(key[together.some])],
-        lambda i: sheet.where(int(rows[together.some[i]])),
-        lambda i: f"{together.counts[i]} of the {tp} ranks of the TP group run it together, and the others apart",
-        "let every rank of the group take part in one execution",
-    )
+        0, (together.counts < tp) & named[rows[together.some]] & (distinct == tp)[whole.find(key[together.some])],
+        Rows(sheet, rows, together.some),
+        "{together.counts} of the {tp} ranks of the TP group run it together, and the others apart",
+        "let every rank of the group take part in one execution", together=Rows(together), tp=tp,
+    )  # fmt: skip
     member = Groups((sheet.group[rows] << 24) | sheet.global_ranks[rows])
     repeated = judged(
-        0,
-        member.counts > 1,
-        lambda i: sheet.where(int(rows[member.some[i]])),
-        lambda i: f"takes part {member.counts[i]} times in one collective",
-        "let every rank take part once",
-    )
+        0, member.counts > 1, Rows(sheet, rows, member.some),
+        "takes part {member.counts} times in one collective", "let every rank take part once", member=Rows(member),
+    )  # fmt: skip
     crossed = inverted(sheet)
     at = np.flatnonzero(crossed)
     order = judged(
-        0,
-        np.ones(len(at), bool),
-        lambda i: sheet.where(int(at[i])),
-        lambda i: "its ranks enter this collective and another one in different orders",
+        0, np.ones(len(at), bool), Rows(sheet, at),
+        "its ranks enter this collective and another one in different orders",
         "run collectives in the same order on every rank",
-    )
+    )  # fmt: skip
     return merged(missing, apart, repeated, order, *_left_out(sheet))
 
 
@@ -106,17 +98,14 @@ def _unequal(sheet: Sheet) -> Finding:
     found = np.append(own.keys, -1)[place] == keys
     ran = np.where(found, np.append(own.counts, 0)[place], 0)
     fewer = there & (ran < most[:, None])
+    ranks = fewer.sum(axis=1)
     return judged(
-        0,
-        fewer.any(axis=1),
-        lambda i: sheet.where(int(rows[own.some[whole.some[i]]])),
-        lambda i: (
-            f"{int(fewer[i].sum())} of the {tp} ranks of the TP group run{'s' * (int(fewer[i].sum()) == 1)} fewer "
-            f"collectives of the kind {kinds[int(whole.keys[i]) % len(kinds)]} in this layer than the others "
-            f"({ran[i][fewer[i]].min()}, not {most[i]})"
-        ),
-        "let every rank of the group take part",
-    )
+        0, ranks > 0, Rows(sheet, rows, own.some, whole.some),
+        "{ranks} of the {tp} ranks of the TP group {run} fewer collectives of the kind {kind} in this layer than the "
+        "others ({ran}, not {most})",
+        "let every rank of the group take part", ranks=ranks, tp=tp, run=Rows(("run", "runs"), ranks == 1),
+        kind=Rows(kinds, whole.keys % len(kinds)), ran=lambda i: ran[i][fewer[i]].min(), most=most,
+    )  # fmt: skip
 
 
 def _left_out(sheet: Sheet) -> Iterator[Finding]:
@@ -146,12 +135,10 @@ def _left_out(sheet: Sheet) -> Iterator[Finding]:
 
 def _bare(sheet: Sheet, rows: Int64Array, alone: BoolArray, name: str) -> Finding:
     return judged(
-        0,
-        alone,
-        lambda i: sheet.where(int(rows[i])),
-        lambda i: f"has no {name} behind it, which other layers have",
-        "run the collectives of a layer at the same operators in every layer",
-    )
+        0, alone, Rows(sheet, rows),
+        "has no {name} behind it, which other layers have",
+        "run the collectives of a layer at the same operators in every layer", name=name,
+    )  # fmt: skip
 
 
 def _spread(sheet: Sheet) -> BoolArray:
@@ -197,34 +184,28 @@ def together(sheet: Sheet) -> Finding:
     groups = Groups(sheet.group[rows])
     last, first, arrived = (groups.most(sheet.end[rows]), groups.least(sheet.end[rows]), groups.most(sheet.start[rows]))
 
-    def early(i: int) -> str:
+    def leaver(i: int) -> int:
         own = rows[groups.order[groups.firsts[i] : groups.firsts[i] + groups.counts[i]]]
-        at = int(own[np.argmin(sheet.end[own])])
-        if last[i] > first[i]:
-            return f"rank {sheet.global_rank(at)} leaves at {first[i]:,} ns, its group at {last[i]:,} ns"
-        return f"ends at {last[i]:,} ns, before its last rank arrives at {arrived[i]:,} ns"
+        return sheet.global_rank(int(own[np.argmin(sheet.end[own])]))
 
-    synchronous = judged(
-        len(groups),
-        (last > first) | (arrived > first),
-        lambda i: sheet.where(int(rows[groups.some[i]])),
-        early,
-        "let all ranks of a group leave a collective together",
+    words = (
+        "ends at {last:,} ns, before its last rank arrives at {arrived:,} ns",
+        "rank {leaver} leaves at {first:,} ns, its group at {last:,} ns",
     )
+    synchronous = judged(
+        len(groups), (last > first) | (arrived > first), Rows(sheet, rows, groups.some), Rows(words, last > first),
+        "let all ranks of a group leave a collective together", last=last, first=first, arrived=arrived, leaver=leaver,
+    )  # fmt: skip
     outside = ~sheet.named(*EXPERTS)
     sources, targets = sheet.sources, sheet.targets
     touches = (member[sources] & outside[sources]) | (member[targets] & outside[targets])
     sources, targets = sources[touches], targets[touches]
     waits = judged(
-        len(sources),
-        sheet.start[targets] < sheet.end[sources],
-        lambda i: sheet.where(int(targets[i])),
-        lambda i: (
-            f"starts at {sheet.start[targets[i]]:,} ns, but {sheet.name(int(sources[i]))} on its rank ends at "
-            f"{sheet.end[sources[i]]:,} ns"
-        ),
+        len(sources), sheet.start[targets] < sheet.end[sources], Rows(sheet, targets),
+        "starts at {start:,} ns, but {source.name} on its rank ends at {source.end:,} ns",
         "start a collective when its last rank has arrived, and what needs it when it is complete",
-    )
+        source=Rows(sheet, sources),
+    )  # fmt: skip
     if not len(sources):
         return Finding(looked_at=len(groups) if synchronous.faults else 0, faults=synchronous.faults)
     return merged(synchronous, waits)
@@ -245,16 +226,14 @@ def inside(sheet: Sheet) -> Finding:
     one_replica = groups.least(sheet.replica[rows]) == groups.most(sheet.replica[rows])
     spread = [groups.most(column[rows]) != groups.least(column[rows]) for column in values]
     return judged(
-        len(groups),
-        one_replica & np.logical_or.reduce(spread),
-        lambda i: sheet.where(int(rows[groups.some[i]])),
+        len(groups), one_replica & np.logical_or.reduce(spread), Rows(sheet, rows, groups.some),
         lambda i: " and ".join(
             f"joins {word}s {groups.least(column[rows])[i]} and {groups.most(column[rows])[i]}"
             for word, column, differs in zip(("step", "layer", "stage"), values, spread, strict=True)
             if differs[i]
         ),
         "synchronise inside one layer of one step",
-    )
+    )  # fmt: skip
 
 
 def same_as(other: Outcome | None, declared: Declared, reading: Reading, degree: str) -> Finding:
@@ -269,15 +248,13 @@ def same_as(other: Outcome | None, declared: Declared, reading: Reading, degree:
     both = np.flatnonzero((tokens[:count] >= 0) & (other.tokens[:count] >= 0))
     now, then = (tokens[both], entries[both]), (other.tokens[both], other.entries[both])
     return judged(
-        len(both),
-        (now[0] != then[0]) | (now[1] != then[1]),
-        lambda i: f"request {both[i]}",
-        lambda i: (
-            f"got {now[0][i]:,} tokens and ended with {now[1][i]:,} entries under {degree} {getattr(declared, degree)}"
-            f", but {then[0][i]:,} and {then[1][i]:,} under {degree} {getattr(other.declared, degree)}"
-        ),
-        f"let no degree of {degree.upper()} change what a sequence computes",
-    )
+        len(both), (now[0] != then[0]) | (now[1] != then[1]), "request {request}",
+        "got {tokens:,} tokens and ended with {entries:,} entries under {degree} {here}, but {then[0]:,} and "
+        "{then[1]:,} under {degree} {there}",
+        f"let no degree of {degree.upper()} change what a sequence computes", request=both, degree=degree,
+        tokens=now[0], entries=now[1], then=np.stack(then, axis=1), here=getattr(declared, degree),
+        there=getattr(other.declared, degree),
+    )  # fmt: skip
 
 
 def outcome_of(reading: Reading) -> tuple[Int64Array, Int64Array] | None:

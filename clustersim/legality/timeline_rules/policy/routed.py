@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
 from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
@@ -54,12 +54,9 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
         return f"goes to replica {first + mine} at {loads.time[i]:,} ns, and {name} chooses {first + best}{seen}"
 
     found = judged(
-        int(looked.sum()),
-        looked & (chosen != loads.target) & (chosen >= 0),
-        lambda i: f"request {loads.request[i]}",
-        message,
-        FIX,
-    )
+        int(looked.sum()), looked & (chosen != loads.target) & (chosen >= 0), "request {load.request}", message, FIX,
+        load=Rows(loads),
+    )  # fmt: skip
     more = f"where some requests{pool} go by {name} (when some others left does not follow)"
     return merged(found, lacks, moved, NOTHING if loads.told.all() else lacking(more))
 
@@ -74,15 +71,10 @@ def _among_living(reading: Reading, declared: Declared, name: str, pool: str) ->
     rows, due = rows[mine], due[mine]
     request, replica, time = (facts[column][rows] for column in ("request", "replica", "time_ns"))
     found = judged(
-        len(facts["kind"]),
-        np.ones(len(rows), bool),
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"is on replica {replica[i]} at {time[i]:,} ns, and {name} chooses {due[i]} of those that live, by what "
-            f"each has to do"
-        ),
-        FIX,
-    )
+        len(facts["kind"]), np.ones(len(rows), bool), "request {request}",
+        "is on replica {replica} at {time:,} ns, and {name} chooses {due} of those that live, by what each has to do",
+        FIX, request=request, replica=replica, time=time, name=name, due=due,
+    )  # fmt: skip
     if whereabouts.judged_by_load(0 if declared.role != "decode" else 1):
         return found
     return merged(

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import PREEMPTED
 from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies
 from clustersim.legality.timeline_rules.requests.batches import carried
-from clustersim.legality.timeline_rules.requests.phases import gaps, place
+from clustersim.legality.timeline_rules.requests.phases import gaps
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 FIX: Final = "let each step carry what the declared scheduler lets it carry"
@@ -37,15 +37,11 @@ def as_scheduled(reading: Reading, policies: Policies) -> Finding:
     chunks, decodes = carried(reading)
     whole = policies.each(lambda _, policy: policy.scheduler in WHOLE)[runs.replica] > 0
     mixed = judged(
-        int(whole.sum()),
-        whole & (chunks > 0) & (decodes > 0),
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: (
-            f"prefills {chunks[i]:,} prompts and decodes {decodes[i]:,} sequences, and the declared scheduler does one "
-            f"or the other"
-        ),
-        FIX,
-    )
+        int(whole.sum()), whole & (chunks > 0) & (decodes > 0), Rows(runs),
+        "prefills {chunks:,} prompts and decodes {decodes:,} sequences, and the declared scheduler does one or the "
+        "other",
+        FIX, chunks=chunks, decodes=decodes,
+    )  # fmt: skip
     return merged(told, mixed, _chunks(reading, policies, chunks), _decodes(reading, policies, chunks, decodes))
 
 
@@ -70,13 +66,8 @@ def _chunks(reading: Reading, policies: Policies, chunks: Int64Array) -> Finding
 
     def say(broken: object, message: str, looked: int = 0) -> Finding:
         return judged(
-            looked,
-            broken,
-            lambda i: place(reading, int(some[i])),
-            lambda i: f"prefills {count[i]:,} of {left[i]:,} tokens, " + message.format(
-                limit=limit[i], budget=budget[i], total=total[i]
-            ),
-            FIX,
+            looked, broken, Rows(pieces, some), "prefills {count:,} of {left:,} tokens, " + message, FIX,
+            count=count, left=left, limit=limit, budget=budget, total=total,
         )  # fmt: skip
 
     long = ~whole & (count > limit)
@@ -113,19 +104,13 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
     fewer = (stages == 1) & (decodes < share) & ~(whole & (chunks > 0)) & ~evicts
     fewer &= (used < total) & (not reading.several_pools)
 
-    def message(i: int) -> str:
-        can = f"{ready[i]:,} could when it started"
-        of = "" if stages[i] == 1 else f", of which {stages[i]} stages take even shares"
-        return f"decodes {decodes[i]:,} sequences, and {can}{of}"
-
     running = runs.column("running")
     if running is not None:  # one that takes over all but its last token decodes, whatever it is called
         most = np.where(policies.each(lambda declared, _: declared.prefix_caching)[runs.replica] > 0, running, ready)
         share = np.minimum(-(-most // np.maximum(stages, 1)), budget)
+    can = "decodes {decodes:,} sequences, and {ready:,} could when it started"
     return judged(
-        int(named.sum()),
-        named & (fewer | ((decodes > share) & ~evicts)),
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        message,
-        FIX,
-    )
+        int(named.sum()), named & (fewer | ((decodes > share) & ~evicts)), Rows(runs),
+        Rows((can + ", of which {stages} stages take even shares", can), stages == 1), FIX,
+        decodes=decodes, ready=ready, stages=stages,
+    )  # fmt: skip

@@ -57,7 +57,7 @@ def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
         return f"is not admitted by {due[i]:,} ns, which is its queue_timeout, and not rejected then"
 
     wrong = early | stays | (waited & (admitted < rejected))
-    return judged(int((due < NEVER).sum()), wrong, lambda i: f"request {i}", message, TIMELY)
+    return judged(int((due < NEVER).sum()), wrong, "request {at}", message, TIMELY)
 
 
 def _closed_loop(reading: Reading, count: int) -> Finding:
@@ -69,12 +69,7 @@ def _closed_loop(reading: Reading, count: int) -> Finding:
     came, ended = np.sort(came), np.sort(ended)
     due = np.concatenate((np.zeros(min(loop, count), np.int64), ended[: max(0, count - loop)]))
     return judged(
-        count,
-        came != due,
-        lambda i: f"request {i}",
-        lambda i: (
-            f"{'never arrives' if came[i] == NEVER else f'arrives at {came[i]:,} ns'}, and "
-            f"{'no request has ended' if due[i] == NEVER else f'is due at {due[i]:,} ns'} in a loop of {loop:,}"
-        ),
-        CLOSED,
-    )
+        count, came != due, "request {at}", "{came}, and {due} in a loop of {loop:,}", CLOSED, loop=loop,
+        came=lambda i: "never arrives" if came[i] == NEVER else f"arrives at {came[i]:,} ns",
+        due=lambda i: "no request has ended" if due[i] == NEVER else f"is due at {due[i]:,} ns",
+    )  # fmt: skip

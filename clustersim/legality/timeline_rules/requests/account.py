@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -68,7 +68,7 @@ def none_lost(reading: Reading) -> Finding:
     tells_admission = own or bool(admitted.any())
 
     def say(broken: BoolArray, message: str, fix: str, looked: int = 0) -> Finding:
-        return judged(looked, broken, lambda i: f"request {i}", lambda i: message, fix)
+        return judged(looked, broken, "request {at}", message, fix)
 
     once = "record each request once when it comes, and once when it ends"
     findings = [
@@ -119,12 +119,10 @@ def _admitted_first(reading: Reading) -> Finding:
     at = admitted.find(request)
     first = np.append(admitted.least(facts["time_ns"][rows].astype(np.int64)), np.iinfo(np.int64).min)[at]
     return judged(
-        0,
-        first > begun,
-        lambda i: f"request {request[i]}",
-        lambda i: f"a step carries it from {begun[i]:,} ns, and it is admitted at {first[i]:,} ns",
-        "admit it first",
-    )
+        0, first > begun, "request {request}",
+        "a step carries it from {begun:,} ns, and it is admitted at {first:,} ns", "admit it first", request=request,
+        begun=begun, first=first,
+    )  # fmt: skip
 
 
 def _ended_last(reading: Reading, count: int) -> Finding:
@@ -137,12 +135,10 @@ def _ended_last(reading: Reading, count: int) -> Finding:
     ends = reading.facts_of(FINISHED)
     request, time = facts["request"][ends], facts["time_ns"][ends]
     return judged(
-        0,
-        latest[request] > time,
-        lambda i: f"request {request[i]}",
-        lambda i: f"finishes at {time[i]:,} ns, and is admitted at {latest[request[i]]:,} ns",
-        "finish what was admitted, and end it there",
-    )
+        0, latest[request] > time, "request {request}",
+        "finishes at {time:,} ns, and is admitted at {latest:,} ns", "finish what was admitted, and end it there",
+        request=request, time=time, latest=Rows(latest, request),
+    )  # fmt: skip
 
 
 def _before_horizon(reading: Reading) -> Finding:
@@ -160,12 +156,11 @@ def _before_horizon(reading: Reading) -> Finding:
         kinds.append(("an operator", spans.columns["start_ns"]))
     latest = np.array([int(times.max(initial=0)) for _, times in kinds], np.int64)
     return judged(
-        0,
-        latest > horizon,
-        lambda i: f"horizon {horizon:,} ns",
-        lambda i: f"{kinds[i][0]} is recorded at {latest[i]:,} ns, after the history was cut",
-        "record what happened up to the horizon; what is unfinished then stays so",
-    )
+        0, latest > horizon, "horizon {horizon:,} ns",
+        "{kind[0]} is recorded at {latest:,} ns, after the history was cut",
+        "record what happened up to the horizon; what is unfinished then stays so", horizon=horizon, kind=kinds,
+        latest=latest,
+    )  # fmt: skip
 
 
 def _reasons(reading: Reading, ended: BoolArray, word: str) -> Finding:
@@ -180,13 +175,8 @@ def _reasons(reading: Reading, ended: BoolArray, word: str) -> Finding:
     elif ended.any():
         told = {"rejected": "rejections have", "lost": "losses have"}[word]
         return lacking(f"whether {told} a reason (none was recorded)")
-    return judged(
-        0,
-        ended & ~explained,
-        lambda i: f"request {i}",
-        lambda i: f"is {word} without a reason",
-        f"say why it was {word}",
-    )
+    broken = ended & ~explained
+    return judged(0, broken, "request {at}", "is {word} without a reason", f"say why it was {word}", word=word)
 
 
 def _expected(reading: Reading, present: BoolArray) -> BoolArray:
@@ -222,20 +212,19 @@ def _after_arrival(reading: Reading, count: int) -> Finding:
     if due is not None and "arrives_ns" in due:
         wanted = due["arrives_ns"]
         late = judged(
-            len(wanted),
-            (came[: len(wanted)] != wanted) & (came[: len(wanted)] < never),
-            lambda i: f"request {i}",
-            lambda i: f"arrives at {came[i]:,} ns, and in the workload at {wanted[i]:,} ns",
-            "let requests arrive when the workload says",
-        )
+            len(wanted), (came[: len(wanted)] != wanted) & (came[: len(wanted)] < never), "request {at}",
+            "arrives at {came:,} ns, and in the workload at {wanted:,} ns",
+            "let requests arrive when the workload says", came=came, wanted=wanted,
+        )  # fmt: skip
     return merged(
         late,
         judged(
             0,
             early,
-            lambda i: f"request {facts['request'][rows[i]]}",
-            lambda i: f"something is decided for it at {facts['time_ns'][rows[i]]:,} ns, before it arrives",
+            "request {fact.request}",
+            "something is decided for it at {fact.time_ns:,} ns, before it arrives",
             "decide about a request once it has arrived",
+            fact=Rows(facts, rows),
         ),
     )
 
@@ -248,9 +237,7 @@ def repeatable(reading: Reading) -> Finding:
     (name, digest), *others = digests
     differs = np.array([other != digest for _, other in others], bool)
     return judged(
-        len(others),
-        differs,
-        lambda i: others[i][0],
-        lambda i: f"the timeline {others[i][0]} has digest {others[i][1][:12]}, the one {name} {digest[:12]}",
-        "repeat a run with its scenario and seed, and nothing else",
-    )
+        len(others), differs, "{other[0]}",
+        "the timeline {other[0]} has digest {other[1]:.12}, the one {name} {digest:.12}",
+        "repeat a run with its scenario and seed, and nothing else", other=others, name=name, digest=digest,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import KINDS
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
@@ -46,36 +46,23 @@ def as_carried(reading: Reading) -> Finding:
         told = runs.column(name)
         clear &= True if told is None else told == has
 
-    def where(i: int) -> str:
-        return f"replica {runs.replica[i]}, step {runs.step[i]}"
-
-    def contents(i: int) -> str:
-        return f"{chunks[i]:,} prompt chunks and {decodes[i]:,} sequences that decode"
-
     findings = []
     size = runs.column("batch_requests")
     if size is not None:
-        findings.append(
-            judged(
-                len(runs),
-                clear & (size != chunks + decodes),
-                where,
-                lambda i: f"says that it carries {size[i]:,} sequences, and has {contents(i)}",
-                "count each sequence of a step once",
-            )
-        )
+        findings.append(judged(
+            len(runs), clear & (size != chunks + decodes), Rows(runs),
+            "says that it carries {size:,} sequences, and has {chunks:,} prompt chunks and {decodes:,} sequences that "
+            "decode",
+            "count each sequence of a step once", size=size, chunks=chunks, decodes=decodes,
+        ))  # fmt: skip
     kind = runs.column("kind")
     if kind is not None:
         findings.append(_kinds(reading, kind, chunks > 0, decodes > 0, clear))
-    findings.append(
-        judged(
-            0,
-            clear & (runs.slot >= 0) & (decodes == 0),
-            where,
-            lambda i: f"names micro-batch {runs.slot[i]} of decodes, and decodes no sequence",
-            "name the micro-batch of a step that decodes, and none of others",
-        )
-    )
+    findings.append(judged(
+        0, clear & (runs.slot >= 0) & (decodes == 0), Rows(runs),
+        "names micro-batch {slot} of decodes, and decodes no sequence",
+        "name the micro-batch of a step that decodes, and none of others",
+    ))  # fmt: skip
     return merged(*findings)
 
 
@@ -112,16 +99,13 @@ def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: Boo
     if runs.column("prefill_tokens") is not None and runs.column("decode_tokens") is not None:
         clear = clear & ~nothing  # it says itself that it has none
 
-    def message(i: int) -> str:
-        if nothing[i]:
-            return f"is told as a {KINDS[kind[i]]} step, and carries no sequence"
-        return f"is told as a {KINDS[kind[i]]} step, and what it carries makes a {KINDS[due[i]]} step"
-
-    kinds = judged(
-        len(runs),
-        clear & ((kind != due) | nothing),
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        message,
-        "call a step with chunks alone prefill, with decodes alone decode, with both mixed",
+    words = (
+        "is told as a {kind} step, and what it carries makes a {due} step",
+        "is told as a {kind} step, and carries no sequence",
     )
+    kinds = judged(
+        len(runs), clear & ((kind != due) | nothing), Rows(runs), Rows(words, nothing),
+        "call a step with chunks alone prefill, with decodes alone decode, with both mixed", kind=Rows(KINDS, kind),
+        due=Rows(KINDS, due),
+    )  # fmt: skip
     return merged(kinds, told)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -79,12 +79,10 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
         np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated"),
     )
     return judged(
-        len(rows),
-        value != due,
-        lambda i: f"request {request[i]}",
-        lambda i: f"a fact at {time[i]:,} ns tells {value[i]:,} tokens, and {due[i]:,} are {words[i]}",
-        "tell of a request the tokens that it has",
-    )
+        len(rows), value != due, "request {request}",
+        "a fact at {time:,} ns tells {value:,} tokens, and {due:,} are {words}",
+        "tell of a request the tokens that it has", request=request, time=time, value=value, due=due, words=words,
+    )  # fmt: skip
 
 
 def _ahead(reading: Reading, rows: Int64Array, time: Int64Array) -> tuple[BoolArray, BoolArray, Int64Array]:
@@ -117,12 +115,10 @@ def _begun(reading: Reading, pieces: Pieces) -> Finding:
         cut |= (replica == failed) & (time <= since) & (since <= begin)
     at = np.where(cut, -1, at)
     return judged(
-        len(rows),
-        (at >= 0) & (begin != time) & np.append(reading.plain, False)[at],
-        lambda i: f"request {request[i]}",
-        lambda i: f"is admitted at {time[i]:,} ns, but the step for which it is starts at {begin[i]:,} ns",
-        "admit a request for the step that begins with it",
-    )
+        len(rows), (at >= 0) & (begin != time) & np.append(reading.plain, False)[at], "request {request}",
+        "is admitted at {time:,} ns, but the step for which it is starts at {begin:,} ns",
+        "admit a request for the step that begins with it", request=request, time=time, begin=begin,
+    )  # fmt: skip
 
 
 def _present(reading: Reading) -> Finding:
@@ -147,17 +143,11 @@ def _present(reading: Reading) -> Finding:
             mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
             low, high = np.searchsorted(replica, (number, number + 1)).tolist()
             due[mine] = total[low + np.searchsorted(time[low:high], runs.start[mine], side="right")] - total[low]
-        findings.append(
-            judged(
-                len(runs),
-                told != due,
-                lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-                lambda i, told=told, due=due, word=word: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                    f"says that {told[i]:,} requests {word} when it starts, and by the facts {due[i]:,} do"
-                ),
-                "count the requests that wait and run when a step starts",
-            )
-        )
+        findings.append(judged(
+            len(runs), told != due, Rows(runs),
+            "says that {told:,} requests {word} when it starts, and by the facts {due:,} do",
+            "count the requests that wait and run when a step starts", told=told, word=word, due=due,
+        ))  # fmt: skip
     return merged(*findings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED, RECEIVED
 from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, same_as
 from clustersim.legality.timeline_rules.transfers.hand_overs import whole_cache
@@ -23,15 +23,12 @@ def stays(reading: Reading) -> Finding:
     findings = [whole_cache(hand_overs, pieces), resharded(hand_overs), kept_where_it_moves(reading.history)]
     fix = "keep a sequence on its replica, or declare a hand-over of its whole cache"
     if pieces is not None:
-        findings.append(
-            judged(
-                len(pieces.opens),
-                reading.moved & ~reading.declared_moves,
-                lambda i: f"request {pieces.request[i]}, step {pieces.first_step[i]}",
-                lambda i: f"goes on at replica {pieces.replica[i]}, after replica {pieces.replica[i - 1]}",
-                fix,
-            )
-        )
+        findings.append(judged(
+            len(pieces.opens), reading.moved & ~reading.declared_moves,
+            "request {piece.request}, step {piece.first_step}",
+            "goes on at replica {piece.replica}, after replica {before.replica}", fix, piece=Rows(pieces),
+            before=Rows(pieces, range(-1, len(pieces))),
+        ))  # fmt: skip
     if facts is not None:
         rows = without(np.arange(len(facts["request"])), _set_aside(reading))
         at = reading.hand_overs.of(facts["request"].astype(np.int64)[rows])
@@ -46,15 +43,11 @@ def stays(reading: Reading) -> Finding:
         if reading.declared.down:
             findings.append(_after_failures(reading, fix))
             astray &= ~np.isin(requests.keys, _moved_by_failures(reading))
-        findings.append(
-            judged(
-                len(requests),
-                astray,
-                lambda i: f"request {requests.keys[i]}",
-                lambda i: f"has facts on replica {lowest[i]} and on replica {highest[i]}",
-                fix,
-            )
-        )
+        findings.append(judged(
+            len(requests), astray, "request {request.keys}",
+            "has facts on replica {lowest} and on replica {highest}", fix, request=Rows(requests), lowest=lowest,
+            highest=highest,
+        ))  # fmt: skip
         if pieces is not None:
             first = pieces.opens
             at = requests.find(pieces.request[first])
@@ -62,15 +55,11 @@ def stays(reading: Reading) -> Finding:
             told = lowest[at[known]] if len(requests) else known
             one = told == (highest[at[known]] if len(requests) else known)
             runs_on = pieces.replica[first[known]]
-            findings.append(
-                judged(
-                    len(known),
-                    one & (told != runs_on) & reading.plain[first[known]],
-                    lambda i: f"request {pieces.request[first[known[i]]]}",
-                    lambda i: f"was routed to replica {told[i]}, but runs on replica {runs_on[i]}",
-                    fix,
-                )
-            )
+            findings.append(judged(
+                len(known), one & (told != runs_on) & reading.plain[first[known]], "request {piece.request}",
+                "was routed to replica {told}, but runs on replica {runs_on}", fix, piece=Rows(pieces, first, known),
+                told=told, runs_on=runs_on,
+            ))  # fmt: skip
     return merged(*findings)
 
 
@@ -116,12 +105,9 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
         if last >= low:
             home[at] = replica[last]
     return judged(
-        len(mine),
-        (home >= 0) & (home != pieces.replica[mine]),
-        lambda i: f"request {pieces.request[mine[i]]}, step {pieces.first_step[mine[i]]}",
-        lambda i: f"runs on replica {pieces.replica[mine[i]]}, and was admitted on replica {home[i]}",
-        fix,
-    )
+        len(mine), (home >= 0) & (home != pieces.replica[mine]), "request {piece.request}, step {piece.first_step}",
+        "runs on replica {piece.replica}, and was admitted on replica {home}", fix, piece=Rows(pieces, mine), home=home,
+    )  # fmt: skip
 
 
 def apart(sheet: Sheet) -> Finding:
@@ -136,24 +122,18 @@ def apart(sheet: Sheet) -> Finding:
     low, high = groups.least(sheet.replica[rows]), groups.most(sheet.replica[rows])
     allowed = experts[rows[groups.some]] & (sheet.declared.ep_scope == "global")
     joined = judged(
-        len(groups),
-        (low != high) & ~allowed,
-        lambda i: sheet.where(int(rows[groups.some[i]])),
-        lambda i: f"joins replicas {low[i]} and {high[i]}",
-        fix,
-    )
+        len(groups), (low != high) & ~allowed, Rows(sheet, rows, groups.some),
+        "joins replicas {low} and {high}", fix, low=low, high=high,
+    )  # fmt: skip
     sources, targets = sheet.sources, sheet.targets
     if not told or sheet.declared.ep_scope == "global":
         inside = ~experts[sources] & ~experts[targets]
         sources, targets = sources[inside], targets[inside]
     replica = sheet.replica
     needed = judged(
-        len(sources),
-        replica[sources] != replica[targets],
-        lambda i: sheet.where(int(targets[i])),
-        lambda i: f"needs {sheet.name(int(sources[i]))} of replica {replica[sources[i]]}",
-        fix,
-    )
+        len(sources), replica[sources] != replica[targets], Rows(sheet, targets),
+        "needs {source.name} of replica {replica}", fix, source=Rows(sheet, sources), replica=Rows(replica, sources),
+    )  # fmt: skip
     return merged(joined, needed)
 
 

@@ -57,15 +57,11 @@ def leaves_what_fails(reading: Reading) -> Finding:
         if declared.horizon_ns is not None and since >= declared.horizon_ns:
             continue
         mine = here & (replica == failed) & (time <= since) & (~following | (later > since))
-        findings.append(
-            judged(
-                int((replica == failed).sum()),
-                mine & ~again,
-                lambda i: f"replica {failed}, request {request[i]}",  # noqa: B023  # called before the loop goes on
-                lambda i: f"is there since {time[i]:,} ns, and stays when the replica fails at {since:,} ns",  # noqa: B023
-                "let what a replica served leave it when it fails",
-            )
-        )
+        findings.append(judged(
+            int((replica == failed).sum()), mine & ~again, "replica {failed}, request {request}",
+            "is there since {time:,} ns, and stays when the replica fails at {since:,} ns",
+            "let what a replica served leave it when it fails", failed=failed, request=request, time=time, since=since,
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -94,15 +90,11 @@ def lost_as_declared(reading: Reading) -> Finding:
         if len(ends) == pool.dp:
             allowed |= time >= max(ends)[0]
     finding = judged(
-        len(rows),
-        ~allowed & ~_too_long(reading, request),
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"is lost at {time[i]:,} ns on replica {replica[i]}, where no declared fault loses what it served, and "
-            f"some replica is there for it, or comes back"
-        ),
-        "compute anew what a fault is not declared to lose",
-    )
+        len(rows), ~allowed & ~_too_long(reading, request), "request {request}",
+        "is lost at {time:,} ns on replica {replica}, where no declared fault loses what it served, and some replica "
+        "is there for it, or comes back",
+        "compute anew what a fault is not declared to lose", request=request, time=time, replica=replica,
+    )  # fmt: skip
     return merged(finding, _all_lost(reading))
 
 
@@ -144,18 +136,12 @@ def _all_lost(reading: Reading) -> Finding:
         waits = waits[~_is_down(declared, failed, facts["time_ns"][waits], since)]
         gone = facts["request"][(facts["time_ns"] == since) & np.isin(facts["kind"], ENDS)]
         kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)
-        findings.append(
-            judged(
-                len(ran) + len(waits),
-                np.ones(len(kept), bool),
-                lambda i, kept=kept: f"request {kept[i]}",  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                lambda i: (
-                    f"was on replica {failed}, whose failure at {since:,} ns is declared to lose what it served, and "  # noqa: B023
-                    f"is not lost"
-                ),
-                "lose what a fault is declared to lose",
-            )
-        )
+        findings.append(judged(
+            len(ran) + len(waits), np.ones(len(kept), bool), "request {kept}",
+            "was on replica {failed}, whose failure at {since:,} ns is declared to lose what it served, and is not "
+            "lost",
+            "lose what a fault is declared to lose", kept=kept, failed=failed, since=since,
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -289,15 +275,11 @@ def _unbroken(
         for gap in np.flatnonzero(stands).tolist():
             stands[gap] = not _cornered(reading, declared, replica, stays, int(begin[gap]), int(end[gap]))
     return judged(
-        len(busy[0]),
-        stands,
-        lambda i: f"replica {replica}",
-        lambda i: (
-            f"runs no step between {max(begin[i], 0):,} ns and "
-            f"{'the end' if end[i] == LATEST_NS else f'{end[i]:,} ns'}, though it has work, and no fault says why"
-        ),
-        RESUME,
-    )
+        len(busy[0]), stands, "replica {replica}",
+        "runs no step between {begin:,} ns and {end}, though it has work, and no fault says why", RESUME,
+        replica=replica, begin=np.maximum(begin, 0),
+        end=lambda i: "the end" if end[i] == LATEST_NS else f"{end[i]:,} ns",
+    )  # fmt: skip
 
 
 def _cornered(reading: Reading, declared: Declared, replica: int, stays: Table, begin: int, end: int) -> bool:

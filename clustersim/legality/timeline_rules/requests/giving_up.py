@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -67,14 +67,16 @@ def _due(facts: Table, after: Int64Array) -> Int64Array:
 def _before_it_is_due(facts: Table, rows: Int64Array, due: Int64Array, after: Int64Array) -> Finding:
     request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
 
-    def message(i: int) -> str:
-        if due[request[i]] < NEVER:
-            return f"is given up at {time[i]:,} ns, and its client waits until {due[request[i]]:,} ns"
-        return f"is given up at {time[i]:,} ns, and its client never gives up"
-
-    fix = "serve a request until it ends or its client gives it up"
-    unknown = (due[request] == NEVER) & (np.append(after, np.full(len(due) - len(after), -1))[request] >= 0)
-    return judged(len(rows), (time < due[request]) & ~unknown, lambda i: f"request {request[i]}", message, fix)
+    words = (
+        "is given up at {time:,} ns, and its client never gives up",
+        "is given up at {time:,} ns, and its client waits until {due:,} ns",
+    )
+    due_then = due[request]
+    unknown = (due_then == NEVER) & (np.append(after, np.full(len(due) - len(after), -1))[request] >= 0)
+    return judged(
+        len(rows), (time < due_then) & ~unknown, "request {request}", Rows(words, due_then < NEVER),
+        "serve a request until it ends or its client gives it up", request=request, time=time, due=due_then,
+    )  # fmt: skip
 
 
 def _at_once(reading: Reading, facts: Table, due: Int64Array) -> Finding:
@@ -90,15 +92,10 @@ def _at_once(reading: Reading, facts: Table, due: Int64Array) -> Finding:
         known = set(zip(owners.tolist(), ends.tolist(), strict=True))
         with_it |= np.array([one in known for one in zip(request.tolist(), time.tolist(), strict=True)], bool)
     return judged(
-        0,
-        ~with_it,
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"leaves at {time[i]:,} ns, when nothing ends that carried it, and its client gave it up at "
-            f"{due[request[i]]:,} ns"
-        ),
-        FIX,
-    )
+        0, ~with_it, "request {request}",
+        "leaves at {time:,} ns, when nothing ends that carried it, and its client gave it up at {due:,} ns", FIX,
+        request=request, time=time, due=Rows(due, request),
+    )  # fmt: skip
 
 
 def _ends(reading: Reading, facts: Table) -> list[tuple[Int64Array, Int64Array]]:
@@ -152,12 +149,10 @@ def _goes_on(reading: Reading, due: Int64Array) -> Finding:
     who = np.where(known, pieces.request, 0)
     until = np.where(known, due[who], NEVER)
     return judged(
-        0,
-        (begins >= until) & (gone[who] > begins),
-        lambda i: f"request {pieces.request[i]}",
-        lambda i: f"a step carries it from {begins[i]:,} ns, and its client gave it up at {until[i]:,} ns",
-        FIX,
-    )
+        0, (begins >= until) & (gone[who] > begins), "request {piece.request}",
+        "a step carries it from {begins:,} ns, and its client gave it up at {until:,} ns", FIX, piece=Rows(pieces),
+        begins=begins, until=until,
+    )  # fmt: skip
 
 
 def _stays(reading: Reading, facts: Table, due: Int64Array) -> Finding:
@@ -174,12 +169,9 @@ def _stays(reading: Reading, facts: Table, due: Int64Array) -> Finding:
             carried |= _have(facts, due, ADMITTED)
         stays &= ~carried & ~_perhaps_carried(reading, facts, due)
     return judged(
-        0,
-        stays,
-        lambda i: f"request {i}",
-        lambda i: f"is there when the history ends, and its client gave it up at {due[i]:,} ns",
-        FIX,
-    )
+        0, stays, "request {at}", "is there when the history ends, and its client gave it up at {due:,} ns", FIX,
+        due=due,
+    )  # fmt: skip
 
 
 def _perhaps_carried(reading: Reading, facts: Table, due: Int64Array) -> BoolArray:

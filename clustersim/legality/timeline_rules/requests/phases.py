@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import FINISHED
 from clustersim.legality.timeline_rules.requests.batches import as_carried, carried
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
-
-
-def place(reading: Reading, at: int) -> str:
-    """Return where a piece is."""
-    pieces = reading.pieces
-    assert pieces is not None
-    return f"replica {pieces.replica[at]}, step {pieces.first_step[at]}, request {pieces.request[at]}"
 
 
 def boundary(reading: Reading) -> Finding:
@@ -28,29 +23,20 @@ def boundary(reading: Reading) -> Finding:
     after_chunk = pieces.follows[decodes] & pieces.is_chunk[before]
     early = after_chunk & (pieces.begin[decodes] < pieces.end[before])
     timely = judged(
-        int(after_chunk.sum()),
-        early,
-        lambda i: place(reading, int(decodes[i])),
-        lambda i: (
-            f"decodes from {pieces.begin[decodes[i]]:,} ns, but its last prompt chunk ends on the last stage at "
-            f"{pieces.end[before[i]]:,} ns"
-        ),
-        "start the first decode step when the last chunk has ended on every stage",
-    )
+        int(after_chunk.sum()), early, Rows(pieces, decodes),
+        "decodes from {begin:,} ns, but its last prompt chunk ends on the last stage at {before.end:,} ns",
+        "start the first decode step when the last chunk has ended on every stage", before=Rows(pieces, before),
+    )  # fmt: skip
     if known is None:
         return timely
     least = known[decodes] - 1
     lacking = pieces.computed[decodes] < least
     lacking &= ~resumed(reading)[decodes]  # what gave its entries back and decodes on is KV-7's
     whole = judged(
-        len(decodes),
-        lacking & ~gaps(reading)[decodes],
-        lambda i: place(reading, int(decodes[i])),
-        lambda i: (
-            f"decodes when {pieces.computed[decodes[i]]:,} of the {least[i]:,} tokens before the new one are computed"
-        ),
-        "prefill the whole prompt first",
-    )
+        len(decodes), lacking & ~gaps(reading)[decodes], Rows(pieces, decodes),
+        "decodes when {computed:,} of the {least:,} tokens before the new one are computed",
+        "prefill the whole prompt first", least=least,
+    )  # fmt: skip
     return merged(timely, whole)
 
 
@@ -87,20 +73,12 @@ def one_token(reading: Reading) -> Finding:
     if pieces is None or runs is None:
         return NOTHING
     fix = "let each sequence decode once in a step"
-    twice = judged(
-        len(pieces),
-        reading.twice,
-        lambda i: place(reading, i),
-        lambda i: f"step {pieces.first_step[i]} carries request {pieces.request[i]} twice",
-        fix,
-    )
+    twice = judged(len(pieces), reading.twice, Rows(pieces), "step {first_step} carries request {request} twice", fix)
     astray = judged(
-        len(pieces.astray),
-        np.ones(len(pieces.astray), bool),
-        lambda i: "{} {}".format(*pieces.astray[i]),
-        lambda i: f"names steps that the record does not have, or that do not carry it: {_row(reading, i)}",
-        "record the steps that carried it",
-    )
+        len(pieces.astray), np.ones(len(pieces.astray), bool), "{row[0]} {row[1]}",
+        "names steps that the record does not have, or that do not carry it: {told}",
+        "record the steps that carried it", row=pieces.astray, told=partial(_row, reading),
+    )  # fmt: skip
     tokens, whole = runs.column("decode_tokens"), as_carried(reading)
     if tokens is None:
         return merged(twice, astray, whole)
@@ -108,12 +86,9 @@ def one_token(reading: Reading) -> Finding:
     ambiguous = np.zeros(len(runs), bool)
     ambiguous[pieces.first_run[reading.twice]] = True
     counted = judged(
-        len(runs),
-        (decoded != tokens) & ~ambiguous,
-        lambda i: f"replica {runs.replica[i]}, step {runs.step[i]}",
-        lambda i: f"decodes {tokens[i]:,} tokens for {decoded[i]:,} sequences",
-        fix,
-    )
+        len(runs), (decoded != tokens) & ~ambiguous, Rows(runs),
+        "decodes {tokens:,} tokens for {decoded:,} sequences", fix, tokens=tokens, decoded=decoded,
+    )  # fmt: skip
     return merged(twice, astray, counted, whole)
 
 
@@ -134,15 +109,10 @@ def in_turn(reading: Reading) -> Finding:
     boundary_pair = ~pieces.is_chunk[at] & pieces.is_chunk[at - 1]
     at = at[~boundary_pair]
     between = judged(
-        len(at),
-        pieces.begin[at] < pieces.end[at - 1],
-        lambda i: place(reading, int(at[i])),
-        lambda i: (
-            f"starts at {pieces.begin[at[i]]:,} ns, but step {pieces.last_step[at[i] - 1]} of the same sequence ends "
-            f"at {pieces.end[at[i] - 1]:,} ns"
-        ),
-        "start a step of a sequence when its last one has sampled its token",
-    )
+        len(at), pieces.begin[at] < pieces.end[at - 1], Rows(pieces, at),
+        "starts at {begin:,} ns, but step {before.last_step} of the same sequence ends at {before.end:,} ns",
+        "start a step of a sequence when its last one has sampled its token", before=Rows(pieces, at - 1),
+    )  # fmt: skip
     # Inside an episode: neighbours in a slot that some sequence goes through.
     slotted = runs.slotted
     through = np.zeros(len(slotted) + 1, np.int64)
@@ -153,15 +123,10 @@ def in_turn(reading: Reading) -> Finding:
     first, second = slotted[:-1][goes_on], slotted[1:][goes_on]
     early = runs.start[second] < runs.end[first]
     inside = judged(
-        len(first),
-        early,
-        lambda i: f"replica {runs.replica[second[i]]}, step {runs.step[second[i]]}",
-        lambda i: (
-            f"starts at {runs.start[second[i]]:,} ns with sequences of step "
-            f"{runs.step[first[i]] + runs.count[first[i]] - 1}, which ends at {runs.end[first[i]]:,} ns"
-        ),
-        "start a step of a sequence when its last one has sampled its token",
-    )
+        len(first), early, Rows(runs, second),
+        "starts at {start:,} ns with sequences of step {before.last_step}, which ends at {before.end:,} ns",
+        "start a step of a sequence when its last one has sampled its token", before=Rows(runs, first),
+    )  # fmt: skip
     return merged(between, inside)
 
 
@@ -179,30 +144,21 @@ def own_steps(reading: Reading) -> Finding:
         done[facts["request"][facts["kind"] == FINISHED]] = True
     done_here = done[request]
     broken = np.where(done_here, got != wanted, got > wanted) & reading.plain[first]
-    counted = judged(
-        len(request),
-        broken,
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"got {got[i]:,} tokens in {got[i]:,} steps"
-            + (
-                f" and finished, but asked for {wanted[i]:,}"
-                if done_here[i]
-                else f", more than the {wanted[i]:,} asked"
-            )
-        ),
-        "sample each output token in one step, and end with the last",
+    words = (
+        "got {got:,} tokens in {got:,} steps, more than the {wanted:,} asked",
+        "got {got:,} tokens in {got:,} steps and finished, but asked for {wanted:,}",
     )
+    counted = judged(
+        len(request), broken, "request {request}", Rows(words, done_here),
+        "sample each output token in one step, and end with the last", request=request, got=got, wanted=wanted,
+    )  # fmt: skip
     stepless = np.ones(len(outputs), bool)
     stepless[request] = False
     missing = np.flatnonzero(done & stepless)
     absent = judged(
-        len(missing),
-        np.ones(len(missing), bool),
-        lambda i: f"request {missing[i]}",
-        lambda i: "finished, but no step carried it",
-        "carry every request through its steps",
-    )
+        len(missing), np.ones(len(missing), bool), "request {missing}",
+        "finished, but no step carried it", "carry every request through its steps", missing=missing,
+    )  # fmt: skip
     if known is None:
         return merged(counted, absent)
     chunk = np.flatnonzero(pieces.is_chunk & reading.plain & ~gaps(reading))
@@ -210,11 +166,9 @@ def own_steps(reading: Reading) -> Finding:
     reached = after == known[chunk]
     sampled = pieces.gave[chunk] > 0
     needs = outputs[pieces.request[chunk]] > pieces.tokens[chunk]
+    words = ("sampled a token in mid-prompt", "sampled no token after the last prompt chunk")
     wrong = judged(
-        len(chunk),
-        np.where(reached, needs & ~sampled, sampled & (after < known[chunk])),
-        lambda i: place(reading, int(chunk[i])),
-        lambda i: "sampled no token after the last prompt chunk" if reached[i] else "sampled a token in mid-prompt",
-        "sample a token when all that is known is computed",
-    )
+        len(chunk), np.where(reached, needs & ~sampled, sampled & (after < known[chunk])), Rows(pieces, chunk),
+        Rows(words, reached), "sample a token when all that is known is computed",
+    )  # fmt: skip
     return merged(counted, absent, wrong)

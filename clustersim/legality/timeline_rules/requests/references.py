@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.finding import Finding, judged, merged
+from clustersim.legality.finding import Finding, Rows, judged, merged
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History, SpanTable
 from clustersim.legality.timeline_rules.requests.columns import misshapen
 from clustersim.timeline.head import MOST_LAYERS
@@ -104,21 +104,17 @@ def _placed(history: History) -> Finding:
 
 
 def _told(where: str, message: str) -> Finding:
-    return judged(0, np.ones(1, bool), lambda _: where, lambda _: message, FIX)
+    return judged(0, np.ones(1, bool), "{where}", "{message}", FIX, where=where, message=message)
 
 
 def _inside(where: str, values: Any, low: int, high: int) -> Finding:
     """Judge whether values are from ``low`` to ``high``."""
     values = np.asarray(values)
     return judged(
-        0,
-        (values < low) | (values > high),
-        lambda i: f"{where}, row {i + 1}",
-        lambda i: (
-            f"{values[i]:,} can't be; expected {f'{low:,} to {high:,}' if high < 1 << 62 else f'{low:,} or more'}"
-        ),
-        FIX,
-    )
+        0, (values < low) | (values > high), "{where}, row {row}",
+        "{value:,} can't be; expected {low:,} " + ("to {high:,}" if high < 1 << 62 else "or more"), FIX, where=where,
+        row=range(1, len(values) + 1), value=values, low=low, high=high,
+    )  # fmt: skip
 
 
 def _once(steps: Table) -> Finding:
@@ -128,12 +124,11 @@ def _once(steps: Table) -> Finding:
     order = np.lexsort((step, replica))
     before, after = order[:-1], order[1:]
     return judged(
-        0,
-        (replica[before] == replica[after]) & (step[before] + count[before] > step[after]),
-        lambda i: f"replica {replica[after[i]]}, step {step[after[i]]}",
-        lambda i: "is told more than once",
-        "tell each step of a replica once",
-    )
+        0, (replica[before] == replica[after]) & (step[before] + count[before] > step[after]),
+        "replica {replica}, step {step}",
+        "is told more than once", "tell each step of a replica once", replica=Rows(replica, after),
+        step=Rows(step, after),
+    )  # fmt: skip
 
 
 def _of_spans(spans: SpanTable) -> Iterator[Finding]:
@@ -160,12 +155,10 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
             yield _told(f"{where}, {name}", f"has {len(getattr(template, name)):,} values; expected {length:,}")
     latest = np.array([max(after, default=-1) for after in template.after], np.int64)
     yield judged(
-        0,
-        latest >= np.arange(len(latest)),
-        lambda i: f"{where}, operator {i}",
-        lambda i: f"needs operator {latest[i]}, which comes after it",
-        "start an operator when all that it needs has ended",
-    )
+        0, latest >= np.arange(len(latest)), "{where}, operator {at}",
+        "needs operator {latest}, which comes after it", "start an operator when all that it needs has ended",
+        where=where, latest=latest,
+    )  # fmt: skip
     degree = len(template.exits)
     for name, low, high in (
         ("class_symbol", 0, len(template.symbols) - 1), ("instance_class", 0, classes - 1),
@@ -181,4 +174,4 @@ def _of_template(template: PassTemplate) -> Iterator[Finding]:
         if name != "after":
             repeats = {row for row in set(rows) if not row or len(set(row)) < len(row)}
             odd = np.fromiter(map(repeats.__contains__, rows), bool)
-            yield judged(0, odd, lambda i, name=name: f"{where}, {name}", lambda i: "names nothing, or one twice", FIX)  # type: ignore[misc]
+            yield judged(0, odd, "{where}, {name}", "names nothing, or one twice", FIX, where=where, name=name)

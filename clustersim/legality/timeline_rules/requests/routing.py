@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.requests.failing import RESUME
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -26,17 +26,12 @@ def in_turn(reading: Reading) -> Finding:
     rows, due = np.array(found.astray, np.int64).reshape(-1, 2).T
     mine = np.isin(due, [one for pool in pools for one in range(pool.first_replica, pool.first_replica + pool.dp)])
     rows, due = rows[mine], due[mine]
-    request, replica, time, kind = (facts[name][rows] for name in ("request", "replica", "time_ns", "kind"))
     return judged(
-        len(facts["kind"]),
-        np.ones(len(rows), bool),
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"{'is admitted' if kind[i] == ADMITTED else 'arrives'} at {time[i]:,} ns on replica {replica[i]}, but "
-            f"goes to replica {due[i]}, by which of them live and take turns"
-        ),
-        RESUME,
-    )
+        len(facts["kind"]), np.ones(len(rows), bool), "request {fact.request}",
+        "{what} at {fact.time_ns:,} ns on replica {fact.replica}, but goes to replica {due}, by which of them live and "
+        "take turns",
+        RESUME, fact=Rows(facts, rows), due=due, what=Rows(("arrives", "is admitted"), facts["kind"][rows] == ADMITTED),
+    )  # fmt: skip
 
 
 def set_aside(reading: Reading) -> Finding:
@@ -66,15 +61,11 @@ def set_aside(reading: Reading) -> Finding:
         back = [until for failed, _, until in pool.down if failed == number]
         idle[(replica == number) & np.isin(time, np.concatenate((*happens, back)))] = False
     return judged(
-        len(rows),
-        early | idle,
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"blocks are set aside for it at {time[i]:,} ns on replica {replica[i]}, when "
-            + ("it has not left the other pool" if early[i] else "nothing ends or begins there")
-        ),
-        "set blocks aside for what was computed, as soon as there are some",
-    )
+        len(rows), early | idle, "request {request}",
+        "blocks are set aside for it at {time:,} ns on replica {replica}, when {why}",
+        "set blocks aside for what was computed, as soon as there are some", request=request, time=time,
+        replica=replica, why=Rows(("nothing ends or begins there", "it has not left the other pool"), early),
+    )  # fmt: skip
 
 
 def in_vain(reading: Reading) -> Finding:
@@ -91,12 +82,9 @@ def in_vain(reading: Reading) -> Finding:
     for failed, since, _ in reading.declared.down:
         fails |= (time == since) & ((replica == failed) | (source == failed))
     return judged(
-        len(time),
-        ~fails,
-        lambda i: f"request {request[i]}",
-        lambda i: (
-            f"what was set aside for it on replica {replica[i]} is given back at {time[i]:,} ns, when neither that nor "
-            f"replica {source[i]} fails"
-        ),
-        "let what was computed arrive where blocks are set aside for it",
-    )
+        len(time), ~fails, "request {request}",
+        "what was set aside for it on replica {replica} is given back at {time:,} ns, when neither that nor replica "
+        "{source} fails",
+        "let what was computed arrive where blocks are set aside for it", request=request, replica=replica, time=time,
+        source=source,
+    )  # fmt: skip

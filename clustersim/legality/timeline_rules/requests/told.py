@@ -5,12 +5,12 @@ A replay of this program tells each of these once, or is held to it elsewhere; t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ARRIVED, FINISHED, REJECTED, STREAMS
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -41,22 +41,17 @@ def inside_steps(reading: Reading) -> Finding:
         return NOTHING
     whole = reading.declared.horizon_ns is None and not reading.declared.down  # else a step may be cut off
     alone = judged(
-        0,
-        (run < 0) & whole & np.isin(replica, runs.replica),
-        lambda i: f"replica {replica[i]}, step {step[i]}, rank {rank[i]}",
-        lambda i: "runs an operator of a step that is not among those that were recorded",
-        "record the step, or declare the horizon that cuts it off",
-    )
-    inside = judged(
-        0,  # that it agrees does not tell what it waits for
-        known & ((start < runs.start[at]) | (end > runs.end[at])),
-        lambda i: f"replica {replica[i]}, step {step[i]}, rank {rank[i]}",
-        lambda i: (
-            f"{spans.symbols[int(spans.columns['symbol'][i])][0] or 'an operator'} runs from {start[i]:,} to "
-            f"{end[i]:,} ns, and its step from {runs.start[at[i]]:,} to {runs.end[at[i]]:,} ns"
-        ),
-        "let a step last from its first operator to its last one",
-    )
+        0, (run < 0) & whole & np.isin(replica, runs.replica), "replica {replica}, step {step}, rank {rank}",
+        "runs an operator of a step that is not among those that were recorded",
+        "record the step, or declare the horizon that cuts it off", replica=replica, step=step, rank=rank,
+    )  # fmt: skip
+    inside = judged(  # that it agrees does not tell what it waits for
+        0, known & ((start < runs.start[at]) | (end > runs.end[at])), "replica {replica}, step {step}, rank {rank}",
+        "{name} runs from {start:,} to {end:,} ns, and its step from {run.start:,} to {run.end:,} ns",
+        "let a step last from its first operator to its last one", replica=replica, step=step, rank=rank,
+        name=lambda i: spans.symbols[int(spans.columns["symbol"][i])][0] or "an operator", start=start, end=end,
+        run=Rows(runs, at),
+    )  # fmt: skip
     return merged(inside, alone)
 
 
@@ -79,15 +74,15 @@ def blocks_in_use(reading: Reading) -> Finding:
         low[here] -= np.searchsorted(np.sort(freed), time[here], side="right")
     low = np.maximum(low, 0)
     return judged(
-        int((used >= 0).sum()),
-        (used >= 0) & ((used < low) | (used > high)),
-        lambda i: f"replica {replica[i]} at {time[i]:,} ns",
-        lambda i: f"says that {used[i]:,} blocks are in use, and {_from_to(low[i], high[i])} are held",
-        "count the blocks that are held, shared ones once",
-    )
+        int((used >= 0).sum()), (used >= 0) & ((used < low) | (used > high)), "replica {replica} at {time:,} ns",
+        "says that {used:,} blocks are in use, and {blocks} are held",
+        "count the blocks that are held, shared ones once", replica=replica, time=time, used=used,
+        blocks=lambda i: from_to(low[i], high[i]),
+    )  # fmt: skip
 
 
-def _from_to(low: int, high: int) -> str:
+def from_to(low: Any, high: Any) -> str:
+    """Return a number, or the two that it is between."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
@@ -144,14 +139,11 @@ def _first(request: Int64Array, time: Int64Array, count: int) -> Int64Array:
 
 def _instants(told: Int64Array, found: Int64Array, verb: str, *, judge_lack: bool) -> Finding:
     differs: BoolArray = (told >= 0) & (told != found) & ((found < NEVER) | judge_lack)
-    return judged(
-        0,  # that it agrees does not tell that no request is lost
-        differs,
-        lambda i: f"request {i}",
-        lambda i: (
-            f"{verb} at {found[i]:,} ns, and by the table of requests at {told[i]:,} ns"
-            if found[i] < NEVER
-            else f"{verb} at {told[i]:,} ns by the table of requests, and nothing else that was recorded says so"
-        ),
-        "record one instant for one thing",
+    words = (
+        "{verb} at {told:,} ns by the table of requests, and nothing else that was recorded says so",
+        "{verb} at {found:,} ns, and by the table of requests at {told:,} ns",
     )
+    return judged(  # that it agrees does not tell that no request is lost
+        0, differs, "request {at}", Rows(words, found < NEVER),
+        "record one instant for one thing", verb=verb, told=told, found=found,
+    )  # fmt: skip

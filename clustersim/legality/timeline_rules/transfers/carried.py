@@ -8,18 +8,17 @@ Transfers that a failure cut off are not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import BoolArray, Ways
 from clustersim.legality.declared.users import HAND_OVER, SWAP
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import History
-from clustersim.legality.timeline_rules.views.occupation import place_of
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.tables import HOST
 
@@ -37,8 +36,8 @@ class Transfers:
     ways : Ways
     pair, carried, settled, start, end : int64 arrays
         Position in ``ways``, bytes, when it was settled how links are, start and end.
-    where : callable
-        Position → where that is.
+    where, columns : str, mapping
+        Where a transfer is: a template, and the columns that it names.
     apart : bool array, optional
         Which are under way when no other move of K/V is.
     """
@@ -49,7 +48,8 @@ class Transfers:
     settled: Int64Array
     start: Int64Array
     end: Int64Array
-    where: Callable[[int], str]
+    where: str
+    columns: Mapping[str, Any]
     apart: BoolArray | None = None
 
 
@@ -80,7 +80,8 @@ def outputs_in(reading: Reading) -> Iterator[Transfers]:
         settled=passes.start[places],
         start=start,
         end=end,
-        where=lambda i: f"{place_of(passes, int(places[i]))}, send of local rank {ranks[i]}",
+        where="{place}, send of local rank {rank}",
+        columns={"place": Rows(passes, places), "rank": ranks},
     )
 
 
@@ -101,15 +102,12 @@ def payloads(reading: Reading) -> Finding:
     told, due = carried.sum(axis=(1, 2)), tokens * declared.hidden_bytes * declared.tp
     uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % declared.hidden_bytes != 0).any(axis=(1, 2))
     return judged(
-        len(rows),
-        (told != due) | uneven,
-        lambda i: place_of(passes, int(rows[i])),
-        lambda i: (
-            f"sends {told[i]:,} bytes{', not as many from each TP rank,' if told[i] == due[i] else ''} where "
-            f"{tokens[i]:,} tokens × {declared.hidden_bytes:,} bytes from each of {declared.tp} TP ranks are {due[i]:,}"
-        ),
-        "send the hidden state of every token of the step",
-    )
+        len(rows), (told != due) | uneven, Rows(passes, rows),
+        "sends {told:,} bytes{parts} where {tokens:,} tokens × {declared.hidden_bytes:,} bytes from each of "
+        "{declared.tp} TP ranks are {due:,}",
+        "send the hidden state of every token of the step", told=told, tokens=tokens, declared=declared, due=due,
+        parts=Rows(("", ", not as many from each TP rank,"), told == due),
+    )  # fmt: skip
 
 
 def moves_take(history: History) -> Finding:
@@ -147,9 +145,8 @@ def moves_in(history: History) -> Iterator[Transfers]:
             settled=start,
             start=start,
             end=end,
-            where=lambda i, rows=rows: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                f"request {moves['request'][rows[i]]}, rank {source[rows[i]]} to {target[rows[i]]}"
-            ),
+            where="request {move.request}, rank {move.from_rank} to {move.to_rank}",
+            columns={"move": Rows(moves, rows)},
             apart=_apart(history, rows),
         )
 
@@ -174,11 +171,8 @@ def _timed(some: Transfers) -> Finding:
     findings = [
         judged(
             looked, broken, some.where,
-            lambda i, bound=bound, word=word: (  # type: ignore[misc]  # mypy can't infer a default of a lambda
-                f"takes {took[i]:,} ns for {some.carried[i]:,} bytes, which take {bound[i]:,.0f} ns at {word} over its "
-                "route"
-            ),
-            TAKE,
+            "takes {took:,} ns for {carried:,} bytes, which take {bound:,.0f} ns at {word} over its route", TAKE,
+            took=took, carried=some.carried, bound=bound, word=word, **some.columns,
         )
         for looked, broken, bound, word in (
             (len(took), took < least - ROUNDED_NS, least, "least"),

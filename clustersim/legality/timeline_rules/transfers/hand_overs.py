@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.views.hand_overs import NONE, HandOvers, numbered
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
@@ -25,8 +25,8 @@ def _told_on_both(found: HandOvers) -> Finding:
     findings = []
     cut = found.history.declared.horizon_ns is not None
     for one, other, words in (
-        (found.left, found.came, "is handed over by replica {}, but no replica received it"),
-        (found.came, found.left, "is received by replica {}, but none handed it over"),
+        (found.left, found.came, "is handed over by replica {replica}, but no replica received it"),
+        (found.came, found.left, "is received by replica {replica}, but none handed it over"),
     ):
         request, partner = one["request"], other["request"]
         if found.again:
@@ -36,30 +36,19 @@ def _told_on_both(found: HandOvers) -> Finding:
             twice = np.concatenate((np.zeros(1, bool), request[1:] == request[:-1]))[: len(request)]
             alone = ~np.isin(request, partner)
         alone &= not cut or one is found.came
-        findings.append(
-            judged(
-                len(request),
-                twice | alone,
-                lambda i, request=request: f"request {request[i]}",  # type: ignore[misc]  # a default of a lambda
-                lambda i, one=one, twice=twice, words=words: (  # type: ignore[misc]
-                    "changes replicas twice" if twice[i] else words.format(one["replica"][i])
-                ),
-                "declare each hand-over once, on both replicas",
-            )
-        )
+        findings.append(judged(
+            len(request), twice | alone, "request {request}", Rows((words, "changes replicas twice"), twice),
+            "declare each hand-over once, on both replicas", request=request, replica=one["replica"],
+        ))  # fmt: skip
     moves = found.moves
     if moves is not None and not cut:
         silent = (moves["from_replica"] != moves["to_replica"]) & (found.of_moves(moves) < 0)
         silent &= ~_broken_off(found, moves)
-        findings.append(
-            judged(
-                len(silent),
-                silent,
-                lambda i: f"request {moves['request'][i]}",
-                lambda i: f"moves from replica {moves['from_replica'][i]} to {moves['to_replica'][i]} undeclared",
-                "declare a hand-over",
-            )
-        )
+        findings.append(judged(
+            len(silent), silent, "request {move.request}",
+            "moves from replica {move.from_replica} to {move.to_replica} undeclared", "declare a hand-over",
+            move=Rows(moves),
+        ))  # fmt: skip
     return merged(*findings)
 
 
@@ -86,9 +75,10 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
         judged(
             len(found),
             (found.entries != found.reached) | (found.source == found.target),
-            lambda i: f"request {found.request[i]}",
-            lambda i: f"leaves with {found.entries[i]:,} entries, and {found.reached[i]:,} are received",
+            "request {hand_over.request}",
+            "leaves with {hand_over.entries:,} entries, and {hand_over.reached:,} are received",
             "hand over all entries of a sequence",
+            hand_over=Rows(found),
         )
     ]
     if pieces is not None and len(pieces):
@@ -96,18 +86,13 @@ def _complete(found: HandOvers, pieces: Pieces | None) -> Finding:
         at = np.flatnonzero(last >= 0)
         last = last[at]
         had = (pieces.computed + pieces.count)[last]
-        findings.append(
-            judged(
-                len(last),
-                (had != found.entries[at]) | (pieces.end[last] > found.left_ns[at]),
-                lambda i: f"request {pieces.request[last[i]]}",
-                lambda i: (
-                    f"is handed over with {found.entries[at[i]]:,} entries at {found.left_ns[at[i]]:,} ns, but its "
-                    f"prompt has {had[i]:,} and ends at {pieces.end[last[i]]:,} ns"
-                ),
-                "hand over a sequence with all that was computed of it, when it is",
-            )
-        )
+        findings.append(judged(
+            len(last), (had != found.entries[at]) | (pieces.end[last] > found.left_ns[at]), "request {piece.request}",
+            "is handed over with {hand_over.entries:,} entries at {hand_over.left_ns:,} ns, but its prompt has "
+            "{had:,} and ends at {piece.end:,} ns",
+            "hand over a sequence with all that was computed of it, when it is", piece=Rows(pieces, last),
+            hand_over=Rows(found, at), had=had,
+        ))  # fmt: skip
         findings.append(_started(found, pieces))
         findings.append(_survived(found, pieces.begin[last], at))
     return merged(*findings)
@@ -119,15 +104,11 @@ def _survived(found: HandOvers, begun: Int64Array, at: Int64Array) -> Finding:
     for failed, since, _ in found.history.declared.down:
         lost |= (found.source[at] == failed) & (begun < since) & (since < found.left_ns[at])
     return judged(
-        0,
-        lost,
-        lambda i: f"request {found.request[at[i]]}",
-        lambda i: (
-            f"is handed over by replica {found.source[at[i]]} at {found.left_ns[at[i]]:,} ns, which has failed since "
-            f"it computed the prompt, and lost its entries"
-        ),
-        "compute anew what was lost with the replica that had it",
-    )
+        0, lost, "request {hand_over.request}",
+        "is handed over by replica {hand_over.source} at {hand_over.left_ns:,} ns, which has failed since it computed "
+        "the prompt, and lost its entries",
+        "compute anew what was lost with the replica that had it", hand_over=Rows(found, at),
+    )  # fmt: skip
 
 
 def _started(found: HandOvers, pieces: Pieces) -> Finding:
@@ -154,20 +135,14 @@ def _started(found: HandOvers, pieces: Pieces) -> Finding:
     single = np.flatnonzero((mine["layer"] >= 0) & ~cached)
     if len(single):
         ready[single] = _written(found, pieces, piece[single], {name: values[single] for name, values in mine.items()})
-    return judged(
-        len(some),
-        mine["start_ns"] < ready,
-        lambda i: f"request {mine['request'][i]}, rank {mine['from_rank'][i]}",
-        lambda i: (
-            f"its entries{_of_layer(int(mine['layer'][i]))} leave at {mine['start_ns'][i]:,} ns, but are computed at "
-            f"{ready[i]:,} ns"
-        ),
-        "move entries that have been computed",
+    words = (
+        "its entries leave at {move.start_ns:,} ns, but are computed at {ready:,} ns",
+        "its entries of layer {move.layer} leave at {move.start_ns:,} ns, but are computed at {ready:,} ns",
     )
-
-
-def _of_layer(layer: int) -> str:
-    return f" of layer {layer}" if layer >= 0 else ""
+    return judged(
+        len(some), mine["start_ns"] < ready, "request {move.request}, rank {move.from_rank}",
+        Rows(words, mine["layer"] >= 0), "move entries that have been computed", move=Rows(mine), ready=ready,
+    )  # fmt: skip
 
 
 def _written(found: HandOvers, pieces: Pieces, piece: Int64Array, moves: Table) -> Int64Array:
@@ -190,19 +165,12 @@ def reads_moved(found: HandOvers, pieces: Pieces | None) -> Finding:
     np.maximum.at(until, at[at >= 0], moves["end_ns"][at >= 0])
     first = np.flatnonzero(found.declares(pieces))
     of = found.of(pieces.request[first], pieces.begin[first])
+    arrived = np.maximum(until, found.came_ns)[of]
     return judged(
-        len(first),
-        (pieces.begin[first] < until[of]) | (pieces.begin[first] < found.came_ns[of]),
-        lambda i: (
-            f"replica {pieces.replica[first[i]]}, step {pieces.first_step[first[i]]}, request "
-            f"{pieces.request[first[i]]}"
-        ),
-        lambda i: (
-            f"starts at {pieces.begin[first[i]]:,} ns to read entries that arrive until "
-            f"{max(until[of[i]], found.came_ns[of[i]]):,} ns"
-        ),
-        "let entries that another replica wrote arrive before attention reads them",
-    )
+        len(first), pieces.begin[first] < arrived, Rows(pieces, first),
+        "starts at {begin:,} ns to read entries that arrive until {arrived:,} ns",
+        "let entries that another replica wrote arrive before attention reads them", arrived=arrived,
+    )  # fmt: skip
 
 
 def freed_when_moved(found: HandOvers, pieces: Pieces) -> Finding:
@@ -230,18 +198,20 @@ def freed_when_moved(found: HandOvers, pieces: Pieces) -> Finding:
         judged(
             len(found),
             (until != found.left_ns) | (until != found.came_ns),
-            lambda i: f"request {found.request[i]}",
-            lambda i: (
-                f"is handed over at {found.left_ns[i]:,} ns and received at {found.came_ns[i]:,} ns, but its last "
-                f"entry moves, or its prompt is computed, until {until[i]:,} ns"
-            ),
+            "request {hand_over.request}",
+            "is handed over at {hand_over.left_ns:,} ns and received at {hand_over.came_ns:,} ns, but its last entry "
+            "moves, or its prompt is computed, until {until:,} ns",
             "free the blocks of a sequence that moves when its last entry has arrived",
+            hand_over=Rows(found),
+            until=until,
         ),
         judged(
             len(found),
             reserved > first,
-            lambda i: f"request {found.request[i]}",
-            lambda i: f"its entries move from {first[i]:,} ns on, before there are blocks for them",
+            "request {hand_over.request}",
+            "its entries move from {first:,} ns on, before there are blocks for them",
             "set blocks aside before entries move there",
+            hand_over=Rows(found),
+            first=first,
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import SpanTable
 from clustersim.legality.timeline_rules.blocks.holding import enough
 from clustersim.legality.timeline_rules.transfers.hand_overs import reads_moved
@@ -50,16 +50,13 @@ def _from_elsewhere(reading: Reading) -> Finding:
     met = reads.find((((replica * scale + decodes) * ranks)[:, None] + rank).ravel())
     both = np.flatnonzero((sent >= 0) & (met >= 0))
     until, start = moved.most(columns["end_ns"][move])[sent[both]], reads.least(columns["start_ns"][read])[met[both]]
+    row, local = np.divmod(both, ranks)
     return judged(
-        len(both),
-        start < until,
-        lambda i: f"replica {replica[both[i] // ranks]}, step {decodes[both[i] // ranks]}, rank {both[i] % ranks}",
-        lambda i: (
-            f"attention_decode starts at {start[i]:,} ns, but the entries that step {brought[both[i] // ranks]} moves "
-            f"there arrive at {until[i]:,} ns"
-        ),
-        "let entries that another rank wrote arrive before attention reads them",
-    )
+        len(both), start < until, "replica {replica}, step {step}, rank {rank}",
+        "attention_decode starts at {start:,} ns, but the entries that step {mover} moves there arrive at {until:,} ns",
+        "let entries that another rank wrote arrive before attention reads them", replica=Rows(replica, row),
+        step=Rows(decodes, row), rank=local, start=start, mover=Rows(brought, row), until=until,
+    )  # fmt: skip
 
 
 def _rows(spans: SpanTable, name: str) -> Int64Array:

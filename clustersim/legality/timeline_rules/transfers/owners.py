@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED, Declared, History
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import HOST, Table
@@ -28,18 +28,15 @@ def kept_where_it_moves(history: History) -> Finding:
             rows = _inside(declared, replica, moves[f"{side}_rank"] != HOST)
             owner = owner_at(tables.owners, replica[rows], moves["request"][rows], moves["start_ns"][rows])
             found = (moves[f"{side}_rank"][rows] - declared.first_rank) % declared.stage_ranks // declared.tp
-            findings.append(
-                judged(
-                    len(rows),
-                    found != owner,
-                    lambda i, rows=rows: f"request {moves['request'][rows[i]]}",  # type: ignore[misc]  # a default of a lambda
-                    lambda i, found=found, owner=owner, word=word: (  # type: ignore[misc]
-                        f"its entries {word} SP rank {found[i]}, and {f'rank {owner[i]}' if owner[i] >= 0 else 'none'} "
-                        f"keeps it"
-                    ),
-                    "move entries from and to the SP rank that keeps the sequence",
-                )
-            )
+            findings.append(judged(
+                len(rows), found != owner, "request {move.request}",
+                Rows(
+                    ("its entries {word} SP rank {found}, and none keeps it",
+                     "its entries {word} SP rank {found}, and rank {owner} keeps it"), owner >= 0,
+                ),
+                "move entries from and to the SP rank that keeps the sequence", move=Rows(moves, rows), found=found,
+                owner=owner, word=word,
+            ))  # fmt: skip
     return merged(*findings)
 
 
@@ -59,12 +56,10 @@ def _each_admitted(history: History, declared: Declared, owners: Table) -> Findi
     rows, counts = np.unique(np.concatenate((told, due, due)), axis=0, return_counts=True)  # one and two of each
     strange = np.concatenate((rows[counts % 3 != 0], told[_strange(declared, owners)]))
     return judged(
-        len(due),
-        np.ones(len(strange), bool),
-        lambda i: f"replica {strange[i, 0]}, request {strange[i, 1]}",
-        lambda i: f"the SP rank that keeps it from {strange[i, 2]:,} ns on is not told with its admission, or is none",
-        "say of each sequence that is admitted which SP rank keeps it",
-    )
+        len(due), np.ones(len(strange), bool), "replica {row[0]}, request {row[1]}",
+        "the SP rank that keeps it from {row[2]:,} ns on is not told with its admission, or is none",
+        "say of each sequence that is admitted which SP rank keeps it", row=strange,
+    )  # fmt: skip
 
 
 def _inside(declared: Declared, replica: Int64Array, also: BoolArray | bool = True) -> Int64Array:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import Declared
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
@@ -88,11 +88,10 @@ def resharded(found: HandOvers) -> Finding:
             0,
             np.abs(mine["bytes"] - due) > TOLERANCE,
             where,
-            lambda i: (
-                f"moves {mine['bytes'][i]:,} bytes of {mine['tokens'][i]:,} tokens, where what it carries of them "
-                f"has {due[i]:,.0f}"
-            ),
+            "moves {move.bytes:,} bytes of {move.tokens:,} tokens, where what it carries of them has {due:,.0f}",
             FIX,
+            move=Rows(mine),
+            due=due,
         ),
         _each_once(found, _to_hold(target), kinds, at, mine),
         *(
@@ -187,8 +186,9 @@ def _each_once(found: HandOvers, wanted: set[Entry], kinds: Kinds, at: Int64Arra
             0,
             np.ones(len(lost), bool),
             lambda i: where(*divmod(int(lost[i]), len(parts))),
-            lambda i: f"nothing of it reaches replica {found.target[lost[i] // len(parts)]}",
+            "nothing of it reaches replica {hand_over.target}",
             FIX,
+            hand_over=Rows(found, lost // len(parts)),
         ),
     )
 
@@ -201,17 +201,14 @@ def _one_owner(found: HandOvers, declared: Declared, at: Int64Array, place: Int6
     groups = Groups(at)
     low, high = groups.least(owner), groups.most(owner)
     wrong: BoolArray = (low != high) | ((declared.sp_decode == "idle") & (high > 0))
-    return judged(
-        len(groups),
-        wrong,
-        lambda i: f"request {found.request[groups.keys[i]]}",
-        lambda i: (
-            f"its entries {side} SP ranks {low[i]} to {high[i]} of one replica"
-            if low[i] != high[i]
-            else f"its entries {side} SP rank {low[i]}, which idles in decode, and keeps none"
-        ),
-        "keep a sequence with one SP rank",
+    words = (
+        "its entries {side} SP rank {low}, which idles in decode, and keeps none",
+        "its entries {side} SP ranks {low} to {high} of one replica",
     )
+    return judged(
+        len(groups), wrong, "request {hand_over.request}", Rows(words, low != high), "keep a sequence with one SP rank",
+        hand_over=Rows(found, groups.keys), side=side, low=low, high=high,
+    )  # fmt: skip
 
 
 __all__ = ["resharded"]

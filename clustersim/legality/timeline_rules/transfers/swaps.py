@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import CANCELLED, PREEMPTED
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -22,12 +22,9 @@ NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
 def _said(swaps: Iterable[Swap], faults: list[str], looked: int, fix: str) -> Finding:
     """Return a finding with a sentence for each stay, empty where nothing is wrong."""
     listed = list(swaps)
+    broken = np.array([bool(fault) for fault in faults], bool)
     return judged(
-        looked,
-        np.array([bool(fault) for fault in faults], bool),
-        lambda i: f"replica {listed[i].replica}, request {listed[i].request}",
-        lambda i: faults[i],
-        fix,
+        looked, broken, "replica {swap.replica}, request {swap.request}", "{fault}", fix, swap=listed, fault=faults
     )
 
 
@@ -86,12 +83,9 @@ def _strays(reading: Reading, fix: str) -> Finding:
         bool,
     )
     return judged(
-        0,
-        stray,
-        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {moves['from_replica'][rows[i]]}",
-        lambda i: f"is copied at {moves['start_ns'][rows[i]]:,} ns, when it is neither swapped out nor comes back",
-        fix,
-    )
+        0, stray, "swap of request {move.request}, replica {move.from_replica}",
+        "is copied at {move.start_ns:,} ns, when it is neither swapped out nor comes back", fix, move=Rows(moves, rows),
+    )  # fmt: skip
 
 
 def comes_back_first(reading: Reading) -> Finding:
@@ -201,14 +195,10 @@ def host_pool(reading: Reading) -> Finding:
                 faults.append((replica, request, time, used))
                 break
     return judged(
-        len(swaps),
-        np.ones(len(faults), bool),
-        lambda i: f"replica {faults[i][0]}, request {faults[i][1]}",
-        lambda i: (
-            f"{faults[i][3]:,} blocks are in host memory at {faults[i][2]:,} ns, which has {declared.host_blocks:,}"
-        ),
-        "compute a preempted sequence anew where the host has no room",
-    )
+        len(swaps), np.ones(len(faults), bool), "replica {fault[0]}, request {fault[1]}",
+        "{fault[3]:,} blocks are in host memory at {fault[2]:,} ns, which has {declared.host_blocks:,}",
+        "compute a preempted sequence anew where the host has no room", fault=faults, declared=declared,
+    )  # fmt: skip
 
 
 def cut_off(reading: Reading) -> Finding:
@@ -222,12 +212,11 @@ def cut_off(reading: Reading) -> Finding:
     for failed, since, until in reading.declared.down:
         broken |= (replica == failed) & (start < until) & (end > since)
     return judged(
-        len(rows) if reading.declared.down else 0,
-        broken,
-        lambda i: f"swap of request {moves['request'][rows[i]]}, replica {replica[i]}",
-        lambda i: f"runs from {start[i]:,} to {end[i]:,} ns, when something that it needs had failed",
-        "begin no copy before what failed is back, and record none that it cut off",
-    )
+        len(rows) if reading.declared.down else 0, broken, "swap of request {move.request}, replica {replica}",
+        "runs from {start:,} to {end:,} ns, when something that it needs had failed",
+        "begin no copy before what failed is back, and record none that it cut off", move=Rows(moves, rows),
+        replica=replica, start=start, end=end,
+    )  # fmt: skip
 
 
 def copies_cost(reading: Reading) -> Finding:
@@ -242,12 +231,10 @@ def copies_cost(reading: Reading) -> Finding:
     due = blocks * np.array(declared.host_block_bytes, np.int64)[stage]
     carried = moves["bytes"][rows].astype(np.int64)
     return judged(
-        len(rows),
-        carried != due,
-        lambda i: f"swap of request {moves['request'][rows[i]]}, rank {rank[i]}",
-        lambda i: f"carries {carried[i]:,} bytes, where its {blocks[i]:,} blocks have {due[i]:,}",
-        "copy the blocks that the sequence has",
-    )
+        len(rows), carried != due, "swap of request {move.request}, rank {rank}",
+        "carries {carried:,} bytes, where its {blocks:,} blocks have {due:,}", "copy the blocks that the sequence has",
+        move=Rows(moves, rows), rank=rank, carried=carried, blocks=blocks, due=due,
+    )  # fmt: skip
 
 
 __all__ = ["away", "comes_back_first", "copies_cost", "cut_off", "host_pool", "keeps_its_entries"]

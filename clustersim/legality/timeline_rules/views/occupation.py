@@ -49,6 +49,14 @@ class Occupation:
         """Return a number that orders passes by (replica, stage, step)."""
         return order_key(self.replica, self.stage, self.step)
 
+    def where(self, at: int) -> str:
+        """Return where a pass is."""
+        return f"replica {self.replica[at]}, stage {self.stage[at]}, step {self.step[at]}"
+
+    def last_step(self, at: int) -> int:
+        """Return the last of the steps of a run of passes."""
+        return int(self.step[at] + self.count[at] - 1)
+
 
 def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
     """Return a number that orders by (replica, stage, step)."""
@@ -61,11 +69,6 @@ def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64A
     rows = np.argsort(stage.astype(np.int16), kind="stable")
     found: Int64Array = rows[np.argsort(order_key(replica, stage, step)[rows], kind="stable")]
     return found
-
-
-def place_of(passes: Occupation, at: int) -> str:
-    """Return where a pass is."""
-    return f"replica {passes.replica[at]}, stage {passes.stage[at]}, step {passes.step[at]}"
 
 
 def longest_path(template: PassTemplate, by_class: Int64Array) -> Int64Array:

@@ -93,6 +93,10 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.request)
 
+    def where(self, at: int) -> str:
+        """Return where a piece is."""
+        return f"replica {self.replica[at]}, step {self.first_step[at]}, request {self.request[at]}"
+
     def _reused(self, history: History) -> Int64Array:
         found = np.zeros(len(self), np.int64)
         facts = history.facts

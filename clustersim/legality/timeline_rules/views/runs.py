@@ -48,6 +48,14 @@ class Runs:
     def __len__(self) -> int:
         return len(self.step)
 
+    def where(self, at: int) -> str:
+        """Return which step a run begins with."""
+        return f"replica {self.replica[at]}, step {self.step[at]}"
+
+    def last_step(self, at: int) -> int:
+        """Return which step a run ends with."""
+        return int(self.step[at] + self.count[at] - 1)
+
     def column(self, name: str) -> Int64Array | None:
         """Return a further column in the order of the runs; None where it was not recorded."""
         return self.table[name].astype(np.int64)[self.order] if name in self.table else None
