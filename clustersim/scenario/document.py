@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from clustersim.scenario.tree import Node, compose
 KeyPath = tuple[str | int, ...]
 """Where a value lies in a document, such as ``("plan", "stages", "cuts", 0)``."""
 
+REMEMBERED: Final = 1 << 16
+"""Texts of at most so many characters are parsed once: many scenarios name one device."""
 MOST_NAMED: Final = 12
 """Keys that a message lists."""
 _KEYS: Final = re.compile(r"""^[ \t{"']*([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
@@ -123,6 +126,25 @@ def shown(path: Path) -> str:
 
 def parse_yaml(text: str, file: str) -> Document:
     """Return a YAML text as a document; ``file`` is its name in errors."""
+    if len(text) > REMEMBERED:
+        return _parse_yaml(text, file)
+    document = _parsed_before(text, file)
+    return replace(document, data=_copied(document.data))
+
+
+@lru_cache(maxsize=64)
+def _parsed_before(text: str, file: str) -> Document:
+    return _parse_yaml(text, file)
+
+
+def _copied(data: Any) -> Any:
+    """Return data that nobody else holds: whoever reads a document may change what it says."""
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(item) for item in data] if isinstance(data, list) else data
+
+
+def _parse_yaml(text: str, file: str) -> Document:
     marks: dict[KeyPath, Mark] = {}
     key_marks: dict[KeyPath, Mark] = {}
 

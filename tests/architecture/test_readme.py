@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 import clustersim
@@ -44,22 +44,6 @@ FEW: Final = ("--set", "workload.trace.requests=60")
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def newcomer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, ...], Result]]:
-    """Run the README's commands in order, in a folder that holds its example files and ``scenarios/``."""
-    folder = tmp_path_factory.mktemp("newcomer")
-    write_files("README.md", folder)
-    (folder / "scenarios").symlink_to(ROOT / "scenarios")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return folder, {
-            tuple(words): CliRunner().invoke(main, [*words, *fewer(words)]) for words in commands("README.md")
-        }
-    finally:
-        os.chdir(before)
-
-
 def fewer(words: list[str]) -> tuple[str, ...]:
     """Return what makes a command of the README shorter."""
     if is_long():
@@ -77,20 +61,27 @@ def test_command_of_a_document_can_be_parsed(words: list[str]) -> None:
     command.make_context(words[0], list(words[1:]))
 
 
-@pytest.mark.parametrize("words", commands("README.md"), ids=" ".join)
-def test_command_of_the_readme_runs(words: list[str], newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
-    result = newcomer[1][tuple(words)]
-    assert result.exit_code == STATUS.get((*words,), 0), result.output
-
-
-def test_readme_shows_what_the_quickstart_prints(
-    newcomer: tuple[Path, dict[tuple[str, ...], Result]], request: pytest.FixtureRequest
+def test_commands_of_the_readme_run_in_their_order_and_give_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    printed = newcomer[1]["run", "scenarios/quickstart.yaml"].stdout
+    """One test, as all need the folder that holds the README's example files and ``scenarios/``."""
+    write_files("README.md", tmp_path)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    monkeypatch.chdir(tmp_path)
+    done = {tuple(words): CliRunner().invoke(main, [*words, *fewer(words)]) for words in commands("README.md")}
+    assert {words: run.output for words, run in done.items() if run.exit_code != STATUS.get(words, 0)} == {}
+    check_columns(tmp_path)
+    check_quickstart(
+        done["run", "scenarios/quickstart.yaml"].stdout, update=request.config.getoption("--update-golden")
+    )
+
+
+def check_quickstart(printed: str, *, update: bool) -> None:
+    """Compare what the quickstart prints with what the README shows."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = QUICKSTART.search(text)
     assert shown is not None
-    if _steady(printed) != _steady(shown[1]) and request.config.getoption("--update-golden"):
+    if _steady(printed) != _steady(shown[1]) and update:
         (ROOT / "README.md").write_text(text.replace(shown[1], printed), encoding="utf-8")
         pytest.fail("README.md: rewrote what the quickstart prints; look at what moved, and run again")
     assert _steady(printed) == _steady(shown[1]), "if the figures were meant to move: pytest --update-golden"
@@ -181,8 +172,9 @@ def _written(required: bool, default: Any) -> str | None:
             return None
 
 
-def test_tables_of_the_readme_have_every_column(newcomer: tuple[Path, dict[tuple[str, ...], Result]]) -> None:
-    run = next(path.parent for path in (newcomer[0] / "runs").glob("quickstart-*/inputs"))  # the one with cost.table
+def check_columns(folder: Path) -> None:
+    """Compare what the README's tables list with the files of its runs."""
+    run = next(path.parent for path in (folder / "runs").glob("quickstart-*/inputs"))  # the one with cost.table
     for file in ("requests.parquet", "steps.parquet", "timeline/moves.parquet"):
         assert _cells(f"column of `{file}`") == pq.read_schema(run / file).names
     assert sorted(_cells("column of unfolded spans")) == sorted(SPAN_COLUMNS)

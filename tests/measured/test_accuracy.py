@@ -28,38 +28,29 @@ def part(rows: list[Row]) -> list[Row]:
     return [row for of in runs.values() for run in list(of.values())[: times(3)] for row in run]
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    """Return (now, as recorded) of every figure of the part, by family and quantity."""
-    path = catalog.path_of("scenarios/accuracy", "points", ".csv")
-    recorded = by_id(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
-    found = {}
-    for point in compare(part(read_rows(path)), path.parent, workers=2):
-        now = result_of(point)
-        found.setdefault((now.family, now.quantity), []).append((now, recorded[now.id]))
-    return found
-
-
-def test_the_part_has_every_family_that_needs_no_recorded_requests(pairs):
+def test_the_part_has_every_family_that_needs_no_recorded_requests():
+    rows = read_rows(catalog.path_of("scenarios/accuracy", "points", ".csv"))
     results = read_results(catalog.path_of("scenarios/accuracy", "results", ".csv"))
-    families = {result.family for result in results}
-    assert families - {family for family, _ in pairs} == {
+    assert {result.family for result in results} - {row.family for row in part(rows)} == {
         "F1-replay-vllm", "F2-h100-70b-modes", "F3-distserve-a100", "F4-apex-h100"
     }  # fmt: skip
 
 
-def test_no_family_got_worse(pairs):
+def test_no_family_got_worse_and_what_was_measured_is_the_same():
+    path = catalog.path_of("scenarios/accuracy", "points", ".csv")
+    recorded = by_id(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
+    rows = part(read_rows(path))
+    pairs = {}
+    for point in compare(rows, path.parent, workers=2):
+        now = result_of(point)
+        pairs.setdefault((now.family, now.quantity), []).append((now, recorded[now.id]))
+    assert {family for family, _ in pairs} == {row.family for row in rows}
     worse = {}
     for family, members in pairs.items():
         now, before = (score([pair[place] for pair in members]).median for place in (0, 1))
         if now > before + WORSE:
             worse[family] = f"median error {before:.1%} as recorded, {now:.1%} now"
     assert worse == {}, "if it was meant: CONTRIBUTING, how to record the accuracy anew"
-
-
-def test_figures_are_the_recorded_ones(pairs):
-    """What was measured is the same in both files."""
-    for members in pairs.values():
-        for now, before in members:
-            if now.measured is not None and before.measured is not None:
-                assert before.measured == pytest.approx(now.measured, rel=2e-3), now.id
+    for now, before in (pair for members in pairs.values() for pair in members):
+        if now.measured is not None and before.measured is not None:
+            assert before.measured == pytest.approx(now.measured, rel=2e-3), now.id

@@ -32,6 +32,16 @@ def test_marks_name_the_line_and_column_of_values_and_keys() -> None:
     assert document.mark(("plan", "cuts", 1)) == Mark(file="f.yaml", line=3, column=13)
 
 
+def test_what_is_changed_in_a_document_is_not_there_when_its_text_is_parsed_again() -> None:
+    text = "plan: {tp: 8, cuts: [1, 2]}\n"
+    data = parse_yaml(text, "f.yaml").data
+    data["plan"]["cuts"].append(3)
+    data["plan"]["tp"] = data["more"] = 4
+    again = parse_yaml(text, "g.yaml")
+    assert parse_yaml(text, "f.yaml").data == again.data == {"plan": {"tp": 8, "cuts": [1, 2]}}
+    assert again.mark(("plan",)).file == "g.yaml"
+
+
 def test_mark_of_an_absent_value_is_that_of_its_holder() -> None:
     document = parse_yaml("plan:\n  tp: 8\n", "f.yaml")
     assert document.mark(("plan", "pp")) == Mark(file="f.yaml", line=2, column=3)
