@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
+from clustersim.legality.graph_rules.run import acyclic
 from clustersim.legality.graph_rules.views.doubted import doubted
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
@@ -29,10 +30,10 @@ OPTIONAL: Final = (
 )  # fmt: skip
 """Operators that other programs often do not speak of at all."""
 
-BY_NAME: Final = BY_LAYER | {"TP-9", "SP-4", "SP-6", "EP-7", "PH-2"}
+BY_NAME: Final = BY_LAYER | {"TP-3", "TP-5", "TP-9", "SP-4", "SP-6", "PP-5", "EP-7", "PH-2"}
 """Rules that look for operators by their names, or count what they find."""
 
-INSIDE: Final = BY_NAME | {"TP-3", "TP-4", "KV-4", "KV-5"}
+INSIDE: Final = BY_NAME - {"TP-5", "PP-5"} | {"TP-4", "KV-4", "KV-5"}
 """Rules about what is inside a module."""
 
 
@@ -70,7 +71,7 @@ def _unknown(graph: ForeignGraph) -> str | None:
 
 
 def certain(found: ForeignGraph, merging: Merged, doubts: Mapping[str, tuple[str, ...]]) -> tuple[Violation, ...]:
-    """Return what breaks a rule that is silent for unknown names alone, and does so whatever their operators are.
+    """Return what is wrong whatever unknown names stand for, and wherever operators of unknown ranks run.
 
     Parameters
     ----------
@@ -81,20 +82,20 @@ def certain(found: ForeignGraph, merging: Merged, doubts: Mapping[str, tuple[str
         As of :func:`doubts_of`.
     """
     words = _unknown(found)
+    cycles = check_graph(view_of_foreign(found), {"RUN-1": acyclic}).violations if "RUN-1" in doubts else ()
     if words is None:
-        return merging.violations
+        return (*cycles, *merging.violations)
     parts = _in_doubt(found)
     unsure = {parts.written[node].number for node in np.flatnonzero(doubted(parts)).tolist()}
     rules = {rule: GRAPH_CHECKS[rule] for rule, lacks in doubts.items() if lacks == (words,)}
     of_parts = [one for one in merging.violations if one.rule not in doubts or one.node not in unsure]
-    return (*of_parts, *check_graph(_in_doubt(merging.graph), rules).violations)
+    return (*cycles, *of_parts, *check_graph(_in_doubt(merging.graph), rules).violations)
 
 
 def _in_doubt(graph: ForeignGraph) -> GraphView:
     """Return the columns of a graph, with a note which of its operators nobody knows."""
     view = view_of_foreign(graph)
-    unknown = graph.naming.unknown if graph.naming is not None else {}
-    return replace(view, unknown=view.mask(lambda node: node.name in unknown))
+    return replace(view, unknown=view.mask(lambda node: node.name in view.nameless))
 
 
 def _wanted(graph: ForeignGraph) -> set[str]:

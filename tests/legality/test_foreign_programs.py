@@ -18,9 +18,11 @@ from single_changes import WRITTEN as FILES
 from single_changes import document
 
 from clustersim.errors import InputError
+from clustersim.graph.foreign.names import read_name
 from clustersim.legality.rule import Verdict
 from clustersim.run.foreign.graph import check_read, foreign_lines
 from clustersim.run.foreign.graph_file import graph_in
+from clustersim.scenario.graph_names import shipped_names
 from tests.effort import times
 
 EDITS = times(40)
@@ -304,6 +306,68 @@ def test_transfers_are_known_by_their_kind_and_exchanges_among_experts_are_not(
     assert (verdict.verdict, verdict.violations) == (answer, ())
 
 
+NAMELESS = [
+    ("other splits", "decode", "ffn_up", {}), ("experts", "decode", "expert_down", {}),
+    *((name, "prefill", "kv_move", {}) for name in ("ring", "ring of stages", "gather", "by heads")),
+    *((name, "decode", operator, {"op": "memory"}) for name, operator in (
+        ("dense", "o_proj_all_reduce"), ("stages", "send"), ("stages", "recv"), ("experts", "combine"),
+    )),
+]  # fmt: skip
+"""Graph, kind of step, operator, and what a program that does not know it says of it."""
+
+
+def without_name(found: Document, operator: str, facts: Document, most: int = 10**6) -> None:
+    for node in [node for node in found["nodes"] if node["name"] == operator][:most]:
+        for key in ("amount", "bytes", "flops", "stream", "axis") if facts else ():
+            node.pop(key, None)
+        node.update({"name": "zorb", **facts})
+
+
+@pytest.mark.parametrize("most", [1, 10**6], ids=["one", "all"])
+@pytest.mark.parametrize(("name", "kind", "operator", "facts"), NAMELESS)
+def test_operators_without_a_name_are_not_checkable_and_no_fault(
+    name: str, kind: str, operator: str, facts: Document, most: int
+) -> None:
+    found = document(name, kind)
+    without_name(found, operator, facts, most)
+    verdict = check(json.dumps(found))
+    assert (verdict.verdict, verdict.violations) == ("not_checkable", ())
+    assert "say what 'zorb' is (--names FILE)" in verdict.needs
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "operator", "facts", "lost", "rule"),
+    [
+        ("ring", "prefill", "kv_move", {}, ("kv_write", "attention_prefill_0"), "PH-5"),
+        ("ring", "prefill", "kv_move", {}, ("rope", "kv_ring_1"), "SP-2"),
+        ("gather", "prefill", "kv_move", {}, ("kv_all_gather", "kv_b_proj"), "SP-5"),
+        ("experts", "decode", "expert_down", {}, ("kv_read", "attention_decode"), "PH-5"),
+        ("stages", "decode", "recv", {"op": "memory"}, ("o_proj_all_reduce", "attention_add"), "TP-8"),
+        ("dense", "decode", "o_proj_all_reduce", {"op": "memory"}, ("ffn_norm", "ffn_up"), "TP-8"),
+    ],
+)
+def test_operators_without_a_name_hide_no_fault_elsewhere(
+    name: str, kind: str, operator: str, facts: Document, lost: tuple[str, str], rule: str
+) -> None:
+    found = document(name, kind)
+    names = {node["id"]: node["name"] for node in found["nodes"]}
+    ends = [edge for edge in found["edges"] if (names[edge["source"]], names[edge["target"]]) == lost]
+    by_layer = {node["id"]: node.get("layer") for node in found["nodes"]}
+    last = next(edge for edge in ends if by_layer[edge["source"]] == by_layer[ends[-1]["source"]])
+    found["edges"].remove(last)
+    without_name(found, operator, facts, 10**6 if operator == "kv_move" else 1)
+    assert rule in {violation.rule for violation in check(json.dumps(found)).violations}
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("number", ["", "@0", "@1", "@2"])
+@pytest.mark.parametrize(("module", "operator"), [("attn", "attention_add"), ("mlp", "ffn_add")])
+def test_a_residual_is_that_of_its_module_whatever_number_follows(
+    module: str, operator: str, number: str, layer: int
+) -> None:
+    assert read_name(f"model.layers.{layer}.{module}_residual{number}", shipped_names()).names == (operator,)
+
+
 def test_a_graph_of_names_and_devices_alone_is_read_to_the_same_verdict() -> None:
     document = hugging_face()
     expected = check(json.dumps(document))
@@ -343,6 +407,19 @@ def test_an_unknown_name_is_told_with_the_nearest_and_nothing_is_legal() -> None
     assert any(line.startswith(told) for line in foreign_lines(found, verdict))
     around(REDUCED)(document)
     assert {violation.rule for violation in check(json.dumps(document)).violations} == {"TP-2"}
+
+
+@pytest.mark.parametrize(
+    ("edges", "answer"),
+    [
+        ("a->b;b->a", "illegal"), ("a->b;b->c;c->b;d->a", "illegal"), ("a->a", "illegal"),
+        ("Layer0_MLP->Layer1_MLP;Layer1_MLP->Layer0_MLP", "illegal"), ("a->b;b->c;a->c", "not_checkable"),
+    ],
+)  # fmt: skip
+def test_a_cycle_is_illegal_whoever_runs_it(edges: str, answer: str) -> None:
+    verdict = check(f"digraph {{{edges}}}", ".dot")
+    assert verdict.verdict == answer
+    assert {violation.rule for violation in verdict.violations} == ({"RUN-1"} if answer == "illegal" else set())
 
 
 @pytest.mark.parametrize("missing", ["plan", "model", "step"])

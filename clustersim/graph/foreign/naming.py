@@ -100,6 +100,8 @@ class _Renaming:
         known = {name for row in self.rows for name in row.names}
         self.whole_attention = not known & set(_OF_MODULE)
         self.moes = {row.layer for row in self.rows if {"gate", "expert_up"} & set(row.names)}
+        ends = {_key(row.node.get("id")) for row in self.rows if "boundary" in (row.node.get("op"), *row.names)}
+        self.last = {source for source, target in self.ends() if target in ends}
 
     def said(self, text: str) -> Named:
         found = self.read.get(text)
@@ -147,8 +149,16 @@ class _Renaming:
         )  # fmt: skip
 
     def told(self, row: _Row) -> bool:
-        """Whether the kind of an operator says enough; what exchanges tokens may be dispatch, combine, or neither."""
-        return is_told(row.node) and not (row.node["op"] == "all_to_all" and row.layer in self.moes)
+        """Whether the kind of an operator says enough.
+
+        What exchanges tokens may be dispatch, combine, or neither; what ends a phase may move its K/V, or not.
+        """
+        exchanges = row.node.get("op") == "all_to_all" and row.layer in self.moes
+        return is_told(row.node) and not exchanges and not self.ends_phase(row)
+
+    def ends_phase(self, row: _Row) -> bool:
+        """Whether a collective goes to the boundary of a phase: it is of no layer."""
+        return row.node.get("op") in COLLECTIVE_OPS and _key(row.node.get("id")) in self.last
 
     def operators(self, row: _Row) -> tuple[str, ...]:
         """Return the operators that a node is, in the words of its layer and step."""
@@ -184,6 +194,8 @@ class _Renaming:
         for key in ("layer", "stage"):
             if key in places and key not in node:
                 node[key] = places[key]
+        if self.ends_phase(row):
+            node.setdefault("layer", None)
         if "ranks" not in node and (ranks := self.ranks(places)) is not None:
             node["ranks"] = ranks
         if names and node.get("op") not in OPS:

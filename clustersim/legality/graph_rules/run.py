@@ -27,10 +27,11 @@ STREAMS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 def can_run(view: GraphView) -> Finding:
     """RUN-1: the graph is acyclic and connected, and every node is bound to its device or devices."""
-    return merged(_acyclic(view), _in_program_order(view), _bound(view), on_devices(view), _connected(view))
+    return merged(acyclic(view), _in_program_order(view), _bound(view), on_devices(view), _connected(view))
 
 
-def _acyclic(view: GraphView) -> Finding:
+def acyclic(view: GraphView) -> Finding:
+    """No node waits for itself, over edges alone: that holds whatever the nodes are, and wherever they run."""
     waiting = stuck(len(view), view.source, view.target)
     found = _cycle(waiting, view.source, view.target)
 
@@ -84,7 +85,7 @@ def _in_program_order(view: GraphView) -> Finding:
 
 
 def _bound(view: GraphView) -> Finding:
-    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS)
+    joins = view.mask(lambda node: node.op in COLLECTIVE_OPS or node.name in view.nameless)
     wrong = np.flatnonzero((view.size == 0) | (~joins & (view.size != 1)))
     numbers = judged(
         view, 0, wrong, lambda node: f"{operator(view, node)} is bound to {int(view.size[node])} devices",

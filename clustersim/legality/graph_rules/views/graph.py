@@ -103,6 +103,8 @@ class GraphView:
         The stages that a graph of a part of the plan shows; None: all of them.
     unsaid : tuple of frozenset of str
         Per symbol, the fields of a graph from outside that are defaults, and no statements; empty: none.
+    nameless : frozenset of str
+        Names of operators that nobody knows, and which may be collectives of any kind.
     unknown : bool array of shape (nodes,) or None
         Operators of which nobody knows what they are, where rules are to find only what is wrong whatever they are.
     not_asked : frozenset of str
@@ -140,6 +142,7 @@ class GraphView:
     shown: tuple[int, ...] | None = None
     unsaid: tuple[frozenset[str], ...] = ()
     unknown: BoolArray | None = None
+    nameless: frozenset[str] = frozenset()
     not_asked: frozenset[str] = frozenset()
     split_said: frozenset[str] | None = None
     devices: tuple[str | None, ...] | None = None
