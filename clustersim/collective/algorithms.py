@@ -12,6 +12,7 @@ from typing import Final
 
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import Family, family
+from clustersim.collective.exchange import exchange_traffic
 from clustersim.collective.group import Group, group_of
 from clustersim.collective.hierarchical import two_level, two_level_all_to_all
 from clustersim.collective.pairs import (
@@ -31,6 +32,7 @@ from clustersim.collective.torus import bucket
 from clustersim.collective.traffic import Traffic, price
 from clustersim.collective.tree import double_tree, halving
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.plan.exchange import Exchange
 
 Why = str
 """Why an algorithm does not fit a group; empty when it does."""
@@ -58,8 +60,12 @@ class Algorithm:
     auto: Callable[[Group], bool] = lambda group: True
 
 
+Kind = str | Exchange
+"""A key of :data:`ALGORITHMS`, or an exchange between experts, which has one algorithm."""
+
+
 def plan_collective(
-    topology: Topology, kind: str, group: tuple[int, ...], algorithm: str = "auto"
+    topology: Topology, kind: Kind, group: tuple[int, ...], algorithm: str = "auto"
 ) -> tuple[CommPlan, ...]:
     """Return the plans of a collective on a group: the candidates of ``auto``, or the one that is named.
 
@@ -67,8 +73,8 @@ def plan_collective(
     ----------
     topology : Topology
         Where the devices are.
-    kind : str
-        A key of :data:`ALGORITHMS`.
+    kind : str or Exchange
+        A key of :data:`ALGORITHMS`; or DeepEP's way of an all-to-all between experts.
     group : tuple of int
         Device indices in rank order; the first is the root of ``broadcast`` and the owner of ``gather``, and
         ``send`` has (source, target).
@@ -80,11 +86,15 @@ def plan_collective(
     InputError
         On an unknown kind or algorithm, one that does not fit the group, or a group with wrong members.
     """
-    _check(topology, kind, group)
+    name = kind if isinstance(kind, str) else "all_to_all"
+    _check(topology, name, group)
     topology = topology.seen_from(group[0])
     members = group_of(topology, tuple(int(member) for member in group))
     if len(group) == 1:
-        return (price(members, kind, "none", Traffic(), Family()),)
+        return (price(members, name, "none", Traffic(), Family()),)
+    if not isinstance(kind, str):
+        constant = family(topology.device, kind.family)
+        return (price(members, name, kind.way, exchange_traffic(members, kind), constant),)
     known = ALGORITHMS[kind]
     if algorithm == "auto":
         names = [name for name, one in known.items() if not one.refuses(members) and one.auto(members)]

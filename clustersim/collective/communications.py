@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from clustersim.cluster.topology import Topology
+from clustersim.collective.algorithms import Kind
 from clustersim.collective.plan import CommPlan, choose
 
 MOST_CHOICES: Final = 100_000
@@ -31,18 +32,18 @@ class CommTable:
         self,
         topology: Topology,
         algorithms: Mapping[str, str],
-        candidates: Callable[[Topology, str, tuple[int, ...], str], tuple[CommPlan, ...]],
+        candidates: Callable[[Topology, Kind, tuple[int, ...], str], tuple[CommPlan, ...]],
     ) -> None:
         self.topology = topology
         self.algorithms = algorithms
         self.candidates = candidates
-        self._plans: dict[tuple[str, tuple[int, ...]], tuple[CommPlan, ...]] = {}
+        self._plans: dict[tuple[Kind, tuple[int, ...]], tuple[CommPlan, ...]] = {}
         self._seconds: dict[tuple[int, float], float] = {}
-        self._chosen: dict[tuple[str, tuple[int, ...], float], CommPlan | None] = {}
-        self._numbers: dict[tuple[str, Signature], int] = {}
+        self._chosen: dict[tuple[Kind, tuple[int, ...], float], CommPlan | None] = {}
+        self._numbers: dict[tuple[Kind, Signature], int] = {}
         self._by_number: list[tuple[CommPlan, ...]] = []
 
-    def plans(self, op: str, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
+    def plans(self, op: Kind, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
         """Return the candidate plans of ``op`` among ``devices``; those in a copy of a node are made once."""
         key = (op, devices)
         if key not in self._plans:
@@ -51,11 +52,11 @@ class CommTable:
                 made = self.plans(op, alike)
                 self._plans[key] = tuple(replace(plan, group=devices, links=plan.links + higher) for plan in made)
             else:
-                algorithm = self.algorithms.get(op, "auto")
+                algorithm = self.algorithms.get(op, "auto") if isinstance(op, str) else "auto"
                 self._plans[key] = self.candidates(self.topology, op, devices, algorithm)
         return self._plans[key]
 
-    def number(self, op: str, devices: tuple[int, ...]) -> int:
+    def number(self, op: Kind, devices: tuple[int, ...]) -> int:
         """Return a number that is equal for groups whose communication costs the same."""
         plans = self.plans(op, devices)
         signature = tuple(
@@ -80,7 +81,7 @@ class CommTable:
             self._seconds[key] = float(choose(plans, payload_bytes)[1]) if plans else 0.0
         return self._seconds[key]
 
-    def chosen(self, op: str, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
+    def chosen(self, op: Kind, devices: tuple[int, ...], payload_bytes: float) -> CommPlan | None:
         """Return the plan that a payload takes, or None where nothing has to move."""
         key = (op, devices, payload_bytes)
         if key not in self._chosen:
@@ -90,6 +91,6 @@ class CommTable:
             self._chosen[key] = plans[int(choose(plans, payload_bytes)[0])] if plans else None
         return self._chosen[key]
 
-    def links(self, op: str, devices: tuple[int, ...]) -> frozenset[int]:
+    def links(self, op: Kind, devices: tuple[int, ...]) -> frozenset[int]:
         """Return every link that any candidate uses."""
         return frozenset(link for plan in self.plans(op, devices) for link in plan.links.tolist())

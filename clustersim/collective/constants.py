@@ -10,6 +10,8 @@ one_shot   custom all-reduce: every rank reads every other's tensor (vLLM, Tenso
 two_shot   custom all-reduce: direct reduce-scatter, then direct all-gather
 in_switch  NVLink SHARP: the switch reduces and multicasts
 send       one sender, one receiver
+normal_*   DeepEP's normal kernels: dispatch, combine
+low_*      DeepEP's low-latency kernels: dispatch, combine
 ========== =================================================================================================
 """
 
@@ -63,6 +65,13 @@ class Family:
 
 _NETWORK: Final = {"network_step_s": 8.5e-6, "network_efficiency": 0.85}
 _CUSTOM: Final = {"max_payload_bytes": 8.0 * 2**20}  # vLLM and SGLang, custom_all_reduce.py: max_size
+_DEEPEP: Final[Mapping[str, Mapping[str, float]]] = {
+    "normal_dispatch": {"base_s": 26e-6, "efficiency": 0.6, "network_step_s": 31e-6, "network_efficiency": 0.76},
+    "normal_combine": {"base_s": 38e-6, "efficiency": 0.65, "network_step_s": 48e-6, "network_efficiency": 0.6},
+    "low_latency_dispatch": {"base_s": 11e-6, "efficiency": 0.55, "network_step_s": 8.5e-6, "network_efficiency": 0.93},
+    "low_latency_combine": {"base_s": 11e-6, "efficiency": 0.5, "network_step_s": 13.5e-6, "network_efficiency": 0.94},
+}
+"""As in the file of H100; the normal kernels without what they lose while their pipelines fill."""
 ASSUMED: Final[Mapping[str, Mapping[str, float]]] = {
     "ring": {
         "base_s": 5.0e-6,
@@ -86,6 +95,7 @@ ASSUMED: Final[Mapping[str, Mapping[str, float]]] = {
     "two_shot": {"base_s": 3.7e-6, "peer_s": 0.6e-6, "efficiency": 0.8, **_CUSTOM},
     "in_switch": {"base_s": 15e-6, "efficiency": 0.67, "ramp_s": 75e-6, "ramp_half_s": 40e-6},
     "send": {"base_s": 7.0e-6, "efficiency": 0.8, "network_step_s": 8.5e-6, "network_efficiency": 0.73},
+    **_DEEPEP,
 }
 """Per family, for devices without measurements: round values between those fitted for H100 and H200 (see
 their device files), since newer devices of other makers have links of the same class.

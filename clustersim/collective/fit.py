@@ -76,7 +76,7 @@ def fit_family(
     *,
     efficiency: tuple[float, float] = (0.1, 0.85),
     base_s: float | None = None,
-    ramp: bool = True,
+    ramp: bool | tuple[float, float] = True,
 ) -> Fitted:
     """Fit a family's constants to measurements.
 
@@ -90,21 +90,23 @@ def fit_family(
     base_s : float or None
         The base, when it is known from elsewhere; None to fit it.
     ramp : bool
-        Whether to fit the last term; without it the model is the plain α + β × size.
+        Whether to fit the last term; without it the model is the plain α + β × size. Or its two constants, where they
+        are known.
 
     Returns
     -------
     Fitted
         All constants ≥ 0.
     """
+    known = ramp if isinstance(ramp, tuple) else (0.0, 1.0)
     eta_range = efficiency
     half_range = (math.log(_HALF_RANGE[0]), math.log(_HALF_RANGE[1]))
     bounds = (eta_range, half_range)
     best, best_error = Fitted(base_s=0.0, step_s=0.0, efficiency=1.0, ramp_s=0.0, ramp_half_s=1.0), np.inf
     for _ in range(_REFINEMENTS):
-        halves = np.exp(np.linspace(*half_range, _GRID)) if ramp else np.ones(1)
+        halves = np.exp(np.linspace(*half_range, _GRID)) if ramp is True else np.array([known[1]])
         for eta, half in itertools.product(np.linspace(*eta_range, _GRID), halves):
-            fitted, error = _fit_linear(samples, float(eta), float(half), base_s, ramp)
+            fitted, error = _fit_linear(samples, float(eta), float(half), base_s, None if ramp is True else known[0])
             if error < best_error:
                 best, best_error = fitted, error
         eta_range = _narrowed(eta_range, best.efficiency, bounds[0])
@@ -130,7 +132,7 @@ def _narrowed(now: tuple[float, float], best: float, bounds: tuple[float, float]
 
 
 def _fit_linear(
-    samples: Samples, efficiency: float, half: float, base_s: float | None, ramp: bool
+    samples: Samples, efficiency: float, half: float, base_s: float | None, ramp_s: float | None
 ) -> tuple[Fitted, float]:
     """Fit the linear constants for a given efficiency and half; return also the sum of relative errors."""
     transfer = samples.ideal_seconds / efficiency
@@ -139,12 +141,13 @@ def _fit_linear(
     unknowns = [
         nothing if one_count else samples.steps,
         samples.own_bytes,
-        transfer / (transfer + half) if ramp else nothing,
+        transfer / (transfer + half) if ramp_s is None else nothing,
         np.ones_like(transfer) if base_s is None else nothing,
     ]
     columns = np.stack(unknowns, axis=1) / samples.seconds[:, None]
     used = np.flatnonzero(columns.any(axis=0))
-    target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0)) / samples.seconds
+    lost = (ramp_s or 0.0) * transfer / (transfer + half)
+    target = 1.0 - (transfer + samples.latency_seconds + (base_s or 0.0) + lost) / samples.seconds
     weight = np.ones_like(target)
     found = np.zeros(columns.shape[1])
     for _ in range(_ROUNDS):
@@ -155,7 +158,7 @@ def _fit_linear(
         base_s=float(found[3]) if base_s is None else base_s,
         step_s=float(found[0]),
         efficiency=efficiency,
-        ramp_s=float(found[2]),
+        ramp_s=float(found[2]) if ramp_s is None else ramp_s,
         ramp_half_s=half,
         own_s_per_byte=float(found[1]),
     )

@@ -21,11 +21,14 @@ from clustersim import inputs
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.collective.constants import Family
+from clustersim.collective.exchange import exchange_traffic
 from clustersim.collective.fit import Samples
 from clustersim.collective.group import group_of
 from clustersim.collective.plan import CommPlan
 from clustersim.collective.traffic import Traffic, price
+from clustersim.plan.exchange import MESSAGE_BYTES, Exchange, ExpertExchange
 
+_SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
 _ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
 _KINDS: Final = {"alltoall": "all_to_all", "send_recv": "send"}
 
@@ -46,6 +49,8 @@ class Measurement:
         Number of devices, and of the nodes that they are spread over evenly.
     payload_bytes, seconds : float
         Payload in the sense of :class:`~clustersim.collective.plan.CommPlan`, and duration.
+    exchange : Exchange or None
+        Of DeepEP, whose way and experts were measured.
     """
 
     kind: str
@@ -56,6 +61,7 @@ class Measurement:
     nodes: int
     payload_bytes: float
     seconds: float
+    exchange: Exchange | None = None
 
 
 def read_aiconfigurator(path: Path, system: str) -> list[Measurement]:
@@ -116,11 +122,46 @@ def read_deepep(path: Path, system: str) -> list[Measurement]:
     ]
 
 
+def read_exchanges(path: Path, system: str, way: ExpertExchange, *, sms: int = 20) -> list[Measurement]:
+    """Read one of DeepEP's tables as exchanges between experts on 8 ranks per node, dispatch (fp8) and combine (bf16).
+
+    Tokens choose their experts evenly, and within no groups (DeepEP, tests/test_intranode.py, test_internode.py over
+    two nodes, test_low_latency.py). A dispatch between nodes takes what it announces first as well (``notify``).
+
+    Parameters
+    ----------
+    path, system, way
+    sms : int
+        Of the normal kernels, which were measured with several numbers of multiprocessors: DeepEP's default.
+    """
+    rows = [row for row in _rows(path) if row["system"] == system and row.get("dispatch_sms", str(sms)) == str(sms)]
+    return [_exchanged(row, way, half) for row in rows for half in ("dispatch", "combine")]
+
+
+def _exchanged(row: dict[str, str], way: ExpertExchange, half: str) -> Measurement:
+    nodes, tokens, hidden = (int(row[key]) for key in ("node_num", "num_token", "hidden_size"))
+    exchange = Exchange(
+        way=way, towards="experts" if half == "dispatch" else "tokens", num_experts=int(row["num_experts"]),
+        top_k=int(row["num_topk"]), groups=1, groups_per_token=1, ranks=8 * nodes, placement="contiguous",
+    )  # fmt: skip
+    each = hidden * (_SCALED_FP8_BYTES if half == "dispatch" else 2.0)
+    if way == "deepep_normal":
+        copies = exchange.ranks * exchange.reached([0])
+        took_us = float(row[f"{half}_transmit_us"]) + float(row[f"{half}_notify_us"])
+    else:
+        copies, took_us = exchange.top_k, float(row[f"{half}_avg_t_us"])
+        each += MESSAGE_BYTES if half == "dispatch" else 0
+    return Measurement(
+        kind="all_to_all", library="DeepEP", version=row["version"], dtype=half,
+        devices=8 * nodes, nodes=nodes, payload_bytes=tokens * copies * each, seconds=took_us * 1e-6, exchange=exchange,
+    )  # fmt: skip
+
+
 def newest(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Return, per case, those of the newest version, merged to one by their median, in a fixed order."""
-    cases: dict[tuple[str, str, str, int, int, float], list[Measurement]] = {}
+    cases: dict[tuple[str, str, str, int, int, float, str], list[Measurement]] = {}
     for one in measurements:
-        case = (one.kind, one.library, one.dtype, one.devices, one.nodes, one.payload_bytes)
+        case = (one.kind, one.library, one.dtype, one.devices, one.nodes, one.payload_bytes, repr(one.exchange))
         cases.setdefault(case, []).append(one)
     found = []
     for case in sorted(cases):
@@ -142,7 +183,7 @@ def samples(
         With at least as many nodes and devices as were measured; a case takes the first devices of the first
         nodes. Latencies of routes are taken off the measured seconds, so that they are not fitted twice.
     algorithm : str
-        An algorithm of each measured kind.
+        An algorithm of each measured kind; exchanges have their own.
     per_peer : bool
         Whether to count the peers of a rank in place of serial steps.
 
@@ -151,10 +192,10 @@ def samples(
     Samples
         One entry per measurement, in order.
     """
-    work: dict[tuple[str, int, int], tuple[CommPlan, Traffic]] = {}
+    work: dict[tuple[str | Exchange, int, int], tuple[CommPlan, Traffic]] = {}
     entries = []
     for one in measurements:
-        case = (one.kind, one.devices, one.nodes)
+        case = (one.exchange or one.kind, one.devices, one.nodes)
         if case not in work:
             work[case] = _work(topology, algorithm, *case)
         plan, traffic = work[case]
@@ -171,15 +212,20 @@ def samples(
     )
 
 
-def _work(topology: Topology, algorithm: str, kind: str, devices: int, nodes: int) -> tuple[CommPlan, Traffic]:
+def _work(
+    topology: Topology, algorithm: str, kind: str | Exchange, devices: int, nodes: int
+) -> tuple[CommPlan, Traffic]:
     """Return the plan without any constants (its α is the latency of its routes), and its traffic."""
     size = devices // nodes
     members: list[int] = []
     for node in range(nodes):
         members += [int(index) for index in np.flatnonzero(topology.node_of == node)[:size]]
     group = group_of(topology, tuple(members))
-    traffic = ALGORITHMS[kind][algorithm].build(group)
-    return price(group, kind, algorithm, traffic, Family()), traffic
+    if isinstance(kind, str):
+        traffic, op = ALGORITHMS[kind][algorithm].build(group), kind
+    else:
+        traffic, op = exchange_traffic(group, kind), "all_to_all"
+    return price(group, op, algorithm, traffic, Family()), traffic
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -9,6 +9,8 @@ one_shot   vLLM's custom all-reduce over 2, or below 256 KiB (its own rule, csrc
 two_shot   the same from there to below 8 MiB, its largest buffer; on PCIe it does not run on more than 2
 in_switch  NCCL's all-reduce of half from 4 MiB on, where a switch reduces
 send       Vidur's send_recv, inside a node and between two
+normal_*   DeepEP's normal dispatch and combine, inside a node and between two
+low_*      DeepEP's low-latency dispatch and combine, likewise
 ========== =================================================================================================
 """
 
@@ -67,9 +69,29 @@ def refit(
         base_s = min(one.seconds for one in halves)
         fits["in_switch"] = fit_family(samples(topology, "in_switch", large), base_s=base_s)
     for name, kind in (("direct", "all_to_all"), ("send", "send")):
-        own = [one for one in cases if one.kind == kind and (one.library == "NCCL" or one.nodes > 1)]
+        own = [
+            one
+            for one in cases
+            if one.kind == kind and one.exchange is None and (one.library == "NCCL" or one.nodes > 1)
+        ]
         _fit_near_and_far(topology, name, _thinned(own), fits)
+    exchanges = [one for one in cases if one.exchange is not None]
+    for name in sorted({one.exchange.family for one in exchanges if one.exchange is not None}):
+        _fit_exchange(topology, name, [one for one in exchanges if one.exchange and one.exchange.family == name], fits)
     return fits
+
+
+def _fit_exchange(topology: Topology, name: str, cases: list[Measurement], fits: dict[str, Fitted]) -> None:
+    near, far = ([one for one in cases if one.nodes == nodes] for nodes in (1, 2))
+    if len(near) < _LEAST:
+        return
+    fitted = fit_family(samples(topology, "", near), efficiency=(0.1, 1.0), ramp=name.startswith("normal"))
+    fits[name] = fitted
+    if len(far) >= _LEAST:  # a step to the rail, and one on it
+        base_s = fitted.base_s + fitted.step_s
+        found = replace(samples(topology, "", far), steps=np.ones(len(far)))
+        ramp = fitted.ramp_s, fitted.ramp_half_s
+        fits[f"{name}.network"] = fit_family(found, base_s=base_s, ramp=ramp, efficiency=(0.1, 1.0))
 
 
 def _is_ring(one: Measurement, topology: Topology) -> bool:

@@ -24,6 +24,9 @@ DTYPE_BYTES: Final[Mapping[str, float]] = {
 }
 """Bytes per element, block scales included."""
 
+SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
+"""Of an element that DeepEP dispatches in fp8: 128 of them share a scale of 4 bytes (tests/test_intranode.py)."""
+
 _ROLES: Final = ("weights", "activations", "kv_cache")
 
 
@@ -85,6 +88,18 @@ class Precision:
     def activation_bytes(self) -> float:
         """Bytes per element of the residual stream."""
         return DTYPE_BYTES[self.activations]
+
+    def dispatch_bytes(self, dispatch: str | None = None) -> float:
+        """Return the bytes per element that DeepEP dispatches, a scale for each 128 of fp8 included.
+
+        Parameters
+        ----------
+        dispatch : str or None
+            The format; None: fp8 where weights are multiplied in it, else that of activations.
+        """
+        if dispatch is None:
+            dispatch = "fp8" if (self.multiply or self.weights) == "fp8" else self.activations
+        return SCALED_FP8_BYTES if dispatch == "fp8" else DTYPE_BYTES[dispatch]
 
     @property
     def kv_bytes(self) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from clustersim.graph.variant import PLAIN, Variant
+from clustersim.plan.exchange import Exchange
 
 Terms = tuple[tuple[str, float], ...]
 StepKind = Literal["prefill", "decode", "mixed"]
@@ -86,6 +87,8 @@ class Node:
         Whether its neighbours' measured constants hold all of its cost: that of its bytes as well.
     stream : str
         The device stream that runs it.
+    exchange : Exchange or None
+        Of an all-to-all between experts, how DeepEP does it; None where a library's all-to-all does.
     """
 
     name: str
@@ -113,11 +116,17 @@ class Node:
     fused: bool = False
     included: bool = False
     stream: str = "compute"
+    exchange: Exchange | None = None
 
     @property
     def is_collective(self) -> bool:
         """Whether the node joins several ranks."""
         return self.axis is not None
+
+    @property
+    def communication(self) -> str | Exchange:
+        """What tells the costs of a collective or send on one group from those of another one there."""
+        return self.exchange or self.op
 
     @property
     def is_structural(self) -> bool:

@@ -11,7 +11,7 @@ from clustersim.graph.passes.pipeline import pipeline_pass
 from clustersim.graph.passes.sequence import sequence_pass
 from clustersim.graph.passes.tensor import tensor_pass
 from clustersim.graph.passes.two_batch import two_batch_blueprints
-from clustersim.model.architecture import ModelSpec
+from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.built import refuse_unbuilt
 from clustersim.plan.parallel import ParallelPlan
 
@@ -32,7 +32,8 @@ def blueprint_of(model: ModelSpec, plan: ParallelPlan, precision: Precision, kin
     blueprint = tensor_pass(blueprint, plan, precision)
     blueprint = pipeline_pass(blueprint, plan, model, precision)
     blueprint = sequence_pass(blueprint, plan, precision)
-    blueprint = expert_pass(blueprint, plan, precision)
+    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
+    blueprint = expert_pass(blueprint, plan, precision, moes)
     return data_pass(blueprint, plan)
 
 

@@ -24,9 +24,10 @@ from clustersim.graph.blueprint import INPUT, STREAMS, Blueprint, Body, Node
 from clustersim.graph.stepgraph import Placed, StepGraph, expand, place
 from clustersim.graph.template import PassTemplate
 from clustersim.graph.turns import Turns, in_turn, plain_feature
+from clustersim.plan.exchange import Exchange
 from clustersim.plan.parallel import ParallelPlan
 
-CommKey = Callable[[str, tuple[int, ...]], int]
+CommKey = Callable[[str | Exchange, tuple[int, ...]], int]
 """(operator, local ranks of a group) → number that is equal for groups whose communication costs the same."""
 
 _BY_S: Final = frozenset(
@@ -96,6 +97,14 @@ class StageProgram:
     def key(self) -> tuple[int, int, str]:
         """What tells this program from the others of a run."""
         return self.template.variant, self.stage, self.blueprint.name
+
+    @cached_property
+    def collectives(self) -> tuple[tuple[str | Exchange, tuple[int, ...]], ...]:
+        """Every (communication, local ranks) inside the stage, each once."""
+        template = self.template
+        distinct = dict.fromkeys(zip(template.class_of_node.tolist(), template.members, strict=True))
+        found = ((self.classes[cls].node.communication, members) for cls, members in distinct if len(members) > 1)
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def graph(self) -> StepGraph:
@@ -200,7 +209,7 @@ class _Compiler:
         key = CostClass(
             node=class_node(node),
             s=placed.s[0] if depends_on_s(node, whole=self.plan.sp.whole) else 0,
-            comm=self.comm_key(node.op, placed.members) if communicates else None,
+            comm=self.comm_key(node.communication, placed.members) if communicates else None,
         )
         if key not in self.classes:
             self.classes[key] = len(self.classes)

@@ -136,6 +136,12 @@ class Declared:
         """Ranks of one stage."""
         return self.sp * self.tp
 
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Names of collectives that do not run as others of their kind do: those of DeepEP."""
+        plain = self.deployment is None or self.deployment.plan.ep.exchange == "all_to_all"
+        return () if plain else ("dispatch", "combine")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeclaredGraph:

@@ -95,6 +95,9 @@ class Moe:
         Whether the router has one bias per expert (gpt-oss; the correction bias of DeepSeek-V3).
     shared_gate : bool
         Whether the shared experts' output is scaled by a learned gate of ``hidden`` weights (Qwen2-MoE).
+    groups, groups_per_token : int
+        The routed experts, in order, are in so many groups, of so many of which the experts of one token are
+        (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: node-limited routing). 1 and 1: of any.
     """
 
     num_experts: int
@@ -106,6 +109,8 @@ class Moe:
     shared_intermediate: int = 0
     router_bias: bool = False
     shared_gate: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,7 @@ def _moe(read: ConfigReader, family: Family, *, gated: bool, bias: bool) -> Moe:
         read.fail(read.present(TOP_K) or TOP_K[0], f"{top_k} experts per token, but there are only {experts}")
     width = read.integer(("moe_intermediate_size", *INTERMEDIATE))
     shared, shared_width = _shared(read, width)
+    groups, visited = _groups(read, experts, top_k)
     return Moe(
         num_experts=experts,
         top_k=top_k,
@@ -79,7 +80,24 @@ def _moe(read: ConfigReader, family: Family, *, gated: bool, bias: bool) -> Moe:
         shared_intermediate=shared_width,
         router_bias=family.router_bias or read.word(("topk_method",)) == "noaux_tc",
         shared_gate=family.shared_gate and shared > 0,
+        groups=groups,
+        groups_per_token=visited,
     )
+
+
+def _groups(read: ConfigReader, experts: int, top_k: int) -> tuple[int, int]:
+    """Return in how many groups experts are, and in how many of these those of a token: (1, 1) where in any."""
+    groups = read.optional_integer(("n_group",)) or 1
+    visited = read.optional_integer(("topk_group",)) or groups
+    if read.word(("topk_method",)) == "greedy" or visited == groups:
+        return 1, 1
+    if visited > groups:
+        read.fail("topk_group", f"{visited} groups of experts per token, but there are only {groups}")
+    elif experts % groups:
+        read.fail("n_group", f"{plural(experts, 'expert')} do not divide into {groups} groups")
+    elif experts // groups * visited < top_k:
+        read.fail("topk_group", f"{visited} groups have {experts // groups * visited} experts; a token visits {top_k}")
+    return groups, visited
 
 
 def _shared(read: ConfigReader, expert_intermediate: int) -> tuple[int, int]:

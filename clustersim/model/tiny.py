@@ -166,10 +166,14 @@ def _ffn(f: Ffn | Moe, intermediate: int, experts: int | None, expert_intermedia
     common = gcd(f.num_experts, f.top_k)
     least, least_k = f.num_experts // common, f.top_k // common
     times = min(common, 2 if least_k == 1 else 1) if experts is None else experts // least
+    groups = gcd(f.groups, least * times)
+    visited = max(groups * f.groups_per_token // f.groups, -(-groups // least * least_k))  # enough for top_k experts
     return replace(
         f,
         num_experts=least * times,
         top_k=least_k * times,
+        groups=groups,
+        groups_per_token=visited,
         expert_intermediate=expert_intermediate,
         shared_intermediate=f.shared_intermediate * expert_intermediate // f.expert_intermediate,
     )

@@ -9,6 +9,7 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 
 THRESHOLDS_NEED_OVERLAP: Final = "goes with overlap: two_batch; say that too, or remove it"
+DISPATCH_NEEDS_DEEPEP: Final = "goes with exchange: deepep_normal or deepep_low_latency; say one of them, or remove it"
 VISITS_NEED_EP: Final = "goes with a degree above 1: without EP every rank has (a part of) all experts"
 SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
 
@@ -28,6 +29,10 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
             return Problem(path=f"plan.ep.{key}", message=THRESHOLDS_NEED_OVERLAP)
     if plan.ep.degree == 1 and plan.ep.overlap != "none":
         return Problem(path="plan.ep.overlap", message=VISITS_NEED_EP)
+    if plan.ep.degree == 1 and plan.ep.exchange != "all_to_all":
+        return Problem(path="plan.ep.exchange", message=VISITS_NEED_EP)
+    if plan.ep.exchange == "all_to_all" and plan.ep.dispatch is not None:
+        return Problem(path="plan.ep.dispatch", message=DISPATCH_NEEDS_DEEPEP)
     if plan.is_two_batch and not plan.sp.whole:
         for degree, at, why in (
             (plan.pp, "pp", "stages hand on one micro-batch"),
@@ -52,7 +57,7 @@ def refuse_unbuilt(plan: ParallelPlan, model: ModelSpec) -> None:
     Raises
     ------
     InputError
-        At ``plan.sp.scheme``, ``plan.ep.routing`` or ``plan.ep.overlap``.
+        At ``plan.sp.scheme``, ``plan.ep.routing``, ``plan.ep.overlap``, ``plan.ep.exchange`` or ``.dispatch``.
     """
     problem = unbuilt(plan, model)
     if problem is not None:

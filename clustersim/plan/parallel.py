@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.routing import Routing
 
 EmbeddingSplit = Literal["vocab", "hidden"]
@@ -17,6 +18,7 @@ SequencePartition = Literal["contiguous", "zigzag", "striped"]
 SequenceDecode = Literal["idle", "dp"]
 ExpertScope = Literal["replica", "global"]
 ExpertOverlap = Literal["none", "two_batch"]
+DispatchFormat = Literal["fp8", "bf16", "fp16", "fp32"]
 DecodeOverlap = Literal["per_sequence", "none"]
 ModuleKind = Literal["attention", "ffn"]
 
@@ -73,6 +75,8 @@ class ExpertPlan:
     ``two_batch`` a step that can be split runs as two halves, one of which computes while the other one's tokens are
     dispatched or combined (``clustersim.graph.passes.two_batch``), from ``overlap_decode_tokens`` new tokens on where
     all of them decode, else from ``overlap_prefill_tokens`` on.
+    ``exchange`` says how tokens get to their experts and back (:mod:`clustersim.plan.exchange`), ``dispatch`` in which
+    format DeepEP brings them there; None: fp8 where weights are multiplied in it, else that of activations.
     """
 
     degree: int = 1
@@ -83,6 +87,8 @@ class ExpertPlan:
     overlap: ExpertOverlap = "none"
     overlap_decode_tokens: int = 0
     overlap_prefill_tokens: int = 0
+    exchange: ExpertExchange = "all_to_all"
+    dispatch: DispatchFormat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -9,6 +9,7 @@ from clustersim.model.architecture import Moe
 from clustersim.plan.experts import Hosts, expert_hosts
 from clustersim.proof.dense import activated
 from clustersim.proof.place import Place, part_of
+from clustersim.proof.tokens import BoolArray
 from clustersim.proof.values import ALL, Arrival, Columns, Routed, routed
 
 
@@ -35,13 +36,22 @@ def chosen_pairs(at: Place, arrived: list[Arrival], rows: Int64Array) -> Routed:
     if np.isnan(logits).any():  # tokens whose router is silent go nowhere
         known = ~np.isnan(logits).any(axis=1)
         rows, x, logits = rows[known], x[known], logits[known]
-    order = np.argsort(-logits, axis=1, kind="stable")[:, : moe.top_k]
+    order = np.argsort(-np.where(_open(moe, logits), logits, -np.inf), axis=1, kind="stable")[:, : moe.top_k]
     top = np.take_along_axis(logits, order, axis=1)
     shares = np.exp(top - top.max(axis=1, keepdims=True)) if len(top) else top
     shares = shares / shares.sum(axis=1, keepdims=True)
     return Routed(
         token=np.repeat(rows, moe.top_k), expert=order.ravel(), share=shares.ravel(), data=np.repeat(x, moe.top_k, 0)
     )
+
+
+def _open(moe: Moe, logits: FloatArray) -> BoolArray:
+    """Return which experts a token may choose: those of the groups whose two best together are the best."""
+    grouped = logits.reshape(len(logits), moe.groups, moe.num_experts // moe.groups)
+    best = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
+    rank = np.argsort(np.argsort(-best, axis=1, kind="stable"), axis=1)
+    found: BoolArray = np.repeat(rank < moe.groups_per_token, grouped.shape[2], axis=1)
+    return found
 
 
 def permute(at: Place, arrived: list[Arrival]) -> Routed:
@@ -52,13 +62,26 @@ def permute(at: Place, arrived: list[Arrival]) -> Routed:
 
 
 def dispatch(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
-    """Send each rank's share of its tokens to every rank of the chosen experts' groups."""
+    """Send each rank's share of its tokens to every rank of the chosen experts' groups.
+
+    DeepEP's normal kernels send one copy to each of these ranks, however many of its experts are chosen.
+    """
     width = ats[0].setting.model.hidden
     sent = [chosen_pairs(at, inputs, at.share) for at, inputs in zip(ats, arrived, strict=True)]
     everything = routed(sent, width)
     ats[0].memory.counts["dispatched"] += len(everything.token)
     home = homes(ats[0], everything.token, everything.expert)
-    return [everything.chosen(home == at.expert_group[0]) for at in ats]
+    arriving = [everything.chosen(home == at.expert_group[0]) for at in ats]
+    if ats[0].setting.plan.ep.exchange == "deepep_normal":
+        return [_from_copies(pairs) for pairs in arriving]
+    return arriving
+
+
+def _from_copies(pairs: Routed) -> Routed:
+    """Return the pairs that a rank makes of the one copy of each token that it got."""
+    _, first, of = np.unique(pairs.token, return_index=True, return_inverse=True)
+    copies = pairs.data[first]
+    return Routed(token=pairs.token, expert=pairs.expert, share=pairs.share, data=copies[of.reshape(-1)])
 
 
 def expert_linear(at: Place, arrived: list[Arrival]) -> Routed:
@@ -105,15 +128,29 @@ def bring_back(at: Place, arrived: list[Arrival]) -> Routed:
 
 
 def combine(ats: list[Place], arrived: list[list[Arrival]]) -> list[Routed]:
-    """Send each pair back to the rank that sent it; the ranks that share an expert take turns in sending."""
+    """Send each pair back to the rank that sent it; the ranks that share an expert take turns in sending.
+
+    DeepEP's normal kernels send the sum of what a rank's experts made of a token, which has the number of that EP rank
+    in place of an expert's.
+    """
     width = ats[0].node.width
     returned = []
     for at, inputs in zip(ats, arrived, strict=True):
         pairs = _pairs(inputs, width)
         _, place, parts = at.expert_group
-        returned.append(pairs.chosen(pairs.token % parts == place))
+        pairs = pairs.chosen(pairs.token % parts == place)
+        summed = at.setting.plan.ep.exchange == "deepep_normal"
+        returned.append(_summed(pairs, at.expert_group[0]) if summed else pairs)
     everything = routed(returned, width)
     return [everything.chosen(np.isin(everything.token, at.share)) for at in ats]
+
+
+def _summed(pairs: Routed, rank: int) -> Routed:
+    """Return one row for each token: the sum of its pairs by the router's shares."""
+    token, of = np.unique(pairs.token, return_inverse=True)
+    total = np.zeros((len(token), pairs.data.shape[1]))
+    np.add.at(total, of.reshape(-1), pairs.share[:, None] * pairs.data)
+    return Routed(token=token, expert=np.full(len(token), rank), share=np.ones(len(token)), data=total)
 
 
 def _pairs(arrived: list[Arrival], width: int) -> Routed:

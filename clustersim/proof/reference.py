@@ -191,10 +191,19 @@ def _latent_heads(
     ]
 
 
+def _choice(moe: Moe, logits: FloatArray) -> list[int]:
+    """Return the experts of one token, the best first: of those groups whose two best are best together."""
+    size = moe.num_experts // moe.groups
+    groups = [range(first, first + size) for first in range(0, moe.num_experts, size)]
+    groups.sort(key=lambda group: -sum(sorted((float(logits[expert]) for expert in group), reverse=True)[:2]))
+    open_to = [expert for group in groups[: moe.groups_per_token] for expert in sorted(group)]
+    return sorted(sorted(open_to), key=lambda expert: -float(logits[expert]))[: moe.top_k]
+
+
 def _experts(moe: Moe, found: Mapping[str, FloatArray], x: FloatArray, trace: Trace, layer: int) -> FloatArray:
     values = trace.values
     logits = values[layer, "gate"] = _linear(found, "gate", x)
-    choice = trace.choices[layer] = np.argsort(-logits, axis=1, kind="stable")[:, : moe.top_k]
+    choice = trace.choices[layer] = np.array([_choice(moe, row) for row in logits], np.int64).reshape(-1, moe.top_k)
     shares = np.exp(np.take_along_axis(logits, choice, axis=1))
     shares /= shares.sum(axis=1, keepdims=True)
     steps: dict[str, list[list[FloatArray]]] = {"expert_up": [], "expert_act": [], "expert_down": []}

@@ -195,6 +195,8 @@ class Witness:
             here = (homes(at, token, expert) == at.expert_group[0]).tolist()
             wanted = [pair for pair, mine in zip(wanted, here, strict=True) if mine]
         found = list(zip(value.token.tolist(), value.expert.tolist(), strict=True))
+        if at.node.name == "combine" and spread and self.plan.ep.exchange == "deepep_normal":
+            return self._sums(at, arrived, wanted, found)
         if sorted(found) != sorted(wanted):
             lost = sorted(set(wanted) - set(found))
             extra = sorted(set(found) - set(wanted)) or sorted({pair for pair in found if found.count(pair) > 1})
@@ -207,6 +209,18 @@ class Witness:
         wanted_data = numbers[at.tokens.slot[value.token], np.array(place, np.int64)]
         missing, wrong = _differs(value.data[:, value.columns], wanted_data[:, value.columns])
         return Suspect(at=at, arrived=arrived, missing=missing) if wrong else None
+
+    def _sums(
+        self, at: Place, arrived: list[Arrival], wanted: list[tuple[int, int]], found: list[tuple[int, int]]
+    ) -> Suspect | None:
+        """Look for the sums of tokens on EP ranks; what they come to shows when they are put together."""
+        token, expert = np.array(wanted, np.int64).reshape(-1, 2).T
+        pair_of = dict(zip(zip(token.tolist(), homes(at, token, expert).tolist(), strict=True), wanted, strict=True))
+        if sorted(found) == sorted(pair_of):
+            return None
+        lost = tuple(sorted(pair for summed, pair in pair_of.items() if summed not in found))
+        extra = sorted({one for one in found if one not in pair_of or found.count(one) > 1})
+        return Suspect(at=at, arrived=arrived, missing=bool(lost), lost=lost, extra=() if lost else tuple(extra))
 
     # --- the cache ----------------------------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from clustersim.collective.algorithms import Kind
 from clustersim.collective.communications import CommTable
 from clustersim.graph.blueprint import Blueprint, Body
 from clustersim.graph.program import CommKey, StageProgram, build_program
 from clustersim.graph.stepgraph import Placed, place
 from clustersim.plan.mesh import Mesh
 
-Groups = dict[tuple[str, tuple[int, ...]], None]
+Groups = dict[tuple[Kind, tuple[int, ...]], None]
 """(operator, local ranks) of everything that communicates in a stage, in a fixed order."""
 
 
@@ -54,7 +55,7 @@ def compile_programs(
 
 
 def _number(
-    comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...], op: str, members: tuple[int, ...]
+    comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...], op: Kind, members: tuple[int, ...]
 ) -> int:
     """Return the number of the cost of ``op`` among local ranks (or from one of them to the next stage)."""
     if op == "send":
@@ -72,5 +73,5 @@ def _groups(mesh: Mesh, blueprints: Mapping[str, Blueprint], stage: int) -> Grou
             placed[unit.body] = place(unit.body, mesh.plan)
             for item in placed[unit.body]:
                 if item.node.axis is not None or item.node.op == "send":
-                    found[item.node.op, item.members] = None
+                    found[item.node.communication, item.members] = None
     return found

@@ -87,7 +87,7 @@ def links_of_stage(
 ) -> frozenset[int]:
     """Return every link that the collectives of a stage, or its sends to the next one, may use."""
     devices = mesh.stage_devices(replica, stage)
-    groups = {(op, members) for program in programs for op, members in program.template.collectives}
+    groups = {(op, members) for program in programs for op, members in program.collectives}
     found: set[int] = set()
     for op, members in groups:
         found |= comm.links(op, tuple(devices[member] for member in members))

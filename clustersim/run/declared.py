@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.collective.algorithms import Kind
 from clustersim.cost.points import read_points
 from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.expand import step_blueprints
@@ -185,15 +186,15 @@ def setting_of(scenario: Scenario) -> Setting:
 def _groups(scenario: Scenario) -> tuple[Groups, ...]:
     """Return operator and ranks of every collective of each stage, in any kind of step."""
     plan = scenario.plan.lockstep
-    found: list[dict[tuple[str, tuple[int, ...]], None]] = [{} for _ in range(plan.pp)]
+    found: list[dict[tuple[Kind, tuple[int, ...]], None]] = [{} for _ in range(plan.pp)]
     bodies = {}
     for blueprint in step_blueprints(scenario.model, plan, scenario.precision).values():
         for stage, units in enumerate(blueprint.stages):
             for body in dict.fromkeys(unit.body for unit in units):
                 if body not in bodies:
                     bodies[body] = [one for one in place(body, plan) if len(one.members) > 1]
-                found[stage].update(dict.fromkeys((one.node.op, one.members) for one in bodies[body]))
-    return tuple(tuple(sorted(stage)) for stage in found)
+                found[stage].update(dict.fromkeys((one.node.communication, one.members) for one in bodies[body]))
+    return tuple(tuple(sorted(stage, key=repr)) for stage in found)
 
 
 def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Declared, ...]:

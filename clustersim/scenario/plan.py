@@ -85,6 +85,8 @@ def build_plan(
             overlap=part.ep.overlap,
             overlap_decode_tokens=part.ep.overlap_decode_tokens,
             overlap_prefill_tokens=part.ep.overlap_prefill_tokens,
+            exchange=part.ep.exchange,
+            dispatch=part.ep.dispatch,
         ),
         stages=None if cuts is None else tuple(cuts),
         placement=_placement(part.placement, document, topology, path) if isinstance(part.placement, list) else None,

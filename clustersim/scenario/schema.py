@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from clustersim.plan.parallel import Cut
+from clustersim.plan.exchange import ExpertExchange
+from clustersim.plan.parallel import Cut, DispatchFormat
 from clustersim.scenario.document import KeyPath
 from clustersim.scenario.fields import (
     LONGEST_S,
@@ -166,6 +167,8 @@ class ExpertPart(Part):
     overlap: Literal["none", "two_batch"] = "none"
     overlap_decode_tokens: Index = 0
     overlap_prefill_tokens: Index = 0
+    exchange: ExpertExchange = "all_to_all"
+    dispatch: DispatchFormat | None = None
 
 
 class StagesPart(Part):

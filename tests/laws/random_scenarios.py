@@ -52,6 +52,7 @@ DEEPSEEK = {
     "v_head_dim": 32,
     "vocab_size": 1024,
 }
+GROUPED = DEEPSEEK | {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4}
 FABRICS = (
     {"name": "dgx-h100", "nodes": 1},
     {"name": "dgx-a100", "nodes": 2},
@@ -89,7 +90,18 @@ def spread(draw: st.DrawFn, ranks: int, tp: int, dp: int) -> int | dict[str, Any
     ep: int | dict[str, Any] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if ranks % e == 0]))
     if dp > 1 and draw(st.booleans()):
         ep = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
-    return draw(visited(ep))
+    return draw(exchanged(draw(visited(ep))))
+
+
+@st.composite
+def exchanged(draw: st.DrawFn, ep: int | dict[str, Any]) -> int | dict[str, Any]:
+    """Let the tokens of some plans get to their experts as DeepEP brings them there."""
+    found = {"degree": ep} if isinstance(ep, int) else ep
+    way = draw(st.sampled_from(("all_to_all", "deepep_normal", "deepep_low_latency")))
+    if found["degree"] == 1 or way == "all_to_all":
+        return ep
+    dispatch = draw(st.sampled_from((None, "fp8", "bf16")))
+    return found | {"exchange": way} | ({"dispatch": dispatch} if dispatch else {})
 
 
 @st.composite
@@ -185,7 +197,7 @@ def _ranks(plan: dict[str, Any]) -> int:
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the document of a small legal scenario."""
-    config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK))))
+    config: dict[str, Any] = dict(draw(st.sampled_from((LLAMA, MIXTRAL, GPT_OSS, DEEPSEEK, GROUPED))))
     moe, latent = "num_experts_per_tok" in config, "kv_lora_rank" in config
     layers = 4 if "layer_types" in config else draw(st.integers(2, 5))
     config["num_hidden_layers"] = layers

@@ -209,7 +209,7 @@ def test_every_pass_is_the_identity_at_degree_one(name: str, kind: StepKind) -> 
     assert tensor_pass(blueprint, plan, PRECISION) is blueprint
     assert pipeline_pass(blueprint, plan, model, PRECISION) is blueprint
     assert sequence_pass(blueprint, plan, PRECISION) is blueprint
-    assert expert_pass(blueprint, plan, PRECISION) is blueprint
+    assert expert_pass(blueprint, plan, PRECISION, ()) is blueprint
     assert data_pass(blueprint, plan) is blueprint
     assert blueprint_of(model, plan, PRECISION, kind) == blueprint
 

@@ -187,6 +187,10 @@ class BruteForce:
         for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
             if getattr(plan.ep, key):
                 yield 0.1, f"ep.{key}", 0
+        if plan.ep.exchange != "all_to_all":
+            yield 0.5, "ep.exchange", "all_to_all"
+        if plan.ep.dispatch is not None:
+            yield 0.1, "ep.dispatch", None
         if plan.ep.redundant:
             for value in {*range(2 * plan.ep.redundant + 8)} - {plan.ep.redundant}:
                 yield 0.25 + octaves(value + 1, plan.ep.redundant + 1) / 4, "ep.redundant", value

@@ -32,6 +32,14 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     "latent": (model(LATENT, layers=5), ParallelPlan(tp=2, sp=replace(GATHER, degree=2))),
     "experts": (model(ffn=EXPERTS, layers=5), ParallelPlan(tp=2)),
     "spread": (model(ffn=EXPERTS, layers=5), ParallelPlan(tp=4, ep=ExpertPlan(degree=4))),
+    "once": (
+        model(ffn=EXPERTS, layers=5),
+        ParallelPlan(tp=4, ep=ExpertPlan(degree=4, exchange="deepep_normal")),
+    ),
+    "straight": (
+        model(ffn=EXPERTS, layers=5),
+        ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=4, exchange="deepep_low_latency")),
+    ),
     "shared": (
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=2)),
@@ -39,7 +47,9 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     "cut": (model(layers=6), ParallelPlan(pp=2, tp=2, stages=(Cut(layer=3, before="ffn"),))),
     "columns": (model(layers=5), ParallelPlan(tp=2, split=COLUMNS)),
 }
-"""``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; others as they say."""
+"""``once``, ``straight``: DeepEP's exchanges, the first with a copy for each rank.
+
+``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; others as they say."""
 
 
 @cache

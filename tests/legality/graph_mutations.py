@@ -756,6 +756,36 @@ def _(view: GraphView) -> GraphView:
     return changed(view, pick(view, "dispatch", step=2, layer=0), op="all_gather")
 
 
+@breaks("EP-2", "once", "a rank is sent a token as often as it has experts of it")
+def _(view: GraphView) -> GraphView:
+    plain = view_of("spread", in_full=len(view.layer_names) == 5)
+    copies = dict(zip(pick(view, "dispatch"), plain.amount[pick(plain, "dispatch")].tolist(), strict=True))
+    bytes_of = (1 + 4 / 128) / 2  # of a value in fp8, over one in bf16
+    for node, amount in copies.items():
+        view = valued(view, [node], "amount", lambda _, amount=amount: amount * bytes_of)  # type: ignore[misc]
+    return view
+
+
+@breaks("EP-2", "once", "tokens are dispatched in the format of activations")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", layer=0), "amount", lambda v: v * 2 / (1 + 4 / 128))
+
+
+@breaks("EP-2", "once", "results come back in fp8")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "combine", step=2), "amount", lambda v: v * (1 + 4 / 128) / 2)
+
+
+@breaks("EP-2", "straight", "experts of one rank share a message")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", step=0, layer=1), "amount", lambda v: v * 0.9)
+
+
+@breaks("EP-2", "straight", "messages leave out their scales")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", step=2), "amount", lambda v: v * (64 + 16) / (64 * (1 + 4 / 128) + 16))
+
+
 @breaks("EP-4", "spread", "an expert runs before the dispatch")
 def _(view: GraphView) -> GraphView:
     norm, dispatch, up = (pick(view, n, step=0, layer=0, rank=1) for n in ("moe_norm", "dispatch", "expert_up"))

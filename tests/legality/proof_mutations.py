@@ -16,7 +16,7 @@ from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.variant import Variant
 from clustersim.model import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
-from clustersim.proof import attention, comparison, execution
+from clustersim.proof import attention, comparison, execution, experts
 from clustersim.proof import proof as proving
 from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.place import Place
@@ -36,6 +36,7 @@ def segments(scheme: str, decode: str = "dp", degree: int = 2, tp: int = 1) -> P
 
 
 SPREAD = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=2))
+ONCE = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=4, exchange="deepep_normal"))
 
 
 PROMPTS = (9, 6, 8)
@@ -159,6 +160,19 @@ def dispatching(change: Callable[[Routed], Routed]) -> Proof:
         return proven("shared", SPREAD)
 
 
+def copied(name: str, change: Callable[[Routed], Routed]) -> Proof:
+    """Change what comes of the one copy of a token, or what a rank adds up before it sends it back."""
+    plain = getattr(experts, name)
+    with mock.patch.object(
+        experts, name, lambda pairs, *rest: plain(change(pairs) if len(pairs.token) else pairs, *rest)
+    ):
+        return proven("shared", ONCE)
+
+
+def other_copy(pairs: Routed) -> Routed:
+    return replace(pairs, data=pairs.data[::-1].copy())
+
+
 def windowed(size: int) -> Proof:
     other = symbols(
         lambda symbol: replace(symbol, variant=Variant(window=size)) if symbol.variant.window == 4 else symbol
@@ -240,6 +254,9 @@ PROOFS: dict[str, tuple[str, Callable[[], Proof]]] = {
     "a token is lost": ("EP-2", lambda: dispatching(lose)),
     "a token is duplicated": ("EP-2", lambda: dispatching(duplicate)),
     "a token is misrouted": ("EP-2", lambda: dispatching(misroute)),
+    "a rank takes the copy of another token": ("EP-2", lambda: copied("_from_copies", other_copy)),
+    "a rank adds up all but one of its experts": ("EP-2", lambda: copied("_summed", lose)),
+    "a rank adds up an expert twice": ("EP-2", lambda: copied("_summed", duplicate)),
     "the router looks at its rank": ("EP-3", routing_by_rank),
     "a stage does not wait for what was sent": (
         "PP-2", lambda: proven("llama", STAGES, between("send", "recv", "sync")),

@@ -6,11 +6,10 @@ How each source counts bytes:
   all-gather and reduce-scatter (nccl-tests, PERFORMANCE.md). Only what NCCL has is a candidate: not the custom
   all-reduces of vLLM.
 - XLA: bytes that a chip receives, (n − 1) / n of the gathered tensor, over seconds.
-- DeepEP, low latency: every token goes to each of its experts. Normal: once to each rank that has one of them
-  (256 experts); from node to node only once, on rails, and from there to those ranks, both pipelined. Its bandwidth
-  is what a rank sends to nodes (between nodes) or to ranks (inside one), itself included, over seconds. fp8
-  carries a 4-byte scale per 128 elements (DeepEP, tests/test_low_latency.py, test_intranode.py,
-  test_internode.py). V2 counts as normal.
+- DeepEP: as the simulator has it (:mod:`clustersim.plan.exchange`), 256 experts, in as many groups as nodes where a
+  token visits some of these only (tests/test_internode.py). Bandwidth of low latency is that of every token to each of
+  its experts; of normal what a rank sends to nodes (between nodes) or to ranks (inside one), itself included, over
+  seconds. V2 counts as normal, and runs on NCCL: as its all-to-alls between nodes, on rails, and to ranks.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import Any, Final
 from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.cluster.topology import Topology
 from clustersim.collective import choose, plan_collective
+from clustersim.plan.exchange import MESSAGE_BYTES, Exchange
 from clustersim.scenario.document import Document
 from clustersim.scenario.topologies import build_cluster
 
@@ -45,7 +45,7 @@ _CUSTOM: Final = ("one_shot", "two_shot")
 _NAMED: Final = {"Ring": "ring", "NVLS": "in_switch"}
 _BUS_FACTOR: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 _NCCL: Final = re.compile(r"payload (\d+) algo ?(Ring|NVLS|auto)?")
-_EXPERTS: Final = re.compile(r"payload (\d+) tok/rank x (\d+)(?: hidden)?, top(\d+)")
+_EXPERTS: Final = re.compile(r"payload (\d+) tok/rank x (\d+)(?: hidden)?, top(\d+)(?: \(top(\d+) groups\))?")
 _NUM_EXPERTS: Final = 256
 _NODE: Final = 8
 _BYTES: Final = {"dispatch fp8": 1.0 + 4.0 / 128.0, "combine bf16": 2.0}
@@ -99,17 +99,36 @@ def _experts(row: Row, where: Topology) -> tuple[float, float]:
     direction = next((name for name in _BYTES if name in row.parallel), None)
     if not found or direction is None:
         raise Inexpressible(f"not understood: {row.workload!r} with {row.parallel!r}")
-    tokens, hidden, top_k = (int(number) for number in found.groups())
+    tokens, hidden, top_k, visited = (int(number or 0) for number in found.groups())
     once = tokens * hidden * _BYTES[direction]
     count = int(row.num_gpus)
-    group, inside, rail = tuple(range(count)), tuple(range(min(count, _NODE))), tuple(range(0, count, _NODE))
-    if "low-latency" in row.parallel:
-        return once * top_k, _all_to_all(where, group, once * top_k)
+    if "V2" not in row.framework:
+        return _deepep(row, where, direction, (tokens, top_k, visited), once)
+    inside, rail = tuple(range(min(count, _NODE))), tuple(range(0, count, _NODE))
     to_ranks, to_nodes = once * _reached(count, top_k), once * _reached(len(rail), top_k)
     forwarded = _all_to_all(where, inside, to_ranks)
     if len(rail) == 1:
         return to_ranks, forwarded
     return to_nodes, max(forwarded, _all_to_all(where, rail, to_nodes))
+
+
+def _deepep(
+    row: Row, where: Topology, direction: str, counts: tuple[int, int, int], once: float
+) -> tuple[float, float]:
+    tokens, top_k, visited = counts
+    count = int(row.num_gpus)
+    nodes = -(-count // _NODE)
+    low, dispatches = "low-latency" in row.parallel, "dispatch" in direction
+    exchange = Exchange(
+        way="deepep_low_latency" if low else "deepep_normal", towards="experts" if dispatches else "tokens",
+        num_experts=_NUM_EXPERTS, top_k=top_k, groups=nodes if visited else 1,
+        groups_per_token=min(visited, nodes) or 1, ranks=count, placement="contiguous",
+    )  # fmt: skip
+    to_ranks, to_nodes = (once * parts * exchange.reached(range(count // parts)) for parts in (count, nodes))
+    header = tokens * top_k * MESSAGE_BYTES if dispatches else 0
+    payload = once * top_k + header if low else to_ranks
+    seconds = float(choose(plan_collective(where, exchange, tuple(range(count))), payload)[1])
+    return once * top_k if low else to_ranks if nodes == 1 else to_nodes, seconds
 
 
 def _all_to_all(where: Topology, group: tuple[int, ...], payload: float) -> float:

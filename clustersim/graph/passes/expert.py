@@ -7,15 +7,22 @@ gate → dispatch → expert → combine → aggregate of rule EP-4 (Lepikhin et
 
 Where experts are visited unevenly (``plan.ep.routing``), each rank's experts take the rows that they are expected to
 get, shared evenly by those experts, and all ranks wait in the combine for the one that has most.
+
+DeepEP's exchanges (``plan.ep.exchange``) dispatch in a format of their own, the normal one only a copy for each rank
+that has any of the chosen experts (:mod:`clustersim.plan.exchange`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import fsum
 
 from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import Blueprint, Body, BodyBuilder, Node, Terms, Unit
 from clustersim.graph.operators import scaled
+from clustersim.model.architecture import Moe
+from clustersim.plan.exchange import MESSAGE_BYTES, Exchange, visited_as_often
 from clustersim.plan.experts import rank_loads
 from clustersim.plan.parallel import ParallelPlan
 
@@ -23,14 +30,29 @@ Loads = tuple[float, ...] | None
 """Visits of each EP rank over their mean; None: all alike."""
 
 
-def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision) -> Blueprint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Carried:
+    """What an exchange carries: copies of a token to all EP ranks, to the one that gets most, and bytes of a copy."""
+
+    copies: float
+    most: float
+    bytes: float
+    exchange: Exchange | None = None
+
+
+def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision, moes: Sequence[Moe]) -> Blueprint:
     """Spread the experts of every MoE body over the stage; at ep 1, or without MoE, the identity.
 
     Layers whose EP ranks are visited differently get bodies of their own.
+
+    Parameters
+    ----------
+    blueprint, plan, precision
+    moes : sequence of Moe
+        Of the layers that have experts, in order.
     """
     if plan.ep.degree == 1:
         return blueprint
-    act = precision.activation_bytes
     made: dict[tuple[int, Loads], Body] = {}
     stages: list[tuple[Unit, ...]] = []
     moe_layer = 0
@@ -40,10 +62,11 @@ def expert_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision) 
             if unit.body.name == "moe":
                 up = _expert_up(unit.body)
                 loads = rank_loads(up.num_experts, up.top_k, plan.ep, moe_layer)
+                moe = moes[moe_layer]
                 moe_layer += 1
                 key = (id(unit.body), loads)
                 if key not in made:
-                    made[key] = _spread(unit.body, plan, loads, act)
+                    made[key] = _spread(unit.body, plan, loads, precision, moe)
                 units.append(replace(unit, body=made[key]))
             else:
                 units.append(unit)
@@ -55,13 +78,13 @@ def _expert_up(body: Body) -> Node:
     return next(node for node in body.nodes if node.name == "expert_up")
 
 
-def _spread(body: Body, plan: ParallelPlan, loads: Loads, act: float) -> Body:
+def _spread(body: Body, plan: ParallelPlan, loads: Loads, precision: Precision, moe: Moe) -> Body:
     build = BodyBuilder(body.name)
     moved = {-1: -1}
     top_k = _expert_up(body).amount[0][1]
     for position, node in enumerate(body.nodes):
         sources = [edge for edge in body.edges if edge.target == position]
-        for new in _replacements(node, plan, top_k, loads, act):
+        for new in _replacements(node, plan, top_k, loads, precision, moe):
             at = build.add(new)
             if position not in moved:
                 for edge in sources:
@@ -72,16 +95,17 @@ def _spread(body: Body, plan: ParallelPlan, loads: Loads, act: float) -> Body:
     return build.build(moved[body.exit])
 
 
-def _replacements(node: Node, plan: ParallelPlan, top_k: float, loads: Loads, act: float) -> list[Node]:
+def _replacements(
+    node: Node, plan: ParallelPlan, top_k: float, loads: Loads, precision: Precision, moe: Moe
+) -> list[Node]:
     """Return the nodes that take the place of ``node``, each fed by the one before it."""
-    ep, tp, expert_tp = plan.ep.degree, plan.tp, plan.expert_tp
-    slice_bytes = top_k * node.width * act / tp
+    ep, tp, expert_tp, act = plan.ep.degree, plan.tp, plan.expert_tp, precision.activation_bytes
     here = (("stage_tokens", top_k / ep),)
     uneven = loads or ()
-    most = max(uneven, default=0.0) * top_k / ep * node.width * act
     match node.name:
         case "dispatch":
-            return [_sent(node, plan, slice_bytes * expert_tp, most)]
+            carried = _carried(node, plan, uneven, precision, moe)
+            return [_sent(node, plan, carried, tp / expert_tp, 1)]
         case "expert_up" | "expert_down":
             held = (node.experts + plan.ep.redundant) // ep
             return [replace(node, amount=here, loads=uneven, experts=held, where="all")]
@@ -91,7 +115,7 @@ def _replacements(node: Node, plan: ParallelPlan, top_k: float, loads: Loads, ac
         case "expert_down_all_reduce":
             return [replace(node, amount=scaled(here, node.width * act), loads=uneven, where="all")]
         case "combine":
-            return [_sent(node, plan, slice_bytes, most / expert_tp)]
+            return [_sent(node, plan, _carried(node, plan, uneven, precision, moe), tp, expert_tp)]
         case "aggregate":
             own = replace(node, amount=scaled(node.amount, 1 / tp), copies=1)
             if tp == 1:
@@ -105,13 +129,36 @@ def _replacements(node: Node, plan: ParallelPlan, top_k: float, loads: Loads, ac
             return [node]
 
 
-def _sent(node: Node, plan: ParallelPlan, outer: float, inner: float) -> Node:
+def _carried(node: Node, plan: ParallelPlan, loads: tuple[float, ...], precision: Precision, moe: Moe) -> _Carried:
+    """Return what the dispatch or combine of a body carries."""
+    ep, top_k = plan.ep, moe.top_k
+    dispatches, most = node.name == "dispatch", max(loads, default=0.0) * top_k / ep.degree
+    if ep.exchange == "all_to_all":
+        return _Carried(copies=top_k, most=most, bytes=node.width * precision.activation_bytes)
+    exchange = Exchange(
+        way=ep.exchange, towards="experts" if dispatches else "tokens", num_experts=moe.num_experts, top_k=top_k,
+        groups=moe.groups, groups_per_token=moe.groups_per_token, ranks=ep.degree,
+        placement="contiguous" if ep.redundant else ep.placement,
+    )  # fmt: skip
+    element = precision.dispatch_bytes(ep.dispatch) if dispatches else precision.activation_bytes
+    if ep.exchange == "deepep_low_latency":
+        each = node.width * element + (MESSAGE_BYTES if dispatches else 0)
+        return _Carried(copies=top_k, most=most, bytes=each, exchange=exchange)
+    reached = [exchange.reached([rank]) for rank in range(ep.degree)]
+    if loads:
+        reached = [visited_as_often(share, load) for share, load in zip(reached, loads, strict=True)]
+    most = max(reached) if len(set(reached)) > 1 else 0.0
+    return _Carried(copies=fsum(reached), most=most, bytes=node.width * element, exchange=exchange)
+
+
+def _sent(node: Node, plan: ParallelPlan, carried: _Carried, senders: float, parts: float) -> Node:
     """Return the all-to-all that takes the place of a permutation in memory.
 
-    It is as long as its most loaded rank needs: the one whose tokens are most, at ``outer`` bytes each, or the one
-    whose experts are visited most, at ``inner`` bytes for each token of the stage. Visited evenly, no rank's experts
+    It is as long as its most loaded rank needs: the one whose tokens are most, which it shares with ``senders``, or the
+    one whose experts are visited most, which sends one of ``parts`` of what they are. Visited evenly, no rank's experts
     get more than some rank's tokens bring.
     """
+    outer, inner = carried.copies * carried.bytes / senders, carried.most * carried.bytes / parts
     payload: Terms = (("peak_tokens", outer),)
     least: Terms = ()
     if plan.sp.degree == 1:  # one segment is all tokens
@@ -119,5 +166,6 @@ def _sent(node: Node, plan: ParallelPlan, outer: float, inner: float) -> Node:
     elif inner:
         least = (("stage_tokens", inner),)
     return replace(
-        node, op="all_to_all", amount=payload, least=least, axis="stage", stream="comm", copies=1, included=False
-    )
+        node, op="all_to_all", amount=payload, least=least, axis="stage", stream="comm", copies=1, included=False,
+        exchange=carried.exchange,
+    )  # fmt: skip

@@ -20,6 +20,7 @@ from clustersim.graph.prices.table import node_amount
 from clustersim.graph.prices.work import bytes_moved, flops
 from clustersim.graph.program import CostClass, class_node, depends_on_s
 from clustersim.graph.stepgraph import StepGraph
+from clustersim.plan.exchange import Exchange
 from clustersim.plan.parallel import ParallelPlan
 
 NO_DURATION: Final = -1
@@ -60,7 +61,7 @@ def price_graph(
     *,
     pricer: Pricer,
     precision: Precision,
-    comm_number: Callable[[str, tuple[int, ...]], int],
+    comm_number: Callable[[str | Exchange, tuple[int, ...]], int],
 ) -> PricedGraph:
     """Price every node of a graph for a batch.
 
@@ -89,7 +90,7 @@ def price_graph(
             at.append(NO_DURATION)
             continue
         members = (*ranks, ranks[0] + plan.stage_ranks) if node.op == "send" else ranks
-        comm = comm_number(node.op, members) if node.is_collective or node.op == "send" else None
+        comm = comm_number(node.communication, members) if node.is_collective or node.op == "send" else None
         cls = CostClass(node=class_node(node), s=s if depends_on_s(node, whole=plan.sp.whole) else 0, comm=comm)
         at.append(classes.setdefault(cls, len(classes)))
     by_class = np.append(pricer.price(list(classes), batch), NO_DURATION)

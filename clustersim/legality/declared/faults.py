@@ -32,7 +32,7 @@ class WeakGroup(NamedTuple):
 
     ``first``, ``last`` and ``ranks`` are the lowest and the highest of its ranks and how many they are, which tells
     groups of TP from those of SP. ``costs`` has for growing payloads what it costs over links as they should be, and
-    how much longer it takes, ns.
+    how much longer it takes, ns. ``name`` is of what runs in a way of its own: DeepEP's dispatch, and its combine.
     """
 
     op: str
@@ -42,3 +42,4 @@ class WeakGroup(NamedTuple):
     since_ns: int
     until_ns: int
     costs: tuple[tuple[float, float], ...]
+    name: str = ""

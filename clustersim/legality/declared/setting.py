@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
-from clustersim.collective.algorithms import plan_collective
+from clustersim.collective.algorithms import Kind, plan_collective
 from clustersim.collective.plan import CommPlan
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard
 
-Groups = tuple[tuple[str, tuple[int, ...]], ...]
+Groups = tuple[tuple[Kind, tuple[int, ...]], ...]
 """(operator, ranks within what takes a pass together) of every collective of a stage."""
 
 
@@ -106,17 +106,19 @@ class Setting:
     collectives: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     shards: tuple[Shard, ...] = ()
-    _plans: dict[tuple[str, tuple[int, ...]], tuple[CommPlan, ...]] = field(default_factory=dict, repr=False)
+    _plans: dict[tuple[Kind, tuple[int, ...]], tuple[CommPlan, ...]] = field(default_factory=dict, repr=False)
     _groups: dict[int, tuple[Groups, ...]] = field(default_factory=dict, repr=False)
 
-    def plans(self, op: str, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
+    def plans(self, op: Kind, devices: tuple[int, ...]) -> tuple[CommPlan, ...]:
         """Return every way in which a collective may run on some devices."""
         if (op, devices) not in self._plans:
-            found = plan_collective(self.topology, op, devices, self.collectives.get(op, "auto"))
+            found = plan_collective(
+                self.topology, op, devices, self.collectives.get(op, "auto") if isinstance(op, str) else "auto"
+            )
             self._plans[op, devices] = found
         return self._plans[op, devices]
 
-    def links(self, op: str, devices: tuple[int, ...]) -> frozenset[int]:
+    def links(self, op: Kind, devices: tuple[int, ...]) -> frozenset[int]:
         """Return every link that a collective may use on some devices."""
         alike, higher = self.topology.in_first_copy(devices)
         return frozenset(link + higher for plan in self.plans(op, alike) for link in plan.links.tolist())
@@ -127,7 +129,7 @@ class Setting:
             self._groups[pool.first_replica] = pool.stages()
         return self._groups[pool.first_replica]
 
-    def collectives_of(self, pool: Pool, replica: int, stage: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def collectives_of(self, pool: Pool, replica: int, stage: int) -> Iterator[tuple[Kind, tuple[int, ...]]]:
         """Yield operator and devices of every collective of a stage."""
         devices = pool.together(replica, stage)
         for op, members in self.groups(pool)[stage]:

@@ -64,15 +64,16 @@ def weak_groups(setting: Setting, pool: Pool) -> tuple[WeakGroup, ...]:
         for replica in pool.replicas[:1] if plan.is_lockstep else pool.replicas:
             for stage in range(plan.pp):
                 base = pool.rank(replica, stage)
-                for (op, members), (_, devices) in zip(
+                for (kind, members), (_, devices) in zip(
                     setting.groups(pool)[stage], setting.collectives_of(pool, replica, stage), strict=True
                 ):
-                    if weak.isdisjoint(setting.links(op, devices)):
+                    if weak.isdisjoint(setting.links(kind, devices)):
                         continue
-                    costs = _costs(setting.plans(op, devices), left, pool.launch_s)
+                    costs = _costs(setting.plans(kind, devices), left, pool.launch_s)
                     if costs:
                         ranks = base + min(members), base + max(members), len(members)
-                        found.append(WeakGroup(op, *ranks, since, until, costs))
+                        op, name = (kind, "") if isinstance(kind, str) else ("all_to_all", kind.name)
+                        found.append(WeakGroup(op, *ranks, since, until, costs, name))
     return tuple(found)
 
 

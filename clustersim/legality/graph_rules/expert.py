@@ -10,8 +10,10 @@ from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.census import complete
 from clustersim.legality.graph_rules.finding import judged, layer_name, operator
 from clustersim.legality.graph_rules.traits import handles_every_token, routes_as_the_model, rows_of_experts
+from clustersim.legality.graph_rules.views.exchange import copies_sent
 from clustersim.legality.graph_rules.views.graph import DATA, BoolArray, GraphView
 from clustersim.legality.graph_rules.views.tokens import carried
+from clustersim.legality.prices.exchange import copy_bytes
 from clustersim.model.architecture import Moe
 from clustersim.plan.parallel import ParallelPlan
 
@@ -81,7 +83,8 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
 
     A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; without EP a
     permutation in memory reads and writes them. Where the experts of some rank get more than any rank sends, their rows
-    count: all of them arrive there, and each of the ranks that share an expert sends its part of the results.
+    count: all of them arrive there, and each of the ranks that share an expert sends its part of the results. DeepEP
+    dispatches in a format of its own, and its normal kernels a token once to each EP rank that it reaches.
     """
     model, precision = view.model, view.precision
     if model is None or precision is None:
@@ -89,36 +92,30 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     tokens = carried(view, plan).tokens
     nodes = np.flatnonzero(view.named("dispatch", "combine") & ~np.isnan(view.amount))
     step, k = view.step[nodes], top_k[view.layer[nodes]]
-    moved = k * model.hidden * precision.activation_bytes
     if plan.ep.degree == 1:
+        moved = k * model.hidden * precision.activation_bytes
         expected = 2.0 * tokens[step, view.s_of(view.rank[nodes])] * moved
     else:
-        share = np.where(view.named("dispatch")[nodes], plan.expert_tp, 1) / plan.tp
-        expected = tokens[step].max(axis=1) * moved * share
-        if plan.ep.routing is not None or plan.ep.redundant:
-            part = np.where(view.named("dispatch")[nodes], 1, plan.expert_tp)
-            each = model.hidden * precision.activation_bytes
-            expected = np.maximum(expected, _most_rows(view, nodes) * each / part)
+        dispatches = view.named("dispatch")[nodes]
+        share = np.where(dispatches, plan.expert_tp, 1) / plan.tp
+        part = np.where(dispatches, 1, plan.expert_tp)
+        copies, most = copies_sent(view, plan, nodes, tokens[step].sum(axis=1))
+        each = np.array([copy_bytes(name, plan.ep, precision, model.hidden) for name in ("combine", "dispatch")])
+        moved = each[dispatches.astype(np.int64)]
+        expected = np.maximum(tokens[step].max(axis=1) * copies * moved * share, most * moved / part)
     wrong = np.flatnonzero(np.abs(view.amount[nodes] - expected) > 1e-6 * np.maximum(expected, 1))
 
     def message(at: int) -> str:
-        return (
-            f"{operator(view, int(nodes[at]))} carries {view.amount[nodes][at]:,.0f} bytes, where tokens × "
-            f"{int(k[at])} are {expected[at]:,.0f}"
-        )
+        found, due = view.amount[nodes][at], _copies(plan, int(k[at]))
+        return f"{operator(view, int(nodes[at]))} carries {found:,.0f} bytes, where {due} are {expected[at]:,.0f}"
 
     return judged(view, len(nodes), wrong, message, fix, nodes)
 
 
-def _most_rows(view: GraphView, nodes: Int64Array) -> FloatArray:
-    """Return the most rows that experts of one rank take, in the layer, step and replica of some nodes."""
-    cell = np.stack([view.step, view.layer, view.replica_of(view.rank)])
-    which = np.unique(cell, axis=1, return_inverse=True)[1].ravel()
-    most = np.zeros(which.max(initial=0) + 1)
-    experts = np.flatnonzero(view.named("expert_up") & ~np.isnan(view.amount))
-    np.maximum.at(most, which[experts], view.amount[experts])
-    found: FloatArray = most[which[nodes]]
-    return found
+def _copies(plan: ParallelPlan, top_k: int) -> str:
+    if plan.ep.exchange == "deepep_normal":
+        return "a copy of each token for each EP rank that it reaches"
+    return f"tokens × {top_k}" + ("" if plan.ep.exchange == "all_to_all" else ", as DeepEP sends them,")
 
 
 def one_map(view: GraphView) -> Finding:

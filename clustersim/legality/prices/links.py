@@ -12,13 +12,21 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import ASSUMED
+from clustersim.legality.prices.experts import to_experts
 from clustersim.legality.prices.sent import Members, Sent, members_of
 from clustersim.legality.prices.ways import WAYS
+from clustersim.plan.exchange import Exchange
 
 NO_MORE: Final[Mapping[str, float]] = {"efficiency": 1.0, "network_efficiency": 1.0, "ramp_half_s": 1e-5}
 """Constants of a family that are not 0 where nothing says anything of them."""
 FILLED_IN: Final = ("network_step_s", "network_efficiency", "max_payload_bytes")
 """Constants that are assumed even where a device's file has the family."""
+FAMILIES_OF_DEEPEP: Final = {
+    ("deepep_normal", "experts"): "normal_dispatch",
+    ("deepep_normal", "tokens"): "normal_combine",
+    ("deepep_low_latency", "experts"): "low_latency_dispatch",
+    ("deepep_low_latency", "tokens"): "low_latency_combine",
+}
 TREE_TO_RING: Final = 0.92
 """Efficiency of a tree over that of a ring, where no tree was measured."""
 
@@ -62,25 +70,28 @@ class Links:
     def __init__(self, topology: Topology, named: Mapping[str, str]) -> None:
         self.topology = topology
         self.named = named
-        self._known: dict[tuple[str, tuple[int, ...]], Rates] = {}
+        self._known: dict[tuple[str | Exchange, tuple[int, ...]], Rates] = {}
 
-    def rates(self, kind: str, devices: tuple[int, ...]) -> Rates:
+    def rates(self, kind: str | Exchange, devices: tuple[int, ...]) -> Rates:
         """Return the algorithms from which the fastest is chosen."""
         devices, _ = self.topology.in_first_copy(devices)
         if (kind, devices) not in self._known:
             self._known[kind, devices] = self._rates(kind, devices)
         return self._known[kind, devices]
 
-    def loads(self, kind: str, devices: tuple[int, ...]) -> tuple[Loads, ...]:
+    def loads(self, kind: str | Exchange, devices: tuple[int, ...]) -> tuple[Loads, ...]:
         """Return, of each of these algorithms, what a byte of the payload takes of the capacity of which links."""
         _, higher = self.topology.in_first_copy(devices)
         return tuple({link + higher: load for link, load in rate.loads.items()} for rate in self.rates(kind, devices))
 
-    def _rates(self, kind: str, devices: tuple[int, ...]) -> Rates:
+    def _rates(self, kind: str | Exchange, devices: tuple[int, ...]) -> Rates:
         if len(devices) == 1:
             return (Rate(),)
         topology = self.topology.seen_from(devices[0])
         group = members_of(topology, devices)
+        if not isinstance(kind, str):
+            found = constants(topology, FAMILIES_OF_DEEPEP[kind.way, kind.towards])
+            return (laid(group, to_experts(group, kind), found),)
         if kind in self.named and self.named[kind] != "auto":
             family, build, _ = WAYS[kind][self.named[kind]]
             return (laid(group, build(group), constants(topology, family)),)

@@ -202,7 +202,7 @@ class Prices:
         by_replica = {
             replica: tuple(
                 dict.fromkeys(
-                    self.links.rates(one.work.op, self.devices(replica, stage, group)) for group in one.groups
+                    self.links.rates(one.work.joins_by, self.devices(replica, stage, group)) for group in one.groups
                 )
             )
             for replica in np.flatnonzero(np.bincount(replicas)).tolist()

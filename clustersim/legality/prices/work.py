@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from clustersim.legality.prices.deployment import BYTES, PricedDeployment
+from clustersim.plan.exchange import Exchange
 
 Terms = Mapping[str, float]
 """Feature of a step → how much of the amount it brings."""
@@ -36,6 +37,8 @@ class Work:
     pairs, keys : str
         Features that attention reads besides.
     fused, included : bool
+    exchange : Exchange or None
+        How DeepEP does an all-to-all between experts.
     """
 
     op: str
@@ -46,6 +49,12 @@ class Work:
     keys: str = ""
     fused: bool = False
     included: bool = False
+    exchange: Exchange | None = None
+
+    @property
+    def joins_by(self) -> str | Exchange:
+        """What tells its algorithms: its kind, or DeepEP's way."""
+        return self.exchange or self.op
 
     @property
     def features(self) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from clustersim.legality.prices.attention_work import AttentionWorks
 from clustersim.legality.prices.deployment import PricedDeployment
+from clustersim.legality.prices.exchange import copies_of, copy_bytes, exchange_of
 from clustersim.legality.prices.visits import rank_loads
 from clustersim.legality.prices.work import HOST, Parts, Terms, Work
 from clustersim.model.architecture import Ffn, Layer, Moe
@@ -141,13 +142,15 @@ class Works(Parts):
     def _between_ranks(self, name: str, f: Moe, layer: int) -> Work:
         """Return the all-to-all that lasts as its most loaded rank: whose tokens, or whose experts' rows, are most."""
         ep, shared = self.plan.ep, self.deployment.expert_tp
-        row = f.top_k * self.hidden * self.act
-        most = max(rank_loads(f, ep, self.deployment.moe_layers_before(layer)))
-        outer, inner = row / self.tp * (shared if name == "dispatch" else 1), most * row / ep.degree
+        loads = rank_loads(f, ep, self.deployment.moe_layers_before(layer))
+        copies, most = copies_of(f, ep, loads)
+        row = copy_bytes(name, ep, self.deployment.precision, self.hidden)
+        outer, inner = copies * row / self.tp * (shared if name == "dispatch" else 1), most * row
         inner /= 1 if name == "dispatch" else shared
+        way = exchange_of(name, f, ep)
         if self.deployment.coordinates == 1:
-            return Work(op="all_to_all", amount={"peak_tokens": max(outer, inner)})
-        return Work(op="all_to_all", amount={"peak_tokens": outer}, least={"stage_tokens": inner})
+            return Work(op="all_to_all", amount={"peak_tokens": max(outer, inner)}, exchange=way)
+        return Work(op="all_to_all", amount={"peak_tokens": outer}, least={"stage_tokens": inner}, exchange=way)
 
     def _put_together(self, name: str, op: str, at: Layer | None, layer: int, s: tuple[int, int]) -> Work | None:
         """Return the collective over what an operator has made: its rows, as wide as they are on all ranks."""

@@ -131,6 +131,9 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
         change.append(("plan.ep.overlap", "none"))
         least = ("overlap_decode_tokens", "overlap_prefill_tokens")
         change += [(f"plan.ep.{name}", 0) for name in least if getattr(plan.ep, name)]
+    if degrees.get("ep") == 1 and plan.ep.exchange != "all_to_all":
+        change.append(("plan.ep.exchange", "all_to_all"))
+        change += [("plan.ep.dispatch", None)] if plan.ep.dispatch is not None else []
     if plan.placement is not None and set(degrees) - {"ep"}:
         change.append(("plan.placement", "packed"))
     return tuple(change)
@@ -158,4 +161,4 @@ def degree_words(change: Change) -> str:
 
 
 def _change_word(path: str, value: Any) -> str:
-    return f"{path.removesuffix('.degree')} {value}"
+    return f"{path.removesuffix('.degree')} {'null' if value is None else value}"

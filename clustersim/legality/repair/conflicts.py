@@ -36,6 +36,7 @@ LIMITS: Final = (
     "serving.kv_blocks",
 )  # fmt: skip
 _OVERLAP: Final = ("plan.ep.overlap", "plan.ep.overlap_decode_tokens", "plan.ep.overlap_prefill_tokens")
+_EXCHANGE: Final = ("plan.ep.exchange", "plan.ep.dispatch")
 READS: Final[Mapping[str, tuple[str, ...]]] = {
     "DP-1": (DP, PP, SP, TP, "plan.placement", "plan.devices"),
     "TP-1": (*_EXPERTS, *_SPLITS),
@@ -49,7 +50,7 @@ READS: Final[Mapping[str, tuple[str, ...]]] = {
         TP, PP, EP, "plan.ep.scope", SP, DP, "plan.stages", "plan.ep.placement", "plan.ep.redundant", "plan.sp.scheme",
         *_SPLITS, "precision.weights", *LIMITS,
     ),
-    "built": (*_EXPERTS, PP, "plan.sp.scheme", "plan.ep.routing", *_OVERLAP),
+    "built": (*_EXPERTS, PP, "plan.sp.scheme", "plan.ep.routing", *_OVERLAP, *_EXCHANGE),
 }  # fmt: skip
 """Rule → the fields that decide whether it holds; ``built``: whether step graphs can be expanded at all."""
 _HOPELESS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -39,6 +39,8 @@ CHOICES: Final[Mapping[str, float]] = {
     "plan.ep.overlap": 0.5,
     "plan.ep.overlap_decode_tokens": 0.1,
     "plan.ep.overlap_prefill_tokens": 0.1,
+    "plan.ep.exchange": 0.5,
+    "plan.ep.dispatch": 0.1,
     "plan.ep.redundant": 0.25,
     "plan.sp.scheme": 2.0,
     "plan.sp.partition": 2.0,

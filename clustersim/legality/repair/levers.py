@@ -30,6 +30,8 @@ _CHOICES: Final[Mapping[str, Iterable[Any]]] = {
     "plan.ep.overlap": ("none",),
     "plan.ep.overlap_decode_tokens": (0,),
     "plan.ep.overlap_prefill_tokens": (0,),
+    "plan.ep.exchange": ("all_to_all",),
+    "plan.ep.dispatch": (None,),
     "plan.ep.routing": ("balanced",),
     "plan.tp.embedding": ("vocab", "hidden"),
     "plan.tp.attention_out": ("rows", "columns"),

@@ -191,7 +191,7 @@ class Pipeline:
                 return
             payload = payload_bytes(program, micro.features, cls)
             devices = tuple(wiring.devices[m] for m in members)
-            plan = self.comm.chosen(program.classes[cls].node.op, devices, payload)
+            plan = self.comm.chosen(program.classes[cls].node.communication, devices, payload)
             if stage in micro.slowdowns:
                 plan, ns = micro.slowdowns[stage].communication(plan, payload, ns)
             key = (self.replica, stage, micro.step, 0, operator, members[0])

@@ -141,7 +141,7 @@ def _group_links(
     """Return the links of every group of local ranks that any program joins."""
     found: dict[tuple[int, ...], frozenset[int]] = {}
     for program in programs:
-        for op, members in program.template.collectives:
+        for op, members in program.collectives:
             links = comm.links(op, tuple(devices[m] for m in members))
             found[members] = found.get(members, frozenset()) | links
     return found

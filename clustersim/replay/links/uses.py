@@ -53,7 +53,7 @@ class Uses:
     def _made(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
         features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
         payload = payload_bytes(self.program, features, cls)
-        op = self.program.classes[cls].node.op
+        op = self.program.classes[cls].node.communication
         groups = zip(self.devices, self.after, strict=True) if op == "send" else (self.devices,)
         plans = [self.comm.chosen(op, tuple(group), payload) for group in groups]
         if plans[0] is None:

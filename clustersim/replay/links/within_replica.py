@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Final
 
+from clustersim.collective.algorithms import Kind
 from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.parts import COUNTS
 from clustersim.graph.program import StageProgram
@@ -68,7 +69,7 @@ class _Unlike(Exception):  # noqa: N818
 def _whole_groups(program: StageProgram) -> bool:
     template = program.template
     everybody = tuple(range(template.ranks))
-    same = all(members == everybody for _, members in template.collectives)
+    same = all(members == everybody for _, members in program.collectives)
     return same and len(set(template.send_classes)) <= 1 and len(template.send_classes) in (0, template.ranks)
 
 
@@ -87,7 +88,7 @@ def _apart(prepared: Prepared) -> bool:
     return True
 
 
-def _loads(comm: CommTable, groups: Iterable[tuple[str, tuple[int, ...]]]) -> Loads:
+def _loads(comm: CommTable, groups: Iterable[tuple[Kind, tuple[int, ...]]]) -> Loads:
     plans = [plan for op, devices in groups for plan in comm.plans(op, devices)]
     found: dict[int, list[float]] = {}
     for number, plan in enumerate(plans):
@@ -106,7 +107,7 @@ class _Replica:
         self.stages: list[Loads] = []
         for stage, mine in enumerate(devices):
             kinds = pool.programs[replica, stage].values()
-            ops = dict.fromkeys(chain.from_iterable(program.template.collectives for program in kinds))
+            ops = dict.fromkeys(chain.from_iterable(program.collectives for program in kinds))
             self.stages.append(_loads(inputs.comm, [(op, tuple(mine[m] for m in members)) for op, members in ops]))
         self.sends = [
             [_loads(inputs.comm, [("send", pair)]) for pair in zip(left, right, strict=True)]

@@ -61,7 +61,7 @@ def _add_stage(
         if program.classes[cls].comm is not None:
             times[cls, members] = times.get((cls, members), 0) + 1
     for (cls, members), count in times.items():
-        plans = comm.plans(program.classes[cls].node.op, tuple(devices[member] for member in members))
+        plans = comm.plans(program.classes[cls].node.communication, tuple(devices[member] for member in members))
         _add(total, plans, _payload(program, steps, cls), count * steps.counts)
     if template.send_classes:
         after = mesh.stage_devices(replica, stage + 1)

@@ -18,8 +18,10 @@ from clustersim.collective import algorithms
 from clustersim.collective import communications as comm
 from clustersim.cost import kernels
 from clustersim.cost.engine import Engine
+from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
+from clustersim.graph.blueprint import Node
 from clustersim.graph.passes import expert
 from clustersim.graph.prices import parts as step_parts
 from clustersim.graph.prices import pricer as pricing
@@ -30,6 +32,7 @@ from clustersim.legality.finding import Fault
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.operators.priced import as_priced
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.plan.exchange import Exchange
 from clustersim.replay.events import decode_jumps, lockstep, stepper
 from clustersim.replay.lanes import prices as lane_prices
 from clustersim.run.audit import audit_run, history_of_run
@@ -223,6 +226,17 @@ def untabled(patch: Patch) -> None:
     patch.setattr(TableCost, "seconds", lambda self, op, shape: self.fallback.seconds(op, shape))
 
 
+def a_copy_for_each_rank(patch: Patch) -> None:
+    """A token crosses to a node as often as it reaches ranks there."""
+    original = Exchange.reached
+    patch.setattr(Exchange, "reached", lambda self, ranks: sum(original(self, [rank]) for rank in ranks))
+
+
+def other_kernels(patch: Patch) -> None:
+    """Low latency takes the constants of the normal kernels."""
+    patch.setattr(Exchange, "family", property(lambda self: f"normal_{self.name}"))
+
+
 def no_dummies(patch: Patch) -> None:
     """Replicas that have nothing to run bring nothing."""
     original = lockstep.together
@@ -262,6 +276,12 @@ SLIDING = {"model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"n
 SPREAD = {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS}
 SKEWED = {"plan": {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.2}}}, "model": EXPERTS}
 LOCKSTEP = {"plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}}, "model": EXPERTS}
+DEEPEP = {
+    "topology": {"name": "dgx-h100", "nodes": 2}, "model": EXPERTS,
+    "plan": {"dp": 8, "tp": 1, "placement": [0, 1, 2, 3, 8, 9, 10, 11],
+             "ep": {"degree": 8, "scope": "global", "exchange": "deepep_normal", "dispatch": "fp8"}},
+}  # fmt: skip
+STRAIGHT = DEEPEP | {"plan": {**DEEPEP["plan"], "ep": {**DEEPEP["plan"]["ep"], "exchange": "deepep_low_latency"}}}
 HALVES = {"plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}
 LATE_HALVES = {
     "plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch", "overlap_decode_tokens": 3,
@@ -309,6 +329,14 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("a switch starts at once", constant("in_switch", "base_s", 0.5), NODE | BIG),
     ("a network is as good as its links", constant("ring", "network_efficiency", 1.1), ACROSS | BIG),
     ("a custom all-reduce starts later", constant("one_shot", "base_s", 1.03), {}),
+    ("a rank is sent a token for each of its experts", instead(Exchange, "reached", lambda self, ranks: min(
+        1.0, self.top_k / self.ranks * len(ranks))), DEEPEP | BIG),
+    ("a node is sent a token for each of its ranks", a_copy_for_each_rank, DEEPEP | BIG),
+    ("tokens are dispatched in bf16", instead(Precision, "dispatch_bytes", lambda self, dispatch: 2.0), DEEPEP | BIG),
+    ("messages have no header", instead(expert, "MESSAGE_BYTES", 0), STRAIGHT | BIG),
+    ("DeepEP is taken for NCCL", instead(Node, "communication", property(lambda self: self.op)), DEEPEP),
+    ("the kernels of low latency are the normal ones", other_kernels, STRAIGHT),
+    ("rendezvous between nodes costs nothing", constant("normal_dispatch", "network_step_s", 0.0), DEEPEP),
     ("halves are cut behind the first sequence", uncut, HALVES),
     ("every step that can be is split", thresholds(overlap_decode_tokens=0, overlap_prefill_tokens=0), LATE_HALVES),
     ("decodes are split one token late", thresholds(overlap_decode_tokens=4), LATE_HALVES),
@@ -329,6 +357,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "spread": {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "all_gather", "partition": "striped", "decode": "dp"}}},
     "experts": SPREAD,
     "lockstep": LOCKSTEP,
+    "deepep": DEEPEP,
+    "low latency": STRAIGHT,
     "halves": HALVES,
     "latent": LATENT,
     "windows": SLIDING,

@@ -23,6 +23,7 @@ from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.legality.timeline_rules.links.joining import Joining
 from clustersim.legality.timeline_rules.transfers.carried import Transfers
+from clustersim.plan.exchange import Exchange
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
 
@@ -206,20 +207,20 @@ class Collectives:
 
     def _ways_of(self, priced: Priced, place: Place, payload: FloatArray) -> tuple[Int64Array, FloatArray]:
         """Return the way of each payload, and for how long it has its links when it is alone, ns."""
-        op, devices = priced.work.op, self.prices.devices(*place, priced.groups[0])
-        rates = self.prices.links.rates(op, devices)
+        kind, devices = priced.work.joins_by, self.prices.devices(*place, priced.groups[0])
+        rates = self.prices.links.rates(kind, devices)
         seconds = by_algorithm(rates, payload)
         chosen = seconds <= seconds.min(axis=0) * (1 + ALIKE)
         busy = np.where(chosen, np.array([rate.link_s * payload for rate in rates]), 0.0).max(axis=0)
         distinct, of = np.unique(chosen, axis=1, return_inverse=True)
-        ways = np.array([self._way(op, devices, tuple(np.flatnonzero(one).tolist())) for one in distinct.T], np.int64)
+        ways = np.array([self._way(kind, devices, tuple(np.flatnonzero(one).tolist())) for one in distinct.T], np.int64)
         return ways[of.reshape(-1)], busy * NS_PER_S
 
-    def _way(self, op: str, devices: tuple[int, ...], algorithms: Sequence[int]) -> int:
+    def _way(self, kind: str | Exchange, devices: tuple[int, ...], algorithms: Sequence[int]) -> int:
         """Return the way of the one of some algorithms that brings least to each link."""
-        key = op, devices, tuple(algorithms)
+        key = kind, devices, tuple(algorithms)
         if key not in self._ways:
-            loads = self.prices.links.loads(op, devices)
+            loads = self.prices.links.loads(kind, devices)
             some = [loads[number] for number in algorithms]
             least = {link: min(one[link] for one in some) for link in some[0] if all(link in one for one in some)}
             self._ways[key] = self.traffic.way(least)

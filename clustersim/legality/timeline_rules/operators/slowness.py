@@ -45,8 +45,10 @@ def of_weak_groups(sheet: Sheet, least: Int64Array) -> tuple[Int64Array, Int64Ar
     np.minimum.at(lowest, of, sheet.global_ranks[grouped])
     np.maximum.at(highest, of, sheet.global_ranks[grouped])
     begun, found, most = sheet.pass_begins[grouped], least.copy(), least.copy()
-    for op, first, last, ranks, since, until, told in sheet.declared.weak_groups:
-        named = np.array([symbol[1] == op for symbol in sheet.symbols], bool)[sheet.symbol[grouped]]
+    for op, first, last, ranks, since, until, told, name in sheet.declared.weak_groups:
+        meant = [symbol[1] == op and name == (symbol[0] if symbol[0] in sheet.declared.apart else "")
+                 for symbol in sheet.symbols]  # fmt: skip
+        named = np.array(meant, bool)[sheet.symbol[grouped]]
         theirs = named & (lowest[of] == first) & (highest[of] == last) & (size == ranks)
         mine = grouped[theirs & (begun >= since) & (begun < until)]
         costs = least[mine]
