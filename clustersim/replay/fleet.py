@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from simpy import Environment
 
@@ -48,6 +49,8 @@ class Fleet:
     ----------
     replicas : list of ClockReplica
         Of all pools, by their numbers.
+    stepping : dict
+        Those of them that take their steps as events, by number.
     """
 
     def __init__(
@@ -67,31 +70,27 @@ class Fleet:
         self.wake = wake
         self.undisturbed = undisturbed
         self.replicas: list[ClockReplica] = []
+        self.stepping: dict[int, Replica] = {}
         self.wirings: dict[int, list[StageWiring]] = {}
         self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
-                self.replicas += self._lockstep(pool, shapes).members
+                members = self._lockstep(pool, shapes).members
+                self.replicas += members
+                self.stepping |= {one.index: one for one in members}
                 continue
             for index in pool.replicas:
                 if lanes is not None and not lanes.obstacle_of(index):
                     self.replicas.append(self._lane(index, lanes))
                     continue
                 self.wirings[index] = self._wirings(index, pool, shapes)
-                self.replicas.append(self._replica(index, pool))
+                self.stepping[index] = self._replica(index, pool)
+                self.replicas.append(self.stepping[index])
 
     def restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail, and give it a scheduler and a pipeline for when it is back; see :meth:`Replica.fail`."""
-        evicted = replica.fail(self.prepared.new_scheduler(replica.index))
-        if not isinstance(replica, Replica):
-            return evicted
-        replica.swaps = self._swaps(replica)
-        if not isinstance(replica, Member):
-            replica.attach(self._pipeline(replica))
-        elif replica is replica.group.members[0]:
-            self._attach(replica.group)
-        return evicted
+        return replica.fail(self.prepared.new_scheduler(replica.index))
 
     def _lane(self, index: int, lanes: LaneBuilder) -> LaneReplica:
         log = lanes.log(index, ClockLog)
@@ -115,9 +114,14 @@ class Fleet:
             wake=self.wake,
             experts=pool.input.plan.ep,
         )
+        replica.equip = partial(self._equip, replica)
+        replica.equip()
+        return replica
+
+    def _equip(self, replica: Replica) -> None:
+        """Give a replica a pipeline, and a way to its host."""
         replica.swaps = self._swaps(replica)
         replica.attach(self._pipeline(replica))
-        return replica
 
     def _wirings(self, index: int, pool: PreparedPool, shapes: Shapes) -> list[StageWiring]:
         """Return what the stages of a replica (or of all of them in lockstep) need to know."""
@@ -166,9 +170,15 @@ class Fleet:
 
         together = Lockstep([member(index) for index in pool.replicas], jumps=not wiring.as_events)
         for one in together.members:
-            one.swaps = self._swaps(one)
-        self._attach(together)
+            one.equip = partial(self._equip_member, one)
+            one.equip()
         return together
+
+    def _equip_member(self, member: Member) -> None:
+        """Give a replica in lockstep a way to its host; the first one brings the pipeline of all."""
+        member.swaps = self._swaps(member)
+        if member is member.group.members[0]:
+            member.group.attach(self._pipeline(member, member.group.step_ended))
 
     def _swaps(self, replica: Replica) -> Swaps | None:
         inputs, pool = self.prepared.input, self.prepared.pool_of(replica.index).input
@@ -180,10 +190,6 @@ class Fleet:
             [mesh.stage_devices(replica.index, stage) for stage in range(pool.plan.pp)], pool.plan.tp,
             on_end=replica.end_swaps,
         )  # fmt: skip
-
-    def _attach(self, together: Lockstep) -> None:
-        """Give replicas in lockstep their pipeline: that of the first one."""
-        together.attach(self._pipeline(together.members[0], together.step_ended))
 
     def _pipeline(self, replica: Replica, on_step: Callable[[MicroBatch], None] | None = None) -> Pipeline:
         return Pipeline(

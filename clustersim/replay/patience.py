@@ -30,7 +30,7 @@ class Patience:
         Ends a request that waited too long, with the reason.
     on_done : callable
         Called with (replica, sequences that ended).
-    hand_overs : HandOvers or None
+    hand_overs : HandOvers
         Knows of requests that have left the replica where they arrived.
     """
 
@@ -43,7 +43,7 @@ class Patience:
         replica_of: Callable[[int], ClockReplica],
         reject: Callable[[Sequence, str], None],
         on_done: Callable[[int, tuple[Sequence, ...]], None],
-        hand_overs: HandOvers | None = None,
+        hand_overs: HandOvers,
     ) -> None:
         self.departures = departures
         self.admission = admission
@@ -97,7 +97,7 @@ class Patience:
 
     def _cancel(self, now: int, sequence: Sequence) -> None:
         hand_overs, replica = self.hand_overs, self.replica_of(sequence.request)
-        if hand_overs is not None and hand_overs.has(sequence.request):
+        if hand_overs.has(sequence.request):
             gone = hand_overs.cancel(sequence.request)
             if gone is not None:
                 self.on_done(gone[0], (gone[1],))

@@ -15,7 +15,7 @@ from clustersim.replay.links.contention import StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
 from clustersim.replay.slowdown import Slowdowns
 from clustersim.serving.blocks import BlockPool
-from clustersim.serving.make import Role, make_pool, make_scheduler
+from clustersim.serving.make import make_pool, make_scheduler
 from clustersim.serving.prefix_keys import PrefixKeys
 from clustersim.serving.scheduler import Scheduler
 from clustersim.timeline.layout import Layout, PoolShape
@@ -78,7 +78,7 @@ class PreparedPool:
             lockstep=plan.dp if plan.is_lockstep else 1,
         )
 
-    def new_scheduler(self, role: Role) -> Scheduler:
+    def new_scheduler(self) -> Scheduler:
         """Return a scheduler with nothing in it."""
         inputs, plan = self.input, self.input.plan
         owners = inputs.owners
@@ -88,7 +88,6 @@ class PreparedPool:
             make_pool(inputs.serving, blocks=inputs.kv_blocks, owners=owners),
             stages=plan.pp,
             decode_overlap=plan.decode_overlap == "per_sequence",
-            role=role,
             host=None if host is None else BlockPool(blocks=host.blocks, block_tokens=tokens, owners=owners),
         )
 
@@ -155,8 +154,7 @@ class Prepared:
 
     def new_scheduler(self, replica: int) -> Scheduler:
         """Return a scheduler with nothing in it, as a replica has it at the start and when it comes back."""
-        pool = self.pool_of(replica)
-        return pool.new_scheduler("all" if len(self.pools) == 1 else "prefill" if pool is self.pools[0] else "decode")
+        return self.pool_of(replica).new_scheduler()
 
     @cached_property
     def outages(self) -> tuple[Outage, ...]:

@@ -51,6 +51,10 @@ class ClockReplica(Load, Protocol):
         """Start what can be started now."""
         ...
 
+    def story(self) -> list[str]:
+        """Return who waits for what beside its scheduler, a line each."""
+        ...
+
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon."""
         ...

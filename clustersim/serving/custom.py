@@ -13,7 +13,7 @@ from clustersim.errors import IllegalDecisionError, InputError, Problem
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
-from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.scheduler import Scheduler, Stall
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.user_class import UserClass
 from clustersim.serving.user_class import shown as told
@@ -64,6 +64,12 @@ class CustomScheduler(Scheduler):
             stages=self.stages,
             decodes_in_flight=self.decodes_in_flight,
         )
+
+    def stall(self, now: int) -> Stall | None:
+        """Return what the user's scheduler left alone when it decided nothing; None where there is nothing to run."""
+        if not self.waiting and not self.running:
+            return None
+        return Stall(who=f"{self.user.name}.{self.user.method}", file=self.user.path, view=self.view(now))
 
     def _decide(self, now: int) -> Decision:
         self.evicted = []

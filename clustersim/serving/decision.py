@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +57,19 @@ class Decision:
     def tokens(self) -> int:
         """New tokens of the step."""
         return len(self.decodes) + sum(count for _, count in self.prefills)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Swap:
+    """A copy of all blocks of a sequence that begins now, out to the host or back in, and what accounts for its end.
+
+    ``copied`` is called with the instant and the sequence, and says whether that leaves with it, since it was given up.
+    """
+
+    sequence: Sequence
+    out: bool
+    blocks: int
+    copied: Callable[[int, Sequence], bool]
 
 
 def batch_of(decision: Decision, owners: int, windows: tuple[int, ...]) -> StepBatch:

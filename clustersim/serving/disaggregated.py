@@ -1,9 +1,9 @@
-"""Schedulers of a prefill and of a decode pool: a request's prompt and first token here, the other tokens there.
+"""Both ends of a hand-over, as every scheduler has them: K/V that goes to the next pool, or comes from the one before.
 
 As DistServe (Zhong et al., OSDI 2024, section 4.3) and vLLM's disaggregated prefill do: a decode replica *pulls*. It
 sets blocks aside for a prompt when it has them, and until then the prefill replica keeps its own, so that a decode pool
 that is full holds the prefill pool back. What was preempted on a decode replica is computed anew there, as vLLM does,
-and comes before prompts that are to be received.
+and comes before prompts that are to be received. Where requests stay in one pool, nothing arrives and nothing leaves.
 """
 
 from __future__ import annotations
@@ -13,19 +13,29 @@ from collections.abc import Callable
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, PREEMPTED, RECEIVED, Decision
-from clustersim.serving.scheduler import Scheduler
+from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, PREEMPTED, RECEIVED
+from clustersim.serving.members import Members
 from clustersim.serving.sequence import Sequence
 
 
-class PrefillScheduler(Scheduler):
-    """A scheduler whose sequences keep their blocks after their last token, until their K/V has been moved."""
+class PoolMembers(Members):
+    """Sequences of a replica that may come from, or go to, replicas of another pool.
 
-    def _finish(self, now: int, sequence: Sequence) -> None:
-        if sequence.hands_over:
-            self.running.remove(sequence)
-        else:
-            super()._finish(now, sequence)
+    Attributes
+    ----------
+    arriving : deque of Sequence
+        For which it has no blocks yet, in the order in which they were routed here.
+    receiving : int
+        Sequences that have blocks, whose K/V is on its way.
+    on_reserve : callable
+        Called with each sequence that was given blocks.
+    """
+
+    def __init__(self, config: ServingConfig, pool: BlockPool) -> None:
+        super().__init__(config, pool)
+        self.arriving: deque[Sequence] = deque()
+        self.receiving = 0
+        self.on_reserve: Callable[[Sequence], None] = _nobody
 
     def handed_over(self, now: int, sequence: Sequence) -> None:
         """Take back the blocks of a sequence whose K/V is elsewhere now."""
@@ -44,43 +54,6 @@ class PrefillScheduler(Scheduler):
         sequence.preemptions += 1
         self._note(now, PREEMPTED, sequence, sequence.generated)
 
-
-class DecodeScheduler(Scheduler):
-    """A scheduler that receives sequences; the parameters are those of ``Scheduler``.
-
-    Attributes
-    ----------
-    arriving : deque of Sequence
-        For which it has no blocks yet, in the order in which they were routed here.
-    receiving : int
-        Sequences that have blocks, whose K/V is on its way.
-    on_reserve : callable
-        Called with each sequence that was given blocks.
-    """
-
-    def __init__(self, config: ServingConfig, pool: BlockPool, *, stages: int = 1, decode_overlap: bool = True) -> None:
-        super().__init__(config, pool, stages=stages, decode_overlap=decode_overlap)
-        self.arriving: deque[Sequence] = deque()
-        self.receiving = 0
-        self.on_reserve: Callable[[Sequence], None] = _nobody
-
-    def schedule(self, now: int) -> Decision | None:
-        """Set blocks aside for prompts that wait elsewhere, then decide the next step."""
-        while self.arriving and not self.waiting and self._admits(self.arriving[0]):
-            sequence = self.arriving[0]
-            sequence.owner = self._owner(sequence)
-            if not self._take(sequence, sequence.computed):
-                break
-            self.arriving.popleft()
-            self.receiving += 1
-            self._note(now, ADMITTED, sequence, sequence.computed)
-            self.on_reserve(sequence)
-        return super().schedule(now)
-
-    def _admits(self, sequence: Sequence) -> bool:
-        del sequence
-        return len(self.running) + self.receiving < self.config.max_batch_requests
-
     def give_up(self, now: int, sequence: Sequence) -> None:
         """Take back the blocks that were set aside for a sequence which will not come."""
         self.receiving -= 1
@@ -94,6 +67,22 @@ class DecodeScheduler(Scheduler):
         sequence.rank = self.config.order.rank(sequence)
         self.running.append(sequence)
         self._note(now, RECEIVED, sequence, sequence.computed)
+
+    def _reserve(self, now: int) -> None:
+        """Set blocks aside for prompts that wait elsewhere."""
+        while self.arriving and not self.waiting and self._admits(self.arriving[0]):
+            sequence = self.arriving[0]
+            sequence.owner = self._owner(sequence)
+            if not self._take(sequence, sequence.computed):
+                break
+            self.arriving.popleft()
+            self.receiving += 1
+            self._note(now, ADMITTED, sequence, sequence.computed)
+            self.on_reserve(sequence)
+
+    def _admits(self, sequence: Sequence) -> bool:
+        del sequence
+        return len(self.running) + self.receiving < self.config.max_batch_requests
 
 
 def _nobody(sequence: Sequence) -> None:

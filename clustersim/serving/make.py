@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.custom import CustomScheduler
-from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.static import StaticScheduler
 from clustersim.serving.swapping import SwappingScheduler
 from clustersim.serving.user_class import UserClass
-
-_BY_ROLE: Final[dict[str, type[Scheduler]]] = {"prefill": PrefillScheduler, "decode": DecodeScheduler}
-Role = Literal["all", "prefill", "decode"]
-"""What a replica does of a request: all of it, its prompt and first token, or the rest."""
 
 
 def make_pool(config: ServingConfig, *, blocks: int, owners: int) -> BlockPool:
@@ -31,7 +24,6 @@ def make_scheduler(
     *,
     stages: int,
     decode_overlap: bool,
-    role: Role = "all",
     host: BlockPool | None = None,
 ) -> Scheduler:
     """Return the scheduler that a configuration names, with nothing in it; ``host`` are blocks to swap to.
@@ -46,5 +38,5 @@ def make_scheduler(
         return CustomScheduler(config, pool, named, stages=stages, decode_overlap=decode_overlap)
     if host is not None:
         return SwappingScheduler(config, pool, host, stages=stages, decode_overlap=decode_overlap)
-    kind = _BY_ROLE[role] if role != "all" else StaticScheduler if named == "static" else Scheduler
+    kind = StaticScheduler if named == "static" else Scheduler
     return kind(config, pool, stages=stages, decode_overlap=decode_overlap)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import ADMITTED, CANCELLED, PREEMPTED, REUSED, Fact
+from clustersim.serving.decision import ADMITTED, CANCELLED, PREEMPTED, REUSED, Fact, Swap
 from clustersim.serving.order import RANK, Queue
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.sequence import Sequence
@@ -39,6 +39,8 @@ class Members:
         How many were given up while a step carries them.
     evicted : list of Sequence
         Whom the decision that is being taken has preempted.
+    swaps : list of Swap
+        Copies that were decided and have not been begun; who begins them takes them away.
     """
 
     def __init__(self, config: ServingConfig, pool: BlockPool) -> None:
@@ -51,6 +53,7 @@ class Members:
         self.kept: list[tuple[int, int, int]] = []
         self.leaving = 0
         self.evicted: list[Sequence] = []
+        self.swaps: list[Swap] = []
 
     @property
     def swapped_out(self) -> tuple[Sequence, ...]:
@@ -117,11 +120,6 @@ class Members:
                 sequence.preemptions += 1
                 self._note(now, PREEMPTED, sequence, sequence.generated)
         return (*(s for s in running if not s.leaving), *waiting), tuple(cancelled)
-
-    def _admits(self, sequence: Sequence) -> bool:
-        """Return whether there is a place for the first sequence that waits."""
-        del sequence
-        return len(self.running) < self.config.max_batch_requests
 
     def _owner(self, sequence: Sequence) -> int:
         """Return whose pool is to keep a sequence."""

@@ -16,8 +16,18 @@ from dataclasses import dataclass
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import FINISHED, Decision
-from clustersim.serving.members import Members
+from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.sequence import Sequence
+from clustersim.serving.view import SchedulerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Whose decision it is that nothing goes on, in which file, and what that one was shown."""
+
+    who: str
+    file: str
+    view: SchedulerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,7 @@ class Outcome:
     cancelled: tuple[Sequence, ...] = ()
 
 
-class Scheduler(Members):
+class Scheduler(PoolMembers):
     """Decides the steps of one replica.
 
     Parameters
@@ -50,6 +60,7 @@ class Scheduler(Members):
 
     def schedule(self, now: int) -> Decision | None:
         """Decide the next step from what is not in flight; None when there is nothing to run."""
+        self._reserve(now)
         decision = self._decide(now)
         while decision.is_empty and decision.evicted:  # they may be all that there is to run
             decision = self._decide(now)
@@ -172,9 +183,15 @@ class Scheduler(Members):
         return gone
 
     def _finish(self, now: int, sequence: Sequence) -> None:
-        self._release(sequence)
-        self._note(now, FINISHED, sequence, sequence.generated)
         self.running.remove(sequence)
+        if not sequence.hands_over:  # else its blocks stay until its K/V has been moved
+            self._release(sequence)
+            self._note(now, FINISHED, sequence, sequence.generated)
+
+    def stall(self, now: int) -> Stall | None:
+        """Return what a user's own scheduler left alone when it decided nothing; None where it is not a user's."""
+        del now
+        return None
 
     def horizon(self, decision: Decision) -> int:
         """Return for how many steps a steady decision would be taken again, if nothing arrives meanwhile.

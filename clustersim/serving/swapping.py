@@ -20,26 +20,17 @@ re-fetched). A victim keeps what it has computed. ::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
-from clustersim.serving.decision import CANCELLED, SWAPPED_IN, SWAPPED_OUT, Decision
+from clustersim.serving.decision import CANCELLED, SWAPPED_IN, SWAPPED_OUT, Decision, Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
 SPARE: Final = 100
 """One in so many blocks stays free when a sequence comes back: vLLM's ``watermark`` of 0.01."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Swap:
-    """A copy of all blocks of a sequence that begins now: out to the host, or back in."""
-
-    sequence: Sequence
-    out: bool
-    blocks: int
 
 
 class SwappingScheduler(Scheduler):
@@ -58,8 +49,6 @@ class SwappingScheduler(Scheduler):
         Request → copy to the host; the sequence itself has no blocks any more that it could compute in.
     inbound : dict
         Request → sequence that is copied back.
-    swaps : list of Swap
-        Copies that were decided and have not been begun; who begins them takes them away.
     """
 
     def __init__(
@@ -76,7 +65,6 @@ class SwappingScheduler(Scheduler):
         self.swapped = config.order.queue()
         self.outbound: dict[int, Swap] = {}
         self.inbound: dict[int, Sequence] = {}
-        self.swaps: list[Swap] = []
         self.short: set[int] = set()
         """Owners whose next free blocks are for a sequence that waits for a copy to end; anew in each decision."""
 
@@ -129,7 +117,7 @@ class SwappingScheduler(Scheduler):
         self.evicted.append(sequence)
         self.running.remove(sequence)
         self.host.take(sequence.owner, sequence.blocks)
-        swap = Swap(sequence=sequence, out=True, blocks=sequence.blocks)
+        swap = Swap(sequence=sequence, out=True, blocks=sequence.blocks, copied=self.copied)
         sequence.blocks = 0
         self.outbound[sequence.request] = swap
         self.swapped.add(sequence)
@@ -149,7 +137,7 @@ class SwappingScheduler(Scheduler):
             sequence.blocks = self.pool.needed(sequence.computed)
             self.pool.take(owner, sequence.blocks)
             self.inbound[sequence.request] = sequence
-            self.swaps.append(Swap(sequence=sequence, out=False, blocks=sequence.blocks))
+            self.swaps.append(Swap(sequence=sequence, out=False, blocks=sequence.blocks, copied=self.copied))
             self._note(now, SWAPPED_IN, sequence, sequence.computed)
 
     def copied(self, now: int, sequence: Sequence) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clustersim.replay.events.decode_jumps import SteadyRuns
 from clustersim.replay.events.stepper import requests_of
 from clustersim.replay.instant import now_ns
-from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
+from clustersim.serving.decision import Swap
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.swapping import SwappingScheduler
 from clustersim.serving.view import ReplicaView
 
 
@@ -19,19 +20,23 @@ class Replica(SteadyRuns):
     the parameters) and :class:`~clustersim.replay.events.decode_jumps.SteadyRuns`.
     """
 
+    equip: Callable[[], None]
+    """Gives it what steps and copies run on, at the start and after a failure."""
+
+    def story(self) -> list[str]:
+        """Return who waits for what in its pipeline, a line each."""
+        return [] if self.pipeline is None else list(self.pipeline.story())
+
     @property
     def waiting(self) -> int:
         """Sequences that wait: to be admitted, to be received, or to come back from the host."""
         scheduler = self.scheduler
-        arriving = len(scheduler.arriving) if isinstance(scheduler, DecodeScheduler) else 0
-        return len(scheduler.waiting) + len(scheduler.swapped_out) + arriving
+        return len(scheduler.waiting) + len(scheduler.swapped_out) + len(scheduler.arriving)
 
     @property
     def running(self) -> int:
         """Sequences that run, or whose K/V is on its way here."""
-        scheduler = self.scheduler
-        receiving = scheduler.receiving if isinstance(scheduler, DecodeScheduler) else 0
-        return len(scheduler.running) + receiving
+        return len(self.scheduler.running) + self.scheduler.receiving
 
     def view(self, request: Sequence) -> ReplicaView:
         """Return what a user's router is shown."""
@@ -67,7 +72,6 @@ class Replica(SteadyRuns):
     def take_over(self, sequence: Sequence) -> None:
         """Queue a sequence whose prompt was computed elsewhere until there are blocks for it."""
         scheduler = self.scheduler
-        assert isinstance(scheduler, DecodeScheduler)
         scheduler.arriving.append(sequence)
         self.outstanding += sequence.prompt_tokens + sequence.output_tokens
         if self.run is not None and scheduler.arriving[0] is sequence:
@@ -77,7 +81,6 @@ class Replica(SteadyRuns):
     def receive(self, sequence: Sequence) -> None:
         """Let a sequence decode whose K/V has arrived."""
         now = now_ns(self.env)
-        assert isinstance(self.scheduler, DecodeScheduler)
         self._catch_up(now)
         self.scheduler.received(now, sequence)
         if self.run is not None:
@@ -86,14 +89,12 @@ class Replica(SteadyRuns):
 
     def expect_no_more(self, sequence: Sequence) -> None:
         """Forget a sequence that was to be received, and has no blocks yet."""
-        assert isinstance(self.scheduler, DecodeScheduler)
         self.scheduler.arriving.remove(sequence)
         self._left((sequence,))
         self._decide_anew()
 
     def give_up(self, sequence: Sequence) -> None:
         """Take back the blocks that were set aside for a sequence which will not come."""
-        assert isinstance(self.scheduler, DecodeScheduler)
         now = now_ns(self.env)
         self._catch_up(now)
         self.scheduler.give_up(now, sequence)
@@ -103,14 +104,12 @@ class Replica(SteadyRuns):
 
     def lose(self, sequence: Sequence) -> None:
         """Take back the blocks of a sequence that is computed and can't leave."""
-        assert isinstance(self.scheduler, PrefillScheduler)
         self.scheduler.lose(now_ns(self.env), sequence)
         self.flush()
         self._decide_anew()
 
     def discard(self, sequence: Sequence) -> None:
         """Let a sequence go that is computed and waits to leave, since its client gives it up."""
-        assert isinstance(self.scheduler, PrefillScheduler)
         self.scheduler.discard(now_ns(self.env), sequence)
         self.flush()
         self._decide_anew()
@@ -164,6 +163,7 @@ class Replica(SteadyRuns):
         self.alive, self.in_flight, self.outstanding = False, 0, 0
         self.rows.clear()
         self.scheduler = successor
+        self.equip()
         return evicted, cancelled
 
     def _cut_off(self, now: int) -> None:
@@ -196,11 +196,9 @@ class Replica(SteadyRuns):
             else:
                 self._step(decision, batch)
 
-    def end_swaps(self, ended: list[Sequence]) -> None:
+    def end_swaps(self, ended: list[Swap]) -> None:
         """Account for copies that have ended, after all steps that end at this instant."""
-        scheduler = self.scheduler
-        assert isinstance(scheduler, SwappingScheduler)
-        gone = tuple(sequence for sequence in ended if scheduler.copied(now_ns(self.env), sequence))
+        gone = tuple(swap.sequence for swap in ended if swap.copied(now_ns(self.env), swap.sequence))
         if gone:
             self._left(gone)
             self.flush()
@@ -209,7 +207,7 @@ class Replica(SteadyRuns):
 
     def begin_swaps(self) -> None:
         """Start the copies that were decided."""
-        if self.swaps is not None and isinstance(self.scheduler, SwappingScheduler):
+        if self.swaps is not None:
             swaps, self.scheduler.swaps = self.scheduler.swaps, []
             for swap in swaps:
                 if swap.out:

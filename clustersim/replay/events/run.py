@@ -13,7 +13,6 @@ import simpy
 
 from clustersim.replay.admission import Admission
 from clustersim.replay.departures import FAULT, Departures, Due
-from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.stall import stall_error
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.input import UNREACHED, Progress, ReplayResult
@@ -72,10 +71,9 @@ class EventReplay:
         self.replicas = self.fleet.replicas
         self.entry = self.replicas[: inputs.entry.plan.dp]
         """Replicas at which requests arrive."""
-        self.hand_overs: HandOvers | None = None
-        if len(inputs.pools) > 1:
-            stepping = [one for one in self.replicas if isinstance(one, Replica)]
-            self.hand_overs = HandOvers(self.env, self.network, prepared, stepping, on_done=self._done, lose=self._lose)
+        self.hand_overs = HandOvers(
+            self.env, self.network, prepared, self.fleet.stepping, on_done=self._done, lose=self._lose
+        )
         self.admission = Admission(
             self.replicas, len(self.entry), prepared.outages, self.recorder,
             restart=self._restart, retry=self._retry, on_done=self._done, replica_of=self.replica_of,
@@ -166,9 +164,8 @@ class EventReplay:
             sequence.keys = self.prepared.prefix_keys.of(request)
         index = self._route(sequence)
         replica = self.replicas[index]
-        elsewhere = None if self.hand_overs is None else self.hand_overs.refusal(now, sequence)
-        if self.hand_overs is not None:
-            sequence = self.hand_overs.at_prefill(sequence)
+        elsewhere = self.hand_overs.refusal(now, sequence)
+        sequence = self.hand_overs.at_prefill(sequence)
         reason = replica.scheduler.refusal(sequence) or elsewhere or self._crowded(replica)
         if reason is not None:
             self._reject(sequence, reason)
@@ -194,8 +191,6 @@ class EventReplay:
     def _restart(self, replica: ClockReplica) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Let a replica fail; see :meth:`Fleet.restart`."""
         hand_overs = self.hand_overs
-        if hand_overs is None or not isinstance(replica, Replica):
-            return self.fleet.restart(replica)
         moved, gone = hand_overs.break_off(replica)
         sequences, cancelled = self.fleet.restart(replica)
         hand_overs.attach(replica)
@@ -225,8 +220,7 @@ class EventReplay:
         now = now_ns(self.env)
         if any(what == FAULT for what, _ in due):
             self.admission.change(now)
-            if self.hand_overs is not None:
-                self.hand_overs.rouse()
+            self.hand_overs.rouse()
         for what, number in due:
             if what != FAULT:
                 self.patience.expire(now, what, number)
@@ -236,23 +230,20 @@ class EventReplay:
         for sequence in sequences:
             request = sequence.request
             self.preemptions[request] = sequence.preemptions
-            if self.hand_overs is not None and self._goes_on(sequence):
+            if sequence.hands_over and self._goes_on(sequence):
                 self.hand_overs.leave(replica, sequence)
                 continue
             ended += 1
             self.patience.end(request)
             if self.patience.was_given_up(sequence):
                 self.reasons[request] = why_given_up(sequence)
-            if self.hand_overs is not None:
-                self.hand_overs.ended(request)
+            self.hand_overs.ended(request)
         if ended:
             self._end(ended)
 
     def _goes_on(self, sequence: Sequence) -> bool:
-        """Return whether a sequence goes on in the other pool: one that was given up only where it is on its way."""
-        assert self.hand_overs is not None
-        given_up = self.patience.was_given_up(sequence) and not self.hand_overs.has(sequence.request)
-        return sequence.hands_over and not given_up
+        """Return whether a sequence goes on in the next pool: one that was given up only where it is on its way."""
+        return not self.patience.was_given_up(sequence) or self.hand_overs.has(sequence.request)
 
     def _end(self, count: int) -> None:
         self.ended += count
@@ -278,8 +269,7 @@ class EventReplay:
             replica.flush()
             for sequence in (*replica.scheduler.running, *replica.scheduler.waiting, *replica.scheduler.swapped_out):
                 self.preemptions[sequence.request] = sequence.preemptions
-        on_the_way = () if self.hand_overs is None else self.hand_overs.on_the_way
-        for sequence in (*self.admission.waiting.values(), *on_the_way):
+        for sequence in (*self.admission.waiting.values(), *self.hand_overs.on_the_way):
             self.preemptions[sequence.request] = sequence.preemptions
         return ReplayResult(
             timeline=timeline_of(self.recorder, layout=self.prepared.layout),

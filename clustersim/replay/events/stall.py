@@ -9,38 +9,35 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from clustersim.errors import ClustersimError, InputError, Problem, StallError
-from clustersim.replay.events.replica import Replica
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.replica import ClockReplica
-from clustersim.serving.custom import CustomScheduler
+from clustersim.serving.scheduler import Stall
 from clustersim.units import plural
 
 _SHOWN: Final = 4
 """Sequences of each kind that are told one by one."""
 
 
-def stall_error(
-    now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers | None
-) -> ClustersimError:
+def stall_error(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers) -> ClustersimError:
     """Return the error that tells a stall: an InputError where the scheduler that stands still is the user's own.
 
     The parameters are those of :func:`stall_story`.
     """
     for replica in replicas:
-        scheduler = replica.scheduler
-        if isinstance(scheduler, CustomScheduler) and (scheduler.waiting or scheduler.running):
-            message = _standstill(now, unfinished, replica.index, scheduler)
-            return InputError(Problem(file=scheduler.user.path, message=message))
+        found = replica.scheduler.stall(now)
+        if found is not None:
+            message = _standstill(now, unfinished, replica.index, replica.scheduler.pool.total, found)
+            return InputError(Problem(file=found.file, message=message))
     return StallError(stall_story(now, unfinished, replicas, hand_overs))
 
 
-def _standstill(now: int, unfinished: int, replica: int, scheduler: CustomScheduler) -> str:
+def _standstill(now: int, unfinished: int, replica: int, blocks: int, found: Stall) -> str:
     """Return what the view of a user's scheduler offers when it has chosen nothing, and nothing else can happen."""
-    view = scheduler.view(now)
+    view = found.view
     lines = [
-        f"{scheduler.user.name}.decide chose nothing at {now / 1e6:.6f} ms, when nothing else could happen, but "
+        f"{found.who} chose nothing at {now / 1e6:.6f} ms, when nothing else could happen, but "
         f"{plural(unfinished, 'request is', 'requests are')} unfinished; its view offered on replica {replica}:",
-        f"{sum(view.free_blocks)} of {scheduler.pool.total} K/V blocks free, at most {view.max_batch_tokens} tokens "
+        f"{sum(view.free_blocks)} of {blocks} K/V blocks free, at most {view.max_batch_tokens} tokens "
         f"a step and {view.max_batch_requests} running",
     ]
     for state, sequences in (("running", view.running), ("waiting", view.waiting)):
@@ -54,7 +51,7 @@ def _standstill(now: int, unfinished: int, replica: int, scheduler: CustomSchedu
     return "\n  ".join(lines)
 
 
-def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers | None) -> str:
+def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], hand_overs: HandOvers) -> str:
     """Return who waits for what, a line each.
 
     Parameters
@@ -63,14 +60,13 @@ def stall_story(now: int, unfinished: int, replicas: Sequence[ClockReplica], han
     unfinished : int
         Requests that have not ended.
     replicas : sequence of ClockReplica
-    hand_overs : HandOvers or None
-        What is between two pools.
+    hand_overs : HandOvers
+        What is between pools.
     """
     lines = [f"nothing can happen after {now} ns, but {plural(unfinished, 'request is', 'requests are')} unfinished"]
     for replica in replicas:
         lines.extend(_waits(replica))
-    if hand_overs is not None:
-        lines.extend(hand_overs.story())
+    lines.extend(hand_overs.story())
     return "\n  ".join(lines)
 
 
@@ -88,5 +84,4 @@ def _waits(replica: ClockReplica) -> Iterator[str]:
                 f"request {head.request} waits for {scheduler.pool.needed(head.to_compute)} K/V blocks "
                 f"and a place in the batch"
             )
-    if isinstance(replica, Replica) and replica.pipeline is not None:
-        yield from replica.pipeline.story()
+    yield from replica.story()

@@ -22,8 +22,7 @@ from clustersim.collective.constants import family
 from clustersim.collective.plan import CommPlan
 from clustersim.replay.instant import HAND_OVER, at, now_ns
 from clustersim.replay.links.network import Network
-from clustersim.serving.sequence import Sequence
-from clustersim.serving.swapping import Swap
+from clustersim.serving.decision import Swap
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
@@ -80,8 +79,8 @@ class Swaps:
         Device of each rank of each stage.
     tp : int
     on_end : callable
-        Called with the sequences, in order of their requests, whose copies have ended on all ranks at an instant,
-        after all that ends then (``instant.HAND_OVER``).
+        Called with the copies, in order of their requests, that have ended on all ranks at an instant, after all that
+        ends then (``instant.HAND_OVER``).
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Swaps:
         replica: int,
         stages: list[tuple[int, ...]],
         tp: int,
-        on_end: Callable[[list[Sequence]], None],
+        on_end: Callable[[list[Swap]], None],
     ) -> None:
         self.env = env
         self.network = network
@@ -112,7 +111,7 @@ class Swaps:
         self.first_rank = [(replica * len(stages) + stage) * len(devices) for stage, devices in enumerate(stages)]
         self.queues: dict[tuple[int, int, bool], deque[Swap]] = {key: deque() for key in self.plans}
         self.left: dict[int, int] = {}
-        self.ended: list[Sequence] = []
+        self.ended: list[Swap] = []
         self.dead = False
 
     def abandon(self) -> None:
@@ -174,10 +173,10 @@ class Swaps:
             del self.left[sequence.request]
             if not self.ended:
                 at(self.env, 0, HAND_OVER, self._settle)
-            self.ended.append(sequence)
+            self.ended.append(swap)
 
     def _settle(self, _: None) -> None:
         if self.dead:
             return
         ended, self.ended = self.ended, []
-        self.on_end(sorted(ended, key=lambda sequence: sequence.request))
+        self.on_end(sorted(ended, key=lambda swap: swap.sequence.request))

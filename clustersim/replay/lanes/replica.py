@@ -139,6 +139,10 @@ class LaneReplica:
             self.lane.begin(now_ns(self.env), self.undisturbed())
         self._arm()
 
+    def story(self) -> list[str]:
+        """Return who waits for what beside its scheduler: nobody does."""
+        return []
+
     def stop(self, now: int) -> None:
         """Record what has ended at the horizon."""
         self.lane.stop(now)

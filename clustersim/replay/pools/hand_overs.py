@@ -24,7 +24,8 @@ ends early, or fails, is in ``replay.pools.kv_transfers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from simpy import Environment
 
@@ -36,23 +37,22 @@ from clustersim.replay.links.network import Network
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.decision import Decision
-from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
-from clustersim.serving.router import make_router
+from clustersim.serving.router import Router, make_router
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.tables import ALL_LAYERS
 
 
 class HandOvers(KvTransfers):
-    """Everything between the two pools of a run.
+    """Everything between the two pools of a run; nothing, where it has one.
 
     Parameters
     ----------
     env, network : Environment, Network
     prepared : Prepared
-        Of a run with two pools.
-    replicas : list of Replica
-        Of both.
+    replicas : mapping of int to Replica
+        Of all pools, where there are several.
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
     lose : callable
@@ -64,7 +64,7 @@ class HandOvers(KvTransfers):
         env: Environment,
         network: Network,
         prepared: Prepared,
-        replicas: list[Replica],
+        replicas: Mapping[int, Replica],
         *,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],
@@ -74,27 +74,32 @@ class HandOvers(KvTransfers):
         super().__init__(env, prepared, replicas, moves, on_done, lose)
         self.shards = inputs.shards
         self.layerwise = inputs.entry.serving.transfer == "layerwise"
-        self.decoders = [replicas[index] for index in self.decode.replicas]
-        self.router = make_router(self.decode.input.serving, inputs.seed, stream="router of the decode pool")
         self.passed: dict[tuple[int, int], None] = {}
         self.landed: dict[int, None] = {}
         self.ends: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
         for replica in self.decoders:
-            _decoder(replica).on_reserve = self._sender(replica.index)
-        if self.layerwise:
+            self.attach(replica)
+        if self.decoders and self.layerwise:
             for index in prepared.pools[0].replicas:
                 replicas[index].on_launch = self._launched
+
+    @cached_property
+    def router(self) -> Router:
+        """Chooses among the replicas that decode."""
+        seed = self.prepared.input.seed
+        return make_router(self.decode.input.serving, seed, stream="router of the decode pool")
 
     def _sender(self, index: int) -> Callable[[Sequence], None]:
         return lambda sequence: self._send(sequence, index)
 
-    def attach(self, replica: Replica) -> None:
-        """Learn of the blocks that a new scheduler of a decode replica sets aside."""
-        if isinstance(replica.scheduler, DecodeScheduler):
-            replica.scheduler.on_reserve = self._sender(replica.index)
+    def attach(self, replica: ClockReplica) -> None:
+        """Learn of the blocks that a new scheduler of a replica sets aside for what comes from here."""
+        replica.scheduler.on_reserve = self._sender(replica.index)
 
     def refusal(self, now: int, sequence: Sequence) -> str | None:
         """Return why a request could never decode, or None."""
+        if not self.decoders:
+            return None
         if sequence.output_tokens > 1 and self._hopeless(now):
             return "every decode replica has failed, and none comes back"
         reason = self.decoders[0].scheduler.refusal(sequence)
@@ -102,7 +107,7 @@ class HandOvers(KvTransfers):
 
     def at_prefill(self, sequence: Sequence) -> Sequence:
         """Return what of a request its prefill replica is to do: its prompt and its first token."""
-        if sequence.output_tokens > 1:
+        if self.decoders and sequence.output_tokens > 1:
             sequence.output_tokens, sequence.hands_over = 1, True
         return sequence
 
@@ -237,9 +242,7 @@ class HandOvers(KvTransfers):
 
     def _land(self, now: int, transfer: KvTransfer) -> None:
         source = self.replicas[transfer.source]
-        scheduler = source.scheduler
-        assert isinstance(scheduler, PrefillScheduler)
-        scheduler.handed_over(now, transfer.left)
+        source.scheduler.handed_over(now, transfer.left)
         source.flush()
         source.wake(source.index)
         target, sequence = self.replicas[transfer.target], transfer.sequence
@@ -254,14 +257,9 @@ class HandOvers(KvTransfers):
         """Return who waits for what, a sentence each."""
         found = self.moves.story()
         for replica in self.decoders:
-            arriving = _decoder(replica).arriving
+            arriving = replica.scheduler.arriving
             if arriving:
                 found.append(
                     f"replica {replica.index} has no K/V blocks for {len(arriving)} prompts computed elsewhere"
                 )
         return found
-
-
-def _decoder(replica: Replica) -> DecodeScheduler:
-    assert isinstance(replica.scheduler, DecodeScheduler)
-    return replica.scheduler

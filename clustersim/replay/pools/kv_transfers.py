@@ -12,7 +12,7 @@ again to another decode replica, since the prefill replica still has it, or wait
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -23,6 +23,7 @@ from clustersim.replay.events.replica import Replica
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.kv_moves import KvMoves
 from clustersim.replay.prepared import Prepared
+from clustersim.replay.replica import ClockReplica
 from clustersim.serving.sequence import Sequence
 
 OnDone = Callable[[int, tuple[Sequence, ...]], None]
@@ -56,9 +57,8 @@ class KvTransfers:
     ----------
     env : Environment
     prepared : Prepared
-        Of a run with two pools.
-    replicas : list of Replica
-        Of both.
+    replicas : mapping of int to Replica
+        Of all pools, where there are several.
     moves : KvMoves
     on_done : callable
         Called with (replica, sequences that their clients gave up, and that are gone).
@@ -70,7 +70,7 @@ class KvTransfers:
         self,
         env: Environment,
         prepared: Prepared,
-        replicas: list[Replica],
+        replicas: Mapping[int, Replica],
         moves: KvMoves,
         on_done: OnDone,
         lose: Callable[[int, Sequence, str], None],
@@ -81,7 +81,9 @@ class KvTransfers:
         self.moves = moves
         self.on_done = on_done
         self.lose = lose
-        self.decode = prepared.pools[1]
+        self.decode = prepared.pools[-1]
+        self.decoders = [replicas[index] for pool in prepared.pools[1:] for index in pool.replicas]
+        """Nobody, where requests stay in one pool: then nothing here ever has anything to do."""
         self.outputs = prepared.input.requests.output_tokens
         self.transfers: dict[int, KvTransfer] = {}
         self.there: dict[int, KvTransfer] = {}
@@ -93,7 +95,7 @@ class KvTransfers:
         self.armed = False
 
     def _arm(self) -> None:
-        if not self.armed:
+        if not self.armed and self.decoders:
             self.armed = True
             at(self.env, 0, HAND_OVER, self._settle)
 
@@ -141,7 +143,7 @@ class KvTransfers:
         if transfer.target != NOBODY:
             self.replicas[transfer.target].expect_no_more(transfer.sequence)
 
-    def break_off(self, failing: Replica) -> tuple[list[Sequence], list[Sequence]]:
+    def break_off(self, failing: ClockReplica) -> tuple[list[Sequence], list[Sequence]]:
         """Stop what is on its way from or to a replica that is about to fail.
 
         Returns

@@ -16,9 +16,9 @@ from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.decision import PREEMPTED, Decision
-from clustersim.serving.disaggregated import DecodeScheduler
 from clustersim.serving.members import Members
 from clustersim.serving.router import RoundRobin
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
@@ -29,24 +29,24 @@ Patch = pytest.MonkeyPatch
 def keeps_what_was_set_aside(patch: Patch) -> None:
     """Blocks that were set aside for a prompt stay taken when its prefill replica fails."""
 
-    real = DecodeScheduler.give_up
+    real = Scheduler.give_up
 
-    def give_up(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+    def give_up(self: Scheduler, now: int, sequence: Sequence) -> None:
         sequence.blocks = 0
         real(self, now, sequence)
 
-    patch.setattr(DecodeScheduler, "give_up", give_up)
+    patch.setattr(Scheduler, "give_up", give_up)
 
 
 def says_nothing_of_what_was_set_aside(patch: Patch) -> None:
     """Blocks that were set aside come back, and no fact says so."""
-    real = DecodeScheduler.give_up
+    real = Scheduler.give_up
 
-    def silent(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+    def silent(self: Scheduler, now: int, sequence: Sequence) -> None:
         real(self, now, sequence)
         self.facts.pop()
 
-    patch.setattr(DecodeScheduler, "give_up", silent)
+    patch.setattr(Scheduler, "give_up", silent)
 
 
 def transfers_survive(patch: Patch) -> None:
@@ -105,14 +105,14 @@ def loses_silently(patch: Patch) -> None:
 
 def counts_too_much_of_what_comes_in_vain(patch: Patch) -> None:
     """What is given back in vain is told with one token more."""
-    real = DecodeScheduler.give_up
+    real = Scheduler.give_up
 
-    def give_up(self: DecodeScheduler, now: int, sequence: Sequence) -> None:
+    def give_up(self: Scheduler, now: int, sequence: Sequence) -> None:
         real(self, now, sequence)
         time, kind, request, tokens, used = self.facts[-1]
         self.facts[-1] = (time, kind, request, tokens + 1, used)
 
-    patch.setattr(DecodeScheduler, "give_up", give_up)
+    patch.setattr(Scheduler, "give_up", give_up)
 
 
 def forgets_tokens(patch: Patch) -> None:
@@ -254,12 +254,12 @@ def computes_what_it_has(patch: Patch) -> None:
 
 def waits_for_what_is_on_its_way(patch: Patch) -> None:
     """A decode replica runs no step while something is on its way to it, though it has the blocks."""
-    real = DecodeScheduler.schedule
+    real = Scheduler.schedule
 
-    def schedule(self: DecodeScheduler, now: int) -> Decision | None:
+    def schedule(self: Scheduler, now: int) -> Decision | None:
         return real(self, now) if not self.receiving else None
 
-    patch.setattr(DecodeScheduler, "schedule", schedule)
+    patch.setattr(Scheduler, "schedule", schedule)
 
 
 SLOW = {"name": "l40s-node", "nodes": 1}

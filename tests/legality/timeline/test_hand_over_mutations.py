@@ -14,7 +14,7 @@ from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIV
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import RunResult, simulate
-from clustersim.serving.disaggregated import DecodeScheduler, PrefillScheduler
+from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from tests.laws.random_scenarios import LLAMA, scenario_of
 
@@ -124,21 +124,21 @@ def test_audit_catches_a_changed_record(history, name):
 def keeps_blocks(patch: pytest.MonkeyPatch) -> None:
     """The prefill replica forgets a block of what it hands over."""
 
-    def release(self: PrefillScheduler, sequence: Sequence) -> None:
+    def release(self: Scheduler, sequence: Sequence) -> None:
         self.pool.give(sequence.owner, sequence.blocks - sequence.hands_over)
         sequence.blocks = 0
 
-    patch.setattr(PrefillScheduler, "_release", release)
+    patch.setattr(Scheduler, "_release", release)
 
 
 def takes_too_few(patch: pytest.MonkeyPatch) -> None:
     """The decode replica sets a block too few aside."""
-    take = DecodeScheduler._take
+    take = Scheduler._take
 
-    def later(self: DecodeScheduler, sequence: Sequence, tokens: int) -> bool:
+    def later(self: Scheduler, sequence: Sequence, tokens: int) -> bool:
         return take(self, sequence, tokens - 4 if sequence in self.arriving else tokens)
 
-    patch.setattr(DecodeScheduler, "_take", later)
+    patch.setattr(Scheduler, "_take", later)
 
 
 def does_not_wait(patch: pytest.MonkeyPatch) -> None:
@@ -204,10 +204,10 @@ GIVEN_UP = {
 def keeps_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     """The prefill replica keeps the blocks of a prompt whose client gave it up before it left."""
 
-    def discard(self: PrefillScheduler, now: int, sequence: Sequence) -> None:
+    def discard(self: Scheduler, now: int, sequence: Sequence) -> None:
         self._note(now, CANCELLED, sequence, sequence.generated)
 
-    patch.setattr(PrefillScheduler, "discard", discard)
+    patch.setattr(Scheduler, "discard", discard)
 
 
 def lets_go_of_transfers(patch: pytest.MonkeyPatch) -> None:
@@ -230,11 +230,15 @@ def lets_go_of_transfers(patch: pytest.MonkeyPatch) -> None:
 def decodes_on(patch: pytest.MonkeyPatch) -> None:
     """A request that was given up on its way stays in the batch of the decode replica."""
 
-    def cancel(self: DecodeScheduler, now: int, sequence: Sequence) -> bool:
+    real = Scheduler.cancel
+
+    def cancel(self: Scheduler, now: int, sequence: Sequence) -> bool:
+        if sequence.hands_over or not sequence.generated:
+            return real(self, now, sequence)
         self._note(now, CANCELLED, sequence, sequence.generated)
         return True
 
-    patch.setattr(DecodeScheduler, "cancel", cancel)
+    patch.setattr(Scheduler, "cancel", cancel)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from clustersim.legality.history import FACTS, History
 from clustersim.replay.events.swaps import Swaps
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.simulate import simulate
+from clustersim.serving.decision import Swap
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.swapping import Swap, SwappingScheduler
+from clustersim.serving.swapping import SwappingScheduler
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_replay_mutations import document
 
@@ -128,7 +129,7 @@ def too_early(patch: pytest.MonkeyPatch) -> None:
     def early(self: Swaps, swap: Swap) -> None:
         begin(self, swap)
         if not swap.out:
-            self.on_end([swap.sequence])
+            self.on_end([swap])
 
     def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
         known = sequence.request in self.outbound or sequence.request in self.inbound
@@ -170,7 +171,7 @@ def uncopied(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: Swaps, swap: Swap) -> None:
         begin(self, swap)
         if swap.out:
-            self.on_end([swap.sequence])
+            self.on_end([swap])
 
     def once(self: SwappingScheduler, now: int, sequence: Sequence) -> bool:
         known = sequence.request in self.outbound or sequence.request in self.inbound
