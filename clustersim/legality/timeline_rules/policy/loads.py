@@ -1,7 +1,8 @@
-"""What a router sees of the replicas of a pool at each instant at which it is asked, as it follows from the facts.
+"""What the router of replicas at which requests arrive sees of them when it is asked, as it follows from the facts.
 
-One instant has phases: completions, hand-overs, arrivals, those that leave by themselves, decisions. Who is given up or
-lost leaves in the first or in the fourth one, which is not told: what is routed at such an instant is not judged.
+One instant has phases: completions, arrivals, those that leave by themselves, decisions. Who is given up leaves in the
+third one when its client gives it up, and later in the first one, with the step that carried it. In a closed loop
+others arrive when it has left, or before: what is routed at such an instant is not judged.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from clustersim.legality.history import (
     FINISHED,
     LOST,
     PREEMPTED,
-    RECEIVED,
     REJECTED,
     Declared,
 )
 from clustersim.legality.timeline_rules.policy.declared import NEVER
+from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 
-COMPLETION, HAND_OVER, ARRIVAL, DEPARTURE, DECISION, LAUNCH = range(6)
+COMPLETION, ARRIVAL, DEPARTURE, DECISION = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Loads:
     Parameters
     ----------
     request, time, target : int64 arrays of shape (routed,)
-        ``target`` is the number of the replica in its pool; −1 where it is not known.
+        ``target`` is the number of the replica in its pool.
     outstanding, waiting, running : int64 arrays of shape (routed, replicas)
         Tokens of unfinished requests; requests.
     told : bool array of shape (routed,)
@@ -52,7 +53,7 @@ class Loads:
     told: BoolArray
 
 
-def loads_of(reading: Reading, declared: Declared, *, layerwise: bool) -> Loads | None:
+def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     """Return what the router of a pool sees; None where the record does not say when prompts have been computed."""
     facts, requests, pieces = reading.history.facts, reading.history.requests, reading.pieces
     if facts is None or requests is None or pieces is None or pieces.astray:
@@ -64,48 +65,38 @@ def loads_of(reading: Reading, declared: Declared, *, layerwise: bool) -> Loads 
     here = (replica >= first) & (replica < first + declared.dp)
     prompt, output = (requests[name].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     goes_on = (output > 1) if declared.role != "all" else np.zeros(count, bool)
-    begins, samples = _samples(reading, count)
-    if declared.role == "decode":
-        routed_at = begins if layerwise else samples
-        came = np.flatnonzero(goes_on & (routed_at < NEVER))
-        rows = np.flatnonzero(here & np.isin(kind, (ADMITTED, RECEIVED)))[::-1]
-        target = np.full(count, -1, np.int64)
-        target[request[rows]] = replica[rows] - first
-        phase_in, weight = LAUNCH if layerwise else HAND_OVER, prompt + output
-        came_at, to = routed_at[came], target[came]
-        joins = to >= 0
-    else:
-        rows = np.flatnonzero(here & np.isin(kind, (ARRIVED, REJECTED)))
-        rows = rows[np.lexsort((rows, time[rows], request[rows]))]
-        rows = rows[np.append(True, request[rows][1:] != request[rows][:-1])[: len(rows)]]
-        came, came_at, to = request[rows], time[rows], replica[rows] - first
-        phase_in, weight = ARRIVAL, prompt + np.where(goes_on, 1, output)
-        joins = kind[rows] == ARRIVED
-    order = np.lexsort((came, came_at))
-    came, came_at, to, joins = came[order], came_at[order], to[order], joins[order]
+    rows = np.flatnonzero(here & np.isin(kind, (ARRIVED, REJECTED)))
+    rows = rows[np.lexsort((rows, time[rows], request[rows]))]
+    rows = rows[np.append(True, request[rows][1:] != request[rows][:-1])[: len(rows)]]
+    rows = rows[np.lexsort((request[rows], time[rows]))]
+    came, came_at, to, joins = request[rows], time[rows], replica[rows] - first, kind[rows] == ARRIVED
+    weight = prompt + np.where(goes_on, 1, output)
     ends = here & np.isin(kind, (FINISHED, CANCELLED, LOST, REJECTED))
     member = np.zeros(count, bool)
     member[came[joins]] = True
+    leaves = np.empty(0, np.int64)
+    samples = _samples(reading, count)
     if declared.role == "prefill":
         leaves = np.flatnonzero(goes_on & (samples < NEVER) & member)
         ends &= ~(goes_on[request] & (samples[request] <= time))
-    else:
-        leaves = np.empty(0, np.int64)
     home = np.zeros(count, np.int64)
     home[came[joins]] = to[joins]
     done = np.flatnonzero(ends & member[request])
+    due = np.full(count, NEVER)
+    told = given_up(reading.history)
+    due[list(told)] = list(told.values())
+    late = (kind == FINISHED) | ((kind == CANCELLED) & (time > due[request]))
     states = np.flatnonzero(here & np.isin(kind, (ADMITTED, PREEMPTED)))
-    decided = np.full(len(states), max(DECISION, phase_in))  # nobody is taken up before it has come
     state = _states(
-        (came[joins], came_at[joins], np.full(int(joins.sum()), phase_in)),
-        (request[states], time[states], decided), kind[states] == ADMITTED,
-        (request[done], time[done], np.where(kind[done] == FINISHED, COMPLETION, DEPARTURE)),
+        (came[joins], came_at[joins], np.full(int(joins.sum()), ARRIVAL)),
+        (request[states], time[states], np.full(len(states), DECISION)), kind[states] == ADMITTED,
+        (request[done], time[done], np.where(late[done], COMPLETION, DEPARTURE)),
         (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
     )  # fmt: skip
     who, when, phase, waits, runs, opens = state
     change = np.where(opens > 0, weight[who], np.where(opens < 0, -weight[who], 0))
     asks = np.repeat((1, 0), (len(who), len(came)))  # who asks is not there yet
-    phases = np.concatenate((phase, np.full(len(came), phase_in)))
+    phases = np.concatenate((phase, np.full(len(came), ARRIVAL)))
     key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((when, came_at))))
     position = np.empty(len(key), np.int64)
     position[key] = np.arange(len(key))
@@ -117,26 +108,23 @@ def loads_of(reading: Reading, declared: Declared, *, layerwise: bool) -> Loads 
         at = np.searchsorted(of_event[mine], of_query)
         for total, values in zip(sums, (change, waits, runs), strict=True):
             total[:, number] = np.append(0, np.cumsum(values[mine]))[at]
-    unclear = time[here & np.isin(kind, (CANCELLED, LOST)) | (here & (kind == REJECTED) & member[request])]
-    told = ~np.isin(came_at, unclear)
-    if layerwise and declared.role == "decode":
-        told &= ~np.isin(came_at, time[states])
-    if declared.role == "decode":  # somebody went somewhere, or is given up on the way
-        told[int(np.append(np.flatnonzero(~joins), len(told))[0]) :] = False
-        told &= came_at < time[np.isin(kind, (CANCELLED, LOST))].min(initial=NEVER)
+    in_a_loop = "arrives_ns" not in requests
+    sure = late | (not in_a_loop and ((time == due[request]) | (kind == REJECTED)))
+    unclear = time[done[~sure[done]]]
     return Loads(
-        request=came, time=came_at, target=to, outstanding=sums[0], waiting=sums[1], running=sums[2], told=told
-    )
+        request=came, time=came_at, target=to, outstanding=sums[0], waiting=sums[1], running=sums[2],
+        told=~np.isin(came_at, unclear),
+    )  # fmt: skip
 
 
-def _samples(reading: Reading, count: int) -> tuple[Int64Array, Int64Array]:
-    """Return when the step of each request's first token begins, and when it ends."""
+def _samples(reading: Reading, count: int) -> Int64Array:
+    """Return when the step of each request's first token ends."""
     pieces = reading.pieces
     assert pieces is not None
-    begins, ends = np.full(count, NEVER), np.full(count, NEVER)
+    ends = np.full(count, NEVER)
     some = np.flatnonzero(pieces.gave > 0)[::-1]
-    begins[pieces.request[some]], ends[pieces.request[some]] = pieces.begin[some], pieces.end[some]
-    return begins, ends
+    ends[pieces.request[some]] = pieces.end[some]
+    return ends
 
 
 Events = tuple[Int64Array, Int64Array, Int64Array]

@@ -1,7 +1,7 @@
 """RUN-5: each request goes to the replica that the declared router chooses, by the loads that follow from the facts.
 
-``round_robin`` of the replicas at which requests arrive is judged in ``routing``, and where some fail of all pools.
-Where some fail, loads are counted by ``whereabouts``, which knows what a failure moves.
+``round_robin`` is judged in ``routing``. Where some replicas fail, and in a decode pool, loads are counted by
+``whereabouts``, which knows what a failure moves, and who is on the way from pool to pool.
 """
 
 from __future__ import annotations
@@ -31,16 +31,13 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
     name, pool = declared.router, "" if declared.role == "all" else f" of the {declared.role} pool"
     if name is None:
         return lacking(f"which replica{pool} a request goes to (by a router of its own)")
-    if name == "round_robin" and (declared.role != "decode" or declared.down):
+    if name == "round_robin":
         return NOTHING
     fails = min((at for _, at, _ in declared.down), default=NEVER)
-    moved = _among_living(reading, declared, name, pool) if declared.down else NOTHING
-    if (
-        declared.down and declared.role == "decode"
-    ):  # where those went that were moved before they had blocks is not told
+    moved = _counted(reading, declared, name, pool) if declared.down or declared.role == "decode" else NOTHING
+    if declared.role == "decode":
         return moved
-    layerwise = declared.role == "decode" and reading.history.layerwise
-    loads = loads_of(reading, declared, layerwise=layerwise)
+    loads = loads_of(reading, declared)
     if loads is None:
         return lacking(f"which replica{pool} a request goes to by {name} (no steps were recorded)")
     chosen, told, lacks = _chosen(reading, declared, name, loads)
@@ -50,8 +47,10 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
     def message(i: int) -> str:
         mine, best = int(loads.target[i]), int(chosen[i])
         least = {"fewest_waiting": _score(loads)}.get(name, loads.outstanding)[i]
-        seen = "" if name == "round_robin" else f", with loads of {least[best]:,} and {least[mine]:,}"
-        return f"goes to replica {first + mine} at {loads.time[i]:,} ns, and {name} chooses {first + best}{seen}"
+        return (
+            f"goes to replica {first + mine} at {loads.time[i]:,} ns, and {name} chooses {first + best}, with loads "
+            f"of {least[best]:,} and {least[mine]:,}"
+        )
 
     found = judged(
         int(looked.sum()), looked & (chosen != loads.target) & (chosen >= 0), "request {load.request}", message, FIX,
@@ -61,11 +60,11 @@ def _of_pool(reading: Reading, declared: Declared) -> Finding:
     return merged(found, lacks, moved, NOTHING if loads.told.all() else lacking(more))
 
 
-def _among_living(reading: Reading, declared: Declared, name: str, pool: str) -> Finding:
-    """Judge where requests go while some replicas are down, and since."""
+def _counted(reading: Reading, declared: Declared, name: str, pool: str) -> Finding:
+    """Judge where requests go by what each replica that lives has to do, counted from fact to fact."""
     whereabouts, facts = reading.whereabouts, reading.history.facts
-    assert whereabouts is not None
-    assert facts is not None
+    if whereabouts is None or facts is None:
+        return lacking(f"which replica{pool} a request goes to by {name} (no facts were recorded)")
     rows, due = np.array(whereabouts.misled, np.int64).reshape(-1, 2).T
     mine = (due >= declared.first_replica) & (due < declared.first_replica + declared.dp)
     rows, due = rows[mine], due[mine]
@@ -77,9 +76,8 @@ def _among_living(reading: Reading, declared: Declared, name: str, pool: str) ->
     )  # fmt: skip
     if whereabouts.judged_by_load(0 if declared.role != "decode" else 1):
         return found
-    return merged(
-        found, lacking(f"which living replica{pool} a request goes to by {name} (what failures move is not told)")
-    )
+    why = "what failures move is not told" if declared.down else "when some others left does not follow"
+    return merged(found, lacking(f"where some requests{pool} go by {name} ({why})"))
 
 
 def _score(loads: Loads) -> Int64Array:
@@ -91,10 +89,6 @@ def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tu
     every = np.ones(len(loads.request), bool)
     policy = declared.policy
     assert policy is not None
-    if name == "round_robin":
-        gone = np.flatnonzero(~loads.told)  # whether such a one was routed is not told
-        every[int(np.append(gone, len(every))[0]) :] = False
-        return np.arange(len(every)) % declared.dp, every, NOTHING
     if name == "fewest_waiting":
         if reading.facts_of(SWAPPED_OUT).size:
             return loads.target, ~every, lacking("where requests go by fewest_waiting (some are swapped)")
@@ -106,8 +100,6 @@ def _chosen(reading: Reading, declared: Declared, name: str, loads: Loads) -> tu
             one, other = int(draw.integers(declared.dp)), int(draw.integers(declared.dp - 1))
             pair = sorted((one, other + (other >= one)))
             found[at] = min(pair, key=lambda replica: int(loads.outstanding[at, replica]))
-        if declared.role == "decode":  # who was not routed has drawn nothing
-            every[int(np.append(np.flatnonzero(~loads.told), len(every))[0]) :] = False
         return found, every, NOTHING
     least = loads.outstanding.argmin(axis=1)
     if name == "prefix_aware":

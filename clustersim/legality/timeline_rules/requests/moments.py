@@ -25,7 +25,7 @@ from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 
 ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
-COMPLETES, MOVES, LEAVES, COMES, CHANGES, IS_DECIDED, LEAVES_BY_LAYER, IS_TAKEN, GOES, IS_UNSURE = range(10)
+COMPLETES, MOVES, LEAVES, COMES, CHANGES, GIVES_UP, IS_DECIDED, LEAVES_BY_LAYER, IS_TAKEN, GOES, IS_UNSURE = range(11)
 IS_COMPUTED: Final = -1
 """What happens at one instant, in this order."""
 PHASE: Final = {
@@ -34,6 +34,33 @@ PHASE: Final = {
 }  # fmt: skip
 Event = tuple[int, int, int, int]
 """Instant, what happens, request, row of the fact."""
+
+
+def given_up(history: History) -> dict[int, int]:
+    """Return when the clients of requests that came give them up, where that was declared; ns."""
+    requests, facts = history.requests, history.facts
+    if requests is None or facts is None or "cancels_ns" not in requests:
+        return {}
+    rows = np.flatnonzero((facts["kind"] == ARRIVED) & (facts["request"] < len(requests["cancels_ns"])))
+    after = requests["cancels_ns"][facts["request"][rows]]
+    rows, after = rows[after >= 0], after[after >= 0]
+    return dict(zip(facts["request"][rows].tolist(), (facts["time_ns"][rows] + after).tolist(), strict=True))
+
+
+def gives_up(history: History, due: dict[int, int]) -> Iterator[Event]:
+    """Yield when clients give up what then leaves its decode replica at once, before others leave layer by layer.
+
+    What has no blocks in the other pool yet is on its way no more; its end is told when the step ends that computes it.
+    """
+    facts = history.facts
+    assert facts is not None
+    rows = np.flatnonzero(facts["kind"] == CANCELLED)
+    first_decode = history.pools[1].first_replica
+    for who, time, replica in zip(
+        *(facts[name][rows].tolist() for name in ("request", "time_ns", "replica")), strict=True
+    ):
+        if who in due and (replica < first_decode or due[who] == time):
+            yield due[who], GIVES_UP, who, UNKNOWN
 
 
 def told(history: History, reserved: Int64Array) -> Iterator[Event]:
@@ -48,7 +75,7 @@ def told(history: History, reserved: Int64Array) -> Iterator[Event]:
     aside = set(reserved.tolist())
     for who, row in come.items():
         yield time[row], COMES, who, row
-    kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down]
+    kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down or history.pools]
     for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
         yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
 

@@ -18,7 +18,7 @@ def in_turn(reading: Reading) -> Finding:
     facts, declared = reading.history.facts, reading.declared
     pools = [pool for pool in reading.history.pools or (declared,) if pool.dp > 1 and pool.router is not None]
     if not declared.down:  # then others are judged in ``routed``
-        pools = [pool for pool in pools if pool.role != "decode" and pool.router == "round_robin"]
+        pools = [pool for pool in pools if pool.router == "round_robin"]
     if facts is None or not pools:
         return NOTHING
     found = reading.whereabouts

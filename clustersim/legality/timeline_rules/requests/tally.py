@@ -1,11 +1,12 @@
-"""What each replica of a pool has to do, as its router sees it where replicas fail: it follows from who went where.
+"""What each replica of a pool has to do, as its router sees it: it follows from who went where.
 
 ::
 
     goes there ──► counts with all its tokens, and waits ──► is taken up, and runs ──► leaves, or its replica fails
 
-Where it does not follow where something is, or at which point of an instant it left, it does not follow either whom
-the router chooses. Which prompts are cached where (``prefix_aware``) is not counted.
+So it is counted where replicas fail, and in a decode pool. Where it does not follow where something is, or at which
+point of an instant it left, it does not follow either whom the router chooses. Which prompts are cached where
+(``prefix_aware``) is not counted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Tally:
     """
 
     def __init__(self, pool: Declared, unclear: set[int]) -> None:
-        self.by_load = bool(pool.down) and pool.dp > 1 and pool.router in BY_LOAD and pool.policy is not None
+        self.by_load = pool.dp > 1 and pool.router in BY_LOAD and pool.policy is not None
+        self.by_load &= bool(pool.down) or pool.role == "decode"  # others are counted at once (``policy.loads``)
         self.unclear = unclear
         self.blind = False
         """Whether somebody went somewhere, and it did not follow where to."""

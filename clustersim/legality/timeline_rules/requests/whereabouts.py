@@ -20,7 +20,6 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import (
-    ADMITTED,
     ARRIVED,
     CANCELLED,
     HANDED_OVER,
@@ -33,6 +32,7 @@ from clustersim.legality.timeline_rules.requests.moments import (
     CHANGES,
     COMES,
     ENDS,
+    GIVES_UP,
     GOES,
     IS_COMPUTED,
     IS_DECIDED,
@@ -42,6 +42,8 @@ from clustersim.legality.timeline_rules.requests.moments import (
     LEAVES_BY_LAYER,
     MOVES,
     Event,
+    given_up,
+    gives_up,
     leaving,
     told,
 )
@@ -105,6 +107,8 @@ class Whereabouts:
     _since: dict[int, int] = field(default_factory=dict)
     """Since when those wait that do."""
     _ends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _due: dict[int, int] = field(init=False)
+    """When clients give up those that they give up."""
     _shaken: int = -1
     """When something went somewhere last of which the record does not tell whether it was before a change."""
 
@@ -112,7 +116,7 @@ class Whereabouts:
         pools = self.history.pools or (self.history.declared,)
         self._entry = Turns(pools[0], self._unclear)
         self._decode = Turns(pools[1], self._unclear) if len(pools) > 1 else None
-        facts = self._facts
+        facts, self._due = self._facts, given_up(self.history)
         if self._decode is not None and pools[0].down and "value" in facts:
             lost = np.flatnonzero((facts["kind"] == PREEMPTED) & (facts["replica"] >= pools[1].first_replica))
             columns = (facts[name][lost].tolist() for name in ("request", "time_ns", "value"))
@@ -134,15 +138,6 @@ class Whereabouts:
         assert self.history.facts is not None
         return self.history.facts
 
-    def _given_up(self) -> dict[int, int]:
-        """Return when clients give up that do, where that was declared."""
-        requests = self.history.requests
-        if requests is None or "cancels_ns" not in requests or self._in_a_loop:
-            return {}
-        some = np.flatnonzero(requests["cancels_ns"] >= 0)
-        instants = requests["arrives_ns"][some] + requests["cancels_ns"][some]
-        return dict(zip(some.tolist(), instants.tolist(), strict=True))
-
     def follow(self, events: Iterable[Event], reserved: frozenset[int]) -> None:
         """Follow all requests; ``reserved`` are rows that set blocks aside on a decode replica."""
         kind, replica = (self._facts[name].tolist() for name in ("kind", "replica"))
@@ -151,16 +146,15 @@ class Whereabouts:
         self._rows = {who: row for _, _, who, row in ordered if row >= 0 and kind[row] in ENDS}
         come = {row for _, what, _, row in ordered if what == COMES}
         gone = {one for one in ordered if one[1] == GOES and one[3] not in come and kind[one[3]] != LOST}
-        due = self._given_up()
+        due = self._due
         late = {one for one in gone if kind[one[3]] == CANCELLED and one[0] > due.get(one[2], one[0])}
         last = {one for one in gone - late if kind[one[3]] == REJECTED or one[2] in due}
-        self._unclear |= {one[0] for one in (gone if self._in_a_loop else gone - late - last)}
+        self._unclear |= {one[0] for one in gone - late - (set() if self._in_a_loop else last)}
         self._is_last = frozenset() if self._in_a_loop else frozenset(one[3] for one in last)
         ordered = sorted([*ordered, *((time, IS_COMPUTED, who, row) for time, _, who, row in late)])
         if self._decode is not None:
-            taken = (one[0] for one in ordered if one[3] >= 0 and kind[one[3]] in (ADMITTED, PREEMPTED))
-            waits = self.history.layerwise and self.history.pools[1].router == "fewest_waiting"
-            self._decode.tally.unclear = self._unclear.union(taken if waits else ())  # decisions of one instant
+            unclear = self._unclear if self.history.declared.down else {one[0] for one in gone if one[2] not in due}
+            self._decode.tally.unclear = unclear
         for time, what, who, row in ordered:
             if what == IS_COMPUTED and row >= 0:
                 self._forget(who)
@@ -175,6 +169,9 @@ class Whereabouts:
                 self._leaves(time, who, after=what == LEAVES_BY_LAYER)
             elif what == CHANGES:
                 self._change(time)
+            elif what == GIVES_UP:
+                assert self._decode is not None
+                self._decode.tally.drop(who)
             elif what in (IS_DECIDED, IS_TAKEN):
                 self._taken(time, who, row, replica[row], aside=row in reserved)
                 self._turns(replica[row]).tally.run(who, runs=True)
@@ -246,8 +243,9 @@ class Whereabouts:
 
     def _leaves(self, time: int, who: int, *, after: bool) -> None:
         assert self._decode is not None
-        if self._ends.get(who) == (time, CANCELLED) and not after:  # it may have left, or not
-            self._decode.doubt()
+        if self._ends.get(who) == (time, CANCELLED) and not after and self._due.get(who) != time:
+            if who not in self._due:  # it may have left, or not
+                self._decode.doubt()
             return
         self._depart(time, who, after=after)
 
@@ -258,8 +256,9 @@ class Whereabouts:
             self._stranded[who] = None
         else:
             self._to[who], self._since[who] = place, time
-            given_up = self.history.layerwise and self._ends.get(who, (-1, 0))[1] == CANCELLED  # nothing tells when
-            self._decode.tally.put(who, place.replica, None if given_up else self._tokens(who, decodes=True))
+            vague = self.history.layerwise and self._ends.get(who, (-1, 0))[1] == CANCELLED  # nothing tells when
+            vague &= bool(self.history.declared.down) or who not in self._due
+            self._decode.tally.put(who, place.replica, None if vague else self._tokens(who, decodes=True))
 
     def _taken(self, time: int, who: int, row: int, replica: int, *, aside: bool) -> None:
         place = (self._to if aside else self._at).get(who)
@@ -365,6 +364,15 @@ def whereabouts_of(
     changes = {instant for one in history.declared.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
     if len(history.pools) > 1 and pieces is not None and runs is not None and outputs is not None:
-        events += leaving(history, pieces, runs, outputs)
+        leaves = list(leaving(history, pieces, runs, outputs))
+        if history.layerwise:  # who left before gets its blocks before others leave that are computed from then on
+            now = {(time, who) for time, what, who, _ in leaves if what == LEAVES_BY_LAYER}
+            events = [
+                (one[0], IS_DECIDED, *one[2:]) if one[1] == IS_TAKEN and (one[0], one[2]) not in now else one
+                for one in events
+            ]
+        if history.layerwise and not history.declared.down:
+            events += gives_up(history, given_up(history))
+        events += leaves
     found.follow(events, frozenset(hand_overs.reserved.tolist()))
     return found
