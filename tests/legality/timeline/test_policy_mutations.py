@@ -571,3 +571,14 @@ def test_a_pool_that_leaves_memory_to_nobody_is_noticed() -> None:
         half_a_pool(patch)
         found = audit_run(simulate(scenario)).violations
     assert {violation.rule for violation in found} == {"KV-6"}
+
+
+@pytest.mark.parametrize("horizon", ["3.4 ms", "3.8 ms"])
+def test_a_decode_pool_whose_last_steps_are_cut_off_is_legal(horizon: str) -> None:
+    """Blocks are set aside beside a step in a later stage that the horizon cuts off, so that it is not recorded."""
+    cut = pools("fewest_waiting", "least_outstanding")
+    cut["plan"] = {"prefill": {"dp": 1, "tp": 1, "pp": 2}, "decode": {"dp": 2, "tp": 1, "pp": 2}}
+    cut["serving"]["decode"] |= {"max_batch_requests": 2}
+    cut["workload"]["arrivals"] = {"process": "poisson", "rate": "4000/s"}
+    scenario = scenario_of(document(**cut, seed=922, run={"horizon": horizon}))
+    assert audit_run(simulate(scenario)).violations == ()

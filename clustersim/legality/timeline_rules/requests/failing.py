@@ -266,6 +266,9 @@ def _unbroken(
             if not (left == since).any():  # else a step was cut off, which is not recorded
                 begin, end = np.append(begin, begin[cut]), np.append(end, since)
             begin[cut] = until
+    if given.horizon_ns is not None and given.pp > 1 and reading.runs is not None:
+        last = reading.runs.start[reading.runs.replica == replica].max(initial=-1)
+        end = np.where(end > last, -1, end)
     idle = np.flatnonzero(end > begin)
     begin, end = begin[idle], end[idle]
     there = np.searchsorted(comes, begin, side="right") > np.searchsorted(goes, begin, side="right")
