@@ -266,7 +266,7 @@ def _unbroken(
             if not (left == since).any():  # else a step was cut off, which is not recorded
                 begin, end = np.append(begin, begin[cut]), np.append(end, since)
             begin[cut] = until
-    if given.horizon_ns is not None and given.pp > 1 and reading.runs is not None:
+    if declared.horizon_ns is not None and declared.pp > 1 and reading.runs is not None:  # which may cut others off
         last = reading.runs.start[reading.runs.replica == replica].max(initial=-1)
         end = np.where(end > last, -1, end)
     idle = np.flatnonzero(end > begin)
