@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),
+    "launch": ("launch:launch", "Write what starts a scenario with an engine."),
     "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
     "audit": ("audit:audit", "Check that what a run recorded was legal."),
     "graph": ("graph:graph", "Show the step graph of a scenario."),

@@ -16,6 +16,8 @@ _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _IMAGE: Final = re.compile(r"(.*/)?vllm-openai([:@].*)?")
 _SERVER: Final = "vllm.entrypoints.openai.api_server"
 _NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_NODES: Final = {"--headless", "--node-rank"}
+"""Options by which the command for a further node of the same server is known."""
 _NEGATIVE: Final = re.compile(r"-\d")
 
 
@@ -90,7 +92,7 @@ def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command
     Parameters
     ----------
     text : str
-        What would be typed into a shell; other commands may stand around it.
+        What would be typed into a shell; other commands may stand around it, also the same one for other nodes.
     file : str
         What the text is called in messages.
     wanted : str
@@ -113,17 +115,28 @@ def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command
     if not found:
         problem = Problem(file=file, message=f"found no `vllm {wanted}`; expected such as `{_EXAMPLES[wanted]}`")
         raise InputError(problem)
-    if len(found) > 1:
-        raise InputError(found[1][0][0].problem(f"a second `vllm {wanted}`; a scenario is one of them"))
-    words, begin = found[0]
+    read = [_command(words, begin, exported, grammar) for words, begin in found]
+    for other, (words, _) in zip(read[1:], found[1:], strict=True):
+        if not _NODES & other.choices.keys() or _asked(other) != _asked(read[0]):
+            raise InputError(words[0].problem(f"a second `vllm {wanted}`; a scenario is one of them"))
+    return read[0]
+
+
+def _command(words: list[Word], begin: int, exported: Mapping[str, Word], grammar: Grammar) -> Command:
     positional, choices, twice = _Arguments(grammar).read(words[begin:])
     return Command(
         start=words[begin - 1],
-        environment=exported | _variables(words[:begin]),
+        environment={**exported, **_variables(words[:begin])},
         positional=positional,
         choices=choices,
         twice=twice,
     )
+
+
+def _asked(command: Command) -> tuple[object, ...]:
+    """Return what a command asks for: the same for each node of one server."""
+    asked = {name: choice.text for name, choice in command.choices.items() if choice.flag.fate != "ignored"}
+    return ([word.text for word in command.positional], asked)
 
 
 def mentions(text: str, file: str, wanted: str) -> bool:

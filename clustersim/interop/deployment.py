@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
+from clustersim.interop.keys import PLACES, STAGE_LAYERS, VLLM
 from clustersim.interop.options import Options, choice_of, count, whole
 from clustersim.interop.served_model import ServedModel
 from clustersim.model.architecture import ModelSpec, Moe
@@ -15,9 +18,6 @@ from clustersim.scenario.parts import load_topology
 from clustersim.units import plural
 
 TOPOLOGY: Final = "dgx-h100"
-PLACES: Final = {"linear": "contiguous", "round_robin": "strided"}
-"""vLLM's ``--expert-placement-strategy`` → clustersim's word."""
-
 Lines = tuple[tuple[str, Any, str], ...]
 """(path, value, origin) of entries."""
 
@@ -42,12 +42,13 @@ def deploy(options: Options, served: ServedModel | None, topology: str | None) -
     topology : str or None
         A name or a path; ``dgx-h100`` without it.
     """
-    tp, tp_origin = options.value("--tensor-parallel-size", count, 1)
-    pp, pp_origin = options.value("--pipeline-parallel-size", count, 1)
-    dp, dp_origin = options.value("--data-parallel-size", count, 1)
+    tp, tp_origin = options.value(VLLM["plan.tp"], count, 1)
+    pp, pp_origin = options.value(VLLM["plan.pp"], count, 1)
+    dp, dp_origin = options.value(VLLM["plan.dp"], count, 1)
     nodes = options.value("--nnodes", count, 1)[0] if options.given("--nnodes") is not None else None
     plan = [("plan.tp", tp, tp_origin), ("plan.pp", pp, pp_origin), ("plan.dp", dp, dp_origin)]
-    plan += _experts(options, served.spec, tp=tp, dp=dp, pp=pp) if served is not None else []
+    if served is not None:
+        plan += [*_stages(options, served.spec, pp), *_experts(options, served.spec, tp=tp, dp=dp, pp=pp)]
     found = _devices(options, topology, tp * pp * dp, nodes)
     if found is None or options.problems:
         return None
@@ -56,11 +57,27 @@ def deploy(options: Options, served: ServedModel | None, topology: str | None) -
     return Deployed(device=built.device, topology=lines, plan=(*plan, *placed), router=_router(options, dp))
 
 
+def _stages(options: Options, model: ModelSpec, pp: int) -> list[tuple[str, Any, str]]:
+    """Return where stages begin, if the environment says how many layers each has."""
+    word = options.command.environment.get(STAGE_LAYERS)
+    if word is None:
+        return []
+    layers = [int(part) for part in re.findall(r"\d+", word.text)]
+    if word.expands or not re.fullmatch(rf"{STAGE_LAYERS}=\d+(,\d+)*", word.text.removeprefix("--env=")):
+        options.problems.append(word.problem("expected how many layers each stage has, such as 40,40"))
+    elif len(layers) != pp or sum(layers) != len(model.layers) or not all(layers):
+        have = f"expected {plural(pp, 'stage')} with {len(model.layers)} layers in all"
+        options.problems.append(word.problem(f"vLLM refuses it: {have}"))
+    elif pp > 1:
+        return [("plan.stages.cuts", list(accumulate(layers))[:-1], STAGE_LAYERS)]
+    return []
+
+
 def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -> list[tuple[str, Any, str]]:
     """Return the entries of expert parallelism: vLLM spreads experts over TP × DP, or splits each over them."""
-    on, origin = options.on("--enable-expert-parallel", False)
-    switch = options.given("--enable-expert-parallel")
-    data = options.given("--data-parallel-size")
+    on, origin = options.on(VLLM["plan.ep"], False)
+    switch = options.given(VLLM["plan.ep"])
+    data = options.given(VLLM["plan.dp"])
     moe = any(isinstance(layer.ffn, Moe) for layer in model.layers)
     if on and switch is not None and not moe:
         options.wrong(switch, "vLLM refuses it for a model without experts")
@@ -72,7 +89,7 @@ def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -
     lines: list[tuple[str, Any, str]] = [("plan.ep.degree", tp * dp if on else 1, origin)]
     if on and dp > 1:
         lines.append(("plan.ep.scope", "global", "vLLM spreads experts over the ranks of all replicas"))
-    place, origin = options.value("--expert-placement-strategy", choice_of(*PLACES), "linear")
+    place, origin = options.value(VLLM["plan.ep.placement"], choice_of(*PLACES), "linear")
     if not on:
         return lines
     return [*lines, ("plan.ep.placement", PLACES[place], origin), *_two_batches(options, ranks=tp * dp, pp=pp)]
@@ -80,10 +97,10 @@ def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -
 
 def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, Any, str]]:
     """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step."""
-    on, origin = options.on("--enable-dbo", False)
-    switch = options.given("--enable-dbo")
-    decode, of_decode = options.value("--dbo-decode-token-threshold", whole, 32)
-    prefill, of_prefill = options.value("--dbo-prefill-token-threshold", whole, 512)
+    on, origin = options.on(VLLM["plan.ep.overlap"], False)
+    switch = options.given(VLLM["plan.ep.overlap"])
+    decode, of_decode = options.value(VLLM["plan.ep.overlap_decode_tokens"], whole, 32)
+    prefill, of_prefill = options.value(VLLM["plan.ep.overlap_prefill_tokens"], whole, 512)
     if not on or switch is None or ranks == 1:
         return []
     if pp > 1:

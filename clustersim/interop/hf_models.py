@@ -36,6 +36,32 @@ ARCHITECTURES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     (r"qwen3-coder-30b-a3b", "qwen3-30b-a3b", {}),
 )
 """Name without variants → architecture, and what of its configuration is another."""
+ON_THE_HUB: Final[Mapping[str, str]] = {
+    "deepseek-v2-lite": "deepseek-ai/DeepSeek-V2-Lite",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "kimi-k2": "moonshotai/Kimi-K2-Instruct",
+    "llama-2-70b": "meta-llama/Llama-2-70b-hf",
+    "llama-2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama-3-70b": "meta-llama/Meta-Llama-3-70B",
+    "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
+    "llama-3.1-405b": "meta-llama/Llama-3.1-405B",
+    "llama-3.1-70b": "meta-llama/Llama-3.1-70B",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
+    "llama-3.3-70b": "meta-llama/Llama-3.3-70B-Instruct",
+    "mistral-7b": "mistralai/Mistral-7B-v0.1",
+    "mistral-large-123b": "mistralai/Mistral-Large-Instruct-2407",
+    "mixtral-8x22b": "mistralai/Mixtral-8x22B-v0.1",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+    "opt-13b": "facebook/opt-13b",
+    "qwen3-14b": "Qwen/Qwen3-14B",
+    "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+}
+"""Architecture that ships → the checkpoint that was published with it, as a server is told of it."""
 WEIGHTS: Final = (
     (r"nvfp4|-fp4", "fp4"),
     (r"mxfp4", "mxfp4"),

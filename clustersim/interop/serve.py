@@ -16,16 +16,11 @@ from clustersim.errors import InputError, did_you_mean
 from clustersim.interop.command import Command
 from clustersim.interop.deployment import deploy
 from clustersim.interop.entries import Draft
+from clustersim.interop.keys import DTYPES, KV_DTYPES, VLLM
 from clustersim.interop.options import Options, choice_of, count, share, whole
 from clustersim.interop.served_model import ServedModel
 
 GIB: Final = 2**30
-DTYPES: Final[Mapping[str, str]] = {
-    "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32",
-}  # fmt: skip
-KV_DTYPES: Final[Mapping[str, str]] = {
-    "float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8",
-}  # fmt: skip
 QUANTIZATIONS: Final[Mapping[str, str]] = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_mxfp8": "fp8",
     "modelopt_fp4": "fp4", "petit_nvfp4": "fp4", "mxfp4": "mxfp4",
@@ -64,10 +59,10 @@ def _or_none(text: str) -> int | None:
 
 
 SETTINGS: Final = (
-    Setting(path="serving.kv_block_tokens", flag="--block-size", read=count, default=16),
-    Setting(path="serving.memory_utilization", flag="--gpu-memory-utilization", read=share, default=0.9),
-    Setting(path="serving.kv_blocks", flag="--num-gpu-blocks-override", read=count, default=None),
-    Setting(path="serving.long_prompt_tokens", flag="--long-prefill-token-threshold", read=_or_none, default=None),
+    Setting(path="serving.kv_block_tokens", flag=VLLM["serving.kv_block_tokens"], read=count, default=16),
+    Setting(path="serving.memory_utilization", flag=VLLM["serving.memory_utilization"], read=share, default=0.9),
+    Setting(path="serving.kv_blocks", flag=VLLM["serving.kv_blocks"], read=count, default=None),
+    Setting(path="serving.long_prompt_tokens", flag=VLLM["serving.long_prompt_tokens"], read=_or_none, default=None),
 )
 """One line for each option that needs nothing but its own value (a switch has the text true or false)."""
 
@@ -95,8 +90,8 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
     _engine(options)
     served = ServedModel.of(options, model)
     deployed = deploy(options, served, topology)
-    for name in ("--max-num-seqs", "--max-num-batched-tokens"):
-        options.value(name, count, 1)
+    for key in ("serving.max_batch_requests", "serving.max_batch_tokens"):
+        options.value(VLLM[key], count, 1)
     settings = [(setting.path, *options.value(setting.flag, setting.read, setting.default)) for setting in SETTINGS]
     if options.problems or served is None or deployed is None:
         raise InputError(options.problems)
@@ -108,7 +103,9 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
     _precision(options, served, draft)
     for path, value, origin in deployed.plan:
         draft.set(path, value, origin)
-    if options.on("--enable-dbo", False)[0] and not any(path == "plan.ep.overlap" for path, _, _ in deployed.plan):
+    if options.on(VLLM["plan.ep.overlap"], False)[0] and not any(
+        path == "plan.ep.overlap" for path, _, _ in deployed.plan
+    ):
         draft.note("--enable-dbo has no effect here: no tokens are dispatched that another batch could compute beside.")
     _batches(options, deployed.device, served.positions, draft)
     for path, value, origin in settings:
@@ -118,7 +115,7 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
         raise InputError(options.problems)
     for path, value, origin in deployed.router:
         draft.set(path, value, origin)
-    caching = options.given("--enable-prefix-caching")
+    caching = options.given(VLLM["serving.prefix_caching"])
     if caching is not None and caching.on:
         draft.set("serving.prefix_caching", True, "--enable-prefix-caching")
 
@@ -132,7 +129,7 @@ def _engine(options: Options) -> None:
 
 def _limit(options: Options, served: ServedModel) -> str:
     """Let the model know the longest sequence, and return the origin of that."""
-    longest, origin = options.value("--max-model-len", _length, None)
+    longest, origin = options.value(VLLM["model.config.max_position_embeddings"], _length, None)
     if longest is not None:
         served.limit(longest)
     return origin
@@ -144,16 +141,16 @@ def _length(text: str) -> int | None:
 
 def _precision(options: Options, served: ServedModel, draft: Draft) -> None:
     plain, activations = served.dtype if served.dtype in ("bf16", "fp16") else "bf16", "--dtype: vLLM's default, auto"
-    choice = options.given("--dtype")
+    choice = options.given(VLLM["precision.activations"])
     if choice is not None and choice.text != "auto":
-        name, activations = options.value("--dtype", choice_of("auto", *DTYPES), "bfloat16")
+        name, activations = options.value(VLLM["precision.activations"], choice_of("auto", *DTYPES), "bfloat16")
         plain = DTYPES[name]
     weights, origin = served.dtype, f"as {served.origin} is published"
     if weights in ("bf16", "fp16", "fp32"):
         weights, origin = plain, activations
     if served.quantized is not None:
         weights, origin = served.quantized, "by the name of the model"
-    method = options.given("--quantization")
+    method = options.given(VLLM["precision.weights"])
     if method is not None and method.text.lower() in QUANTIZATIONS:
         named = QUANTIZATIONS[method.text.lower()]
         weights = "int8" if named == "int4" and served.quantized == "int8" else named
@@ -165,24 +162,24 @@ def _precision(options: Options, served: ServedModel, draft: Draft) -> None:
         options.wrong(method, "only the checkpoint tells its format; give a config.json that says it as --model")
     draft.set("precision.weights", weights, origin)
     draft.set("precision.activations", plain, activations)
-    cache = options.given("--kv-cache-dtype")
+    cache = options.given(VLLM["precision.kv_cache"])
     if cache is None or cache.text == "auto":
         draft.set("precision.kv_cache", plain, "--kv-cache-dtype: vLLM's default, that of the activations")
     else:
-        name, origin = options.value("--kv-cache-dtype", choice_of("auto", *KV_DTYPES), "bfloat16")
+        name, origin = options.value(VLLM["precision.kv_cache"], choice_of("auto", *KV_DTYPES), "bfloat16")
         draft.set("precision.kv_cache", KV_DTYPES[name], origin)
 
 
 def _batches(options: Options, device: Device, longest: int | None, draft: Draft) -> None:
     """Write scheduler, budgets and CUDA graphs, with the defaults that vLLM takes for the device."""
-    chunked, origin = options.on("--enable-chunked-prefill", True)
+    chunked, origin = options.on(VLLM["serving.scheduler"], True)
     draft.set("serving.scheduler", "chunked_prefill" if chunked else "continuous", origin)
     if not chunked:
         draft.note(
             "without chunked prefill vLLM mixes whole prompts with decodes in a step; `continuous` here takes the "
             "prompts first, in steps of their own."
         )
-    policy, origin = options.value("--scheduling-policy", choice_of("fcfs", "priority"), "fcfs")
+    policy, origin = options.value(VLLM["serving.order.by"], choice_of("fcfs", "priority"), "fcfs")
     if policy == "priority":
         draft.set("serving.order.by", "priority", origin)
         draft.set("serving.order.patience", "unlimited", "in vLLM the priority decides before the arrival")
@@ -192,13 +189,13 @@ def _batches(options: Options, device: Device, longest: int | None, draft: Draft
         requests, tokens = 2 * requests, 2 * tokens
     elif mode == "interactivity":
         draft.note("--performance-mode interactivity has no effect here: kernels and graphs are those of `balanced`.")
-    many, many_origin = options.value("--max-num-seqs", count, requests)
+    many, many_origin = options.value(VLLM["serving.max_batch_requests"], count, requests)
     if longest is not None:
         tokens = min(tokens if chunked else max(tokens, longest), many * longest)
-    budget, budget_origin = options.value("--max-num-batched-tokens", count, tokens)
-    if options.given("--max-num-seqs") is None:
+    budget, budget_origin = options.value(VLLM["serving.max_batch_tokens"], count, tokens)
+    if options.given(VLLM["serving.max_batch_requests"]) is None:
         many = min(many, budget)
-    given = options.given("--max-num-batched-tokens") or options.given("--max-num-seqs")
+    given = options.given(VLLM["serving.max_batch_tokens"]) or options.given(VLLM["serving.max_batch_requests"])
     if budget < many and given is not None:
         options.wrong(given, f"vLLM refuses a budget of {budget} tokens that is below {many} sequences")
     if not chunked and longest is not None and budget < longest and given is not None:
@@ -230,7 +227,7 @@ def _largest_graph(options: Options, requests: int, tokens: int, draft: Draft) -
     sizes = options.given("--cudagraph-capture-sizes")
     if sizes is not None:
         return options.value("--cudagraph-capture-sizes", _largest, 512)
-    return options.value("--max-cudagraph-capture-size", whole, min(2 * requests, 512, tokens))
+    return options.value(VLLM["serving.engine.graph_max_tokens"], whole, min(2 * requests, 512, tokens))
 
 
 def _largest(text: str) -> int:

@@ -14,6 +14,7 @@ from clustersim.interop.command import Command, Grammar, mentions, read_command
 from clustersim.interop.deployment import TOPOLOGY
 from clustersim.interop.entries import Draft
 from clustersim.interop.flags import FLAGS, SHORT, VERSION
+from clustersim.interop.keys import STAGE_LAYERS
 from clustersim.interop.options import Options
 from clustersim.interop.serve import write_server
 from clustersim.scenario.document import parse_yaml
@@ -130,8 +131,8 @@ def _head(server: Command, driver: Command | None, topology: str | None) -> list
         for choice in command.choices.values() if command is not None else ():
             if choice.flag.fate == "ignored":
                 ignored.setdefault(choice.flag.words, []).append(choice.name)
-        if command is not None and command.environment:
-            ignored.setdefault("the environment", []).extend(command.environment)
+        if command is not None and (others := [name for name in command.environment if name != STAGE_LAYERS]):
+            ignored.setdefault("the environment", []).extend(others)
     lines += [f"Ignored: {', '.join(names)} ({why})." for why, names in ignored.items()]
     return lines
 

@@ -1,0 +1,117 @@
+"""The account of a scenario that is being launched: which keys are said, which are not and why, and what is refused.
+
+Whatever a scenario says otherwise than the defaults, and that nothing said, is listed at the end: nothing is dropped
+in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from clustersim.interop.launch.server import Server
+from clustersim.scenario.schema import PlanPart, PrecisionPart, ServingPart, TargetsPart
+
+WITHOUT_MATTER: Final = ("plan.devices", "serving.engine", "serving.transfer", "precision.multiply")
+"""Keys that no server needs (a limit of `check`, costs of an engine, how kernels multiply), or that are told apart."""
+_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "precision": PrecisionPart().model_dump(),
+    "plan": PlanPart().model_dump(),
+    "serving": ServingPart().model_dump(),
+    "targets": TargetsPart().model_dump(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaid:
+    """A value of the scenario that what was written does not say, and what happens instead."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """What is said, what is not, and what is refused.
+
+    Parameters
+    ----------
+    document : Mapping
+        The resolved document of the scenario.
+    engine : str
+        In words, such as ``vLLM``.
+    """
+
+    document: Mapping[str, Any]
+    engine: str
+    unsaid: list[Unsaid] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    _said: set[str] = field(default_factory=set)
+
+    def says(self, server: Server | None, *keys: str) -> None:
+        """Take note that keys are said; those of a server are of its pool."""
+        for key in keys:
+            self._said.update(self._places(server, key))
+
+    def leaves(self, server: Server | None, key: str, why: str, value: Any = None) -> None:
+        """List a key that is not said, with what happens instead; its value is that of the document."""
+        places = self._places(server, key)
+        self._said.update(places)
+        place = next((place for place in places if self._at(place) is not None), places[-1])
+        found = Unsaid(path=place, value=self._at(place) if value is None else value, why=why)
+        if all(other.path != place for other in self.unsaid):
+            self.unsaid.append(found)
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def refuse(self, text: str) -> None:
+        """Add what the engine refuses, once."""
+        if text not in self.refused:
+            self.refused.append(text)
+
+    def leave_the_rest(self) -> None:
+        """List all that differs from the defaults, and that nothing said."""
+        for path, value in self._differing():
+            if not any(path == said or path.startswith(f"{said}.") for said in (*self._said, *WITHOUT_MATTER)):
+                self.unsaid.append(Unsaid(path=path, value=value, why=f"no option of {self.engine} says it"))
+
+    def _places(self, server: Server | None, key: str) -> tuple[str, ...]:
+        """Return where a key may stand: in the part of a pool, or for both."""
+        part, _, rest = key.partition(".")
+        if server is None or server.pool is None or part not in ("plan", "serving"):
+            return (key,)
+        return (f"{part}.{server.pool}.{rest}", key)
+
+    def _at(self, path: str) -> Any:
+        value: Any = self.document
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def _differing(self) -> Iterator[tuple[str, Any]]:
+        for part, defaults in _DEFAULTS.items():
+            whole = dict(self.document.get(part, {}))
+            for pool in ("prefill", "decode"):
+                if isinstance(whole.get(pool), Mapping):
+                    base = {} if part == "serving" else {**defaults, pool: None}
+                    for path, value in _leaves(whole.pop(pool), base):
+                        yield f"{part}.{pool}.{path}", value
+            for path, value in _leaves(whole, defaults):
+                if not (part == "precision" and path == "weights"):
+                    yield f"{part}.{path}", value
+
+
+def _leaves(tree: Mapping[str, Any], defaults: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        default = defaults.get(key)
+        inner = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, default if isinstance(default, Mapping) else {}, inner)
+        elif value != default and value != {"placement": "packed"}.get(key):
+            yield inner, value

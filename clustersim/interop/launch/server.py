@@ -1,0 +1,167 @@
+"""A server to be started: the replicas of a scenario, or of one of its pools, and the devices they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.stages import stage_cuts
+from clustersim.scenario.scenario import Scenario
+from clustersim.serving.config import ServingConfig
+
+HEAD: Final = "${HEAD_ADDRESS}"
+"""Stands in commands for the address of the first node."""
+PORT: Final = 8000
+Options = dict[str, str | tuple[str, ...] | None]
+"""Long option → value or values, None for a switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Replicas with one plan.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of this pool alone.
+    pool : str or None
+        ``prefill`` or ``decode``, where there are two.
+    model_name : str
+        What the server is told to load.
+    named : bool
+        Whether a user named it.
+    """
+
+    scenario: Scenario
+    pool: str | None
+    model_name: str
+    named: bool = False
+
+    @property
+    def plan(self) -> ParallelPlan:
+        """The plan of the pool."""
+        return self.scenario.plan
+
+    @property
+    def serving(self) -> ServingConfig:
+        """The serving decisions of the pool."""
+        return self.scenario.serving
+
+    @property
+    def model(self) -> ModelSpec:
+        """The architecture."""
+        return self.scenario.model
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.pool or "server"
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether any layer has experts."""
+        return any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.model.layers[0].attention.num_heads
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of the nodes that its ranks are on."""
+        return int(np.bincount(self.scenario.topology.node_of)[self._homes()[0]])
+
+    def nodes_of(self, ranks: int) -> int:
+        """Return how many nodes so many ranks take where they are: those of the first server."""
+        return len(set(self._homes()[:ranks]))
+
+    def is_spread_evenly(self, ranks: int) -> bool:
+        """Tell whether each node has as many of its ranks, side by side; those of a lone server on the first nodes."""
+        placed, homes, nodes = self._placed(), self._homes(), self.nodes_of(ranks)
+        if ranks % nodes:
+            return False
+        each = ranks // nodes
+        starts = range(0, len(placed), each)
+        beside = all(
+            placed[rank] == placed[start] + rank - start and homes[rank] == homes[start]
+            for start in starts
+            for rank in range(start, start + each)
+        )
+        where = range(nodes) if self.pool is None else [homes[start] for start in starts]
+        first = [int(np.flatnonzero(self.scenario.topology.node_of == node)[0]) for node in where]
+        if len(placed) > ranks:  # several servers: which devices are whose is for whoever starts them
+            return beside and (self.pool is not None or placed == tuple(range(len(placed))))
+        return beside and [placed[start] for start in starts] == first
+
+    def stage_layers(self) -> list[int] | None:
+        """Return how many layers each stage has; None where one begins inside a layer."""
+        cuts = stage_cuts(self.model, self.plan)
+        if any(cut.before == "ffn" for cut in cuts):
+            return None
+        ends = [0, *(cut.layer for cut in cuts), len(self.model.layers)]
+        return [end - start for start, end in pairwise(ends)]
+
+    def _placed(self) -> tuple[int, ...]:
+        return self.plan.placement or tuple(range(self.plan.world))
+
+    def _homes(self) -> list[int]:
+        found: list[int] = self.scenario.topology.node_of[list(self._placed())].tolist()
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """What starts one kind of server.
+
+    Parameters
+    ----------
+    server : Server
+    engine : str
+        ``vllm``, ``sglang`` or ``trtllm``.
+    program : tuple of str
+        Such as ``vllm serve MODEL``.
+    options : dict
+        Long option → value.
+    environment : dict of str to str
+    config : dict
+        Of TensorRT-LLM: what stands in its YAML file.
+    nodes, devices : int
+        Of one such server.
+    copies : int
+        How many are started, behind a balancer.
+    per_node : tuple of mappings
+        The options that only the command of one node has; empty where there is one node.
+    wrapped : tuple of str
+        What stands before the program on several nodes.
+    """
+
+    server: Server
+    engine: str
+    program: tuple[str, ...]
+    options: Options = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    nodes: int = 1
+    devices: int = 1
+    copies: int = 1
+    per_node: tuple[Options, ...] = ()
+    wrapped: tuple[str, ...] = ()
+
+
+def words_of(options: Options) -> Iterator[tuple[str, ...]]:
+    """Yield each option with its values."""
+    for name, value in options.items():
+        yield (name,) if value is None else (name, value) if isinstance(value, str) else (name, *value)
+
+
+def captured_sizes(most: int) -> list[int]:
+    """Return batch sizes of CUDA graphs as TensorRT-LLM has them: by 8 to 128, then powers of two (llm_args.py)."""
+    powers = list(accumulate(range(20), lambda size, _: size * 2, initial=256))
+    return sorted({size for size in (1, 2, 4, *range(8, 129, 8), *powers, most) if size <= most})

@@ -1,0 +1,211 @@
+"""``python -m sglang.launch_server`` commands for a server.
+
+Options are those of SGLang 0.5.23 (sglang/srt/arg_groups: fields, choices, parallel_hook.py); attention data
+parallelism, experts and stages lie inside ``--tp-size``, and its chunk is shared among replicas (server_args.py:1313
+at 64cf868eb), as is ``--max-running-requests`` (model_runner.py; general knowledge, not re-fetched).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from clustersim.interop.launch.account import Account
+from clustersim.interop.launch.server import HEAD, PORT, Server, Started
+from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
+from clustersim.serving.order import UNLIMITED
+
+SGLANG: Final[Mapping[str, str]] = {
+    "plan.tp": "--tp-size",
+    "plan.pp": "--pp-size",
+    "plan.dp": "--dp-size",
+    "plan.ep": "--ep-size",
+    "plan.ep.redundant": "--ep-num-redundant-experts",
+    "model.config.max_position_embeddings": "--context-length",
+    "precision.activations": "--dtype",
+    "precision.weights": "--quantization",
+    "precision.kv_cache": "--kv-cache-dtype",
+    "serving.order.by": "--schedule-policy",
+    "serving.max_batch_requests": "--max-running-requests",
+    "serving.max_batch_tokens": "--max-prefill-tokens",
+    "serving.kv_block_tokens": "--page-size",
+    "serving.kv_blocks": "--max-total-tokens",
+    "serving.memory_utilization": "--mem-fraction-static",
+    "serving.engine.graph_max_tokens": "--cuda-graph-max-bs-decode",
+}
+"""Key → option."""
+DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+KV_DTYPES: Final = {"bf16": "bf16", "fp8": "fp8_e4m3"}
+POLICIES: Final = {"round_robin": "round_robin", "prefix_aware": "cache_aware", "power_of_two": "power_of_two"}
+"""Router of a scenario → policy of SGLang's router (router_args.py of sglang-router 0.3.2)."""
+STAGE_LAYERS: Final = "SGLANG_PP_LAYER_PARTITION"
+BOOTSTRAP_PORT: Final = 8998
+NODES_PORT: Final = 20000
+
+
+def sglang_server(server: Server, account: Account) -> Started:
+    """Return what starts a server with SGLang; what it cannot say goes to the account."""
+    program = ("python", "-m", "sglang.launch_server", "--model-path", server.model_name)
+    started = Started(server=server, engine="sglang", program=program)
+    _plan(started, account)
+    _precision(started, account)
+    _serving(started, account)
+    if server.pool is not None:
+        started.options |= {"--disaggregation-mode": server.pool, "--disaggregation-transfer-backend": "nixl"}
+        if server.pool == "prefill":
+            started.options["--disaggregation-bootstrap-port"] = str(BOOTSTRAP_PORT)
+    started.options |= {"--host": "0.0.0.0", "--port": str(PORT if server.pool != "decode" else PORT + 100)}
+    return started
+
+
+def _put(started: Started, account: Account, key: str, value: object) -> None:
+    started.options[SGLANG[key]] = str(value)
+    account.says(started.server, key)
+
+
+def _plan(started: Started, account: Account) -> None:
+    server, plan, ep = started.server, started.server.plan, started.server.plan.ep
+    if plan.sp.degree > 1:
+        account.refuse(
+            f"SGLang has no sequence parallelism of such ranks (plan.sp.degree: {plan.sp.degree}; its "
+            "--attn-cp-size lies inside --tp-size); take sp 1"
+        )
+    wide = plan.is_lockstep
+    inside = plan.tp * (plan.dp if wide else 1)
+    account.says(server, "plan.tp.degree", "plan.ep.degree", "plan.ep.scope", "plan.decode_overlap")
+    _put(started, account, "plan.tp", inside)
+    _put(started, account, "plan.pp", plan.pp)
+    if wide:
+        started.options["--attn-dp-size"] = str(plan.dp)
+        account.says(server, "plan.dp")
+    ranks = inside * plan.pp
+    started.devices, started.nodes = ranks, server.nodes_of(ranks)
+    _replicas(started, account, wide=wide, ranks=ranks)
+    if server.is_moe and ep.degree > 1:
+        _put(started, account, "plan.ep", ep.degree)
+        if wide:
+            started.options["--moe-a2a-backend"] = "deepep"
+        if ep.redundant:
+            _put(started, account, "plan.ep.redundant", ep.redundant)
+        if ep.placement != "contiguous":
+            account.leaves(server, "plan.ep.placement", "SGLang places experts in order, or by what it measured")
+        if ep.overlap == "two_batch":
+            started.options["--enable-two-batch-overlap"] = None
+            account.says(server, "plan.ep.overlap")
+            for kind in ("decode", "prefill"):
+                account.leaves(server, f"plan.ep.overlap_{kind}_tokens", "SGLang has thresholds of its own")
+    account.says(server, "plan.stages")
+    layers = server.stage_layers()
+    if layers is None:
+        account.refuse("SGLang cuts stages between layers, not inside one (plan.stages.cuts)")
+    elif plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
+        started.environment[STAGE_LAYERS] = ",".join(map(str, layers))
+    if server.is_spread_evenly(ranks):
+        account.says(server, "plan.placement")
+    else:
+        account.leaves(
+            server,
+            "plan.placement",
+            "SGLang takes the devices of each node in order; CUDA_VISIBLE_DEVICES shows it others",
+        )
+    if started.nodes > 1:
+        started.options |= {"--dist-init-addr": f"{HEAD}:{NODES_PORT}", "--nnodes": str(started.nodes)}
+        started.per_node = tuple({"--node-rank": str(node)} for node in range(started.nodes))
+
+
+def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> None:
+    """Write replicas that share nothing: of one server on one node, else of one each."""
+    server, dp = started.server, started.server.plan.dp
+    router = server.serving.router
+    account.says(server, "serving.router_options", "serving.router")
+    if dp == 1:
+        account.says(server, "plan.dp")
+    elif wide:
+        if router != "round_robin":
+            account.leaves(
+                server, "serving.router", "SGLang sends requests to attention ranks in turn, or by its own loads"
+            )
+    elif started.nodes == 1 and ranks * dp <= server.devices_per_node and router == "round_robin":
+        _put(started, account, "plan.dp", dp)
+        started.options["--load-balance-method"] = "round_robin"
+        started.devices = ranks * dp
+    else:
+        started.copies = dp
+        account.leaves(
+            server, "plan.dp", f"start {dp} such servers, and their addresses as --worker-urls of the router"
+        )
+        if server.pool is None and router not in POLICIES:
+            account.leaves(
+                server, "serving.router", "SGLang's router has random, round_robin, cache_aware, power_of_two"
+            )
+
+
+def _precision(started: Started, account: Account) -> None:
+    wanted, server = started.server.scenario.precision, started.server
+    plain = wanted.activations if wanted.activations in PLAIN else "bf16"
+    _put(started, account, "precision.activations", DTYPES[plain])
+    if plain != wanted.activations:
+        account.leaves(None, "precision.activations", "SGLang keeps activations in 16 or 32 bits")
+    held = checkpoint_format(server)
+    if wanted.weights == "fp8" and held in PLAIN:
+        _put(started, account, "precision.weights", "fp8")
+    elif wanted.weights not in PLAIN or held not in PLAIN:
+        if wanted.weights != held:
+            account.refuse(
+                f"SGLang loads weights in {wanted.weights} from a checkpoint that has them, and "
+                f"{server.model_name} has {held}; name one with --model"
+            )
+    elif wanted.weights != plain:
+        account.leaves(None, "precision.weights", f"SGLang keeps weights as activations, in {plain}")
+    if wanted.kv_cache in KV_DTYPES and wanted.kv_cache != plain:
+        _put(started, account, "precision.kv_cache", KV_DTYPES[wanted.kv_cache])
+    elif wanted.kv_cache == plain:
+        account.says(None, "precision.kv_cache")
+    else:
+        account.refuse(f"SGLang keeps K/V as activations, in bf16 or in fp8, not in {wanted.kv_cache} (choices.py)")
+    if server.model.max_positions is not None:
+        _put(started, account, "model.config.max_position_embeddings", server.model.max_positions)
+
+
+def _serving(started: Started, account: Account) -> None:
+    serving, server = started.server.serving, started.server
+    shared = server.plan.dp if server.plan.is_lockstep else 1
+    _put(started, account, "serving.max_batch_tokens", serving.max_batch_tokens)
+    chunked = serving.scheduler != "continuous"
+    started.options["--chunked-prefill-size"] = str(serving.max_batch_tokens * shared) if chunked else "-1"
+    if chunked and server.pool is None:
+        started.options["--enable-mixed-chunk"] = None
+    account.says(server, "serving.scheduler", "serving.scheduler_options", "serving.order.patience")
+    if serving.scheduler not in ("chunked_prefill", "continuous"):
+        account.leaves(server, "serving.scheduler", "SGLang runs chunked prefill")
+    if serving.order.by == "shortest_prompt":
+        account.leaves(server, "serving.order.by", "SGLang takes requests up as they arrive")
+    else:
+        _put(started, account, "serving.order.by", "fcfs" if serving.order.by == "arrival" else "priority")
+    if serving.order.by == "priority" and serving.order.patience_ns != UNLIMITED:
+        account.leaves(server, "serving.order.patience", "in SGLang the priority always decides first")
+    if serving.long_prompt_tokens is not None:
+        account.leaves(server, "serving.long_prompt_tokens", "SGLang's chunks have one size")
+    _put(started, account, "serving.max_batch_requests", serving.max_batch_requests * shared)
+    _put(started, account, "serving.kv_block_tokens", serving.kv_block_tokens)
+    if serving.kv_blocks is not None:
+        _put(started, account, "serving.kv_blocks", serving.kv_blocks * serving.kv_block_tokens)
+    _put(started, account, "serving.memory_utilization", serving.memory_utilization)
+    account.note(
+        "--mem-fraction-static is a share for weights and K/V; activations and graphs come on top, so the same "
+        "number as serving.memory_utilization leaves less room beside them."
+    )
+    if not serving.prefix_caching:
+        started.options["--disable-radix-cache"] = None
+    account.says(server, "serving.prefix_caching")
+    if serving.preemption == "swap":
+        account.leaves(server, "serving.preemption", "SGLang computes retracted requests anew")
+        account.leaves(server, "serving.host_kv", "SGLang swaps no K/V of requests that run")
+    for key in ("queue_limit", "queue_timeout"):
+        if server.scenario.document["serving"].get(key) is not None:
+            account.leaves(server, f"serving.{key}", "requests wait without a limit")
+    most = server.scenario.engine.graph_max_tokens
+    if most:
+        _put(started, account, "serving.engine.graph_max_tokens", most)
+    else:
+        started.options["--disable-cuda-graph"] = None

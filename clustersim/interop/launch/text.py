@@ -1,0 +1,60 @@
+"""A launch as text, a script or a manifest with what it leaves unsaid at its head, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clustersim.interop.launch.launch import ENGINES, Launch, quoted
+from clustersim.scenario.resolve import to_yaml
+from clustersim.scenario.scenario import Scenario
+
+
+def launch_text(scenario: Scenario, launch: Launch) -> str:
+    """Return a script or a manifest, with what it leaves unsaid at its head."""
+    plans = " and ".join(f"{one.copies * one.devices} devices for {one.server.name}" for one in launch.servers)
+    head = [f"{scenario.name}: {ENGINES[launch.engine]} on {scenario.topology.name}, {plans}."]
+    head += [f"NOT SAID {one.path}: {_short(one.value)}; {one.why}" for one in launch.unsaid]
+    head += [f"NOTE {note}" for note in launch.notes]
+    lines = [f"# {line}" for line in head]
+    if launch.manifest:
+        return "\n".join(lines) + "\n" + "---\n".join(to_yaml(one) for one in launch.manifest)
+    for name, data in launch.files.items():
+        lines += ["", f"cat >{name} <<'YAML'", to_yaml(data).rstrip("\n"), "YAML"]
+    for command in launch.commands:
+        nodes = sum(other["name"] == command["name"] for other in launch.commands)
+        times = f", {command['copies']} times" if command["copies"] > 1 else ""
+        where = f", on node {command['node']}" if nodes > 1 else ""
+        lines += ["", f"# {command['name']}{where}{times}"]
+        lines.append(_wrapped(command["groups"]))
+    if launch.router:
+        lines += ["", "# router", " ".join(map(quoted, launch.router))]
+    if launch.benchmark:
+        lines += ["", "# benchmark", _wrapped([[quoted(word) for word in group] for group in launch.benchmark])]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(groups: Sequence[Sequence[str]]) -> str:
+    return " \\\n  ".join(" ".join(group) for group in groups)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def launch_json(launch: Launch) -> dict[str, Any]:
+    """Return everything as plain data."""
+    return {
+        "for": launch.target,
+        "engine": launch.engine,
+        "commands": [
+            {key: one[key] for key in ("name", "node", "devices", "copies", "command")} for one in launch.commands
+        ],
+        "router": " ".join(map(quoted, launch.router)) or None,
+        "benchmark": " ".join(quoted(word) for group in launch.benchmark for word in group) or None,
+        "files": dict(launch.files),
+        "manifest": list(launch.manifest),
+        "unsaid": [{"path": one.path, "value": one.value, "why": one.why} for one in launch.unsaid],
+        "notes": list(launch.notes),
+    }

@@ -1,0 +1,307 @@
+"""``vllm serve`` commands for a server, by the table of :mod:`clustersim.interop.keys`.
+
+Options are those of vLLM 0.19; of an earlier version those that it has. Several nodes, data parallelism over nodes and
+hand-overs as in vllm/engine/arg_utils.py, vllm/config/parallel.py, docs/serving/data_parallel_deployment.md (01e4fce0)
+and docs/features/nixl_connector_usage.md (026c83f9).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from clustersim.interop.hf_models import shipped_model
+from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, STAGE_LAYERS, VLLM, word_for
+from clustersim.interop.launch.account import Account
+from clustersim.interop.launch.server import HEAD, PORT, Server, Started
+from clustersim.serving.order import UNLIMITED
+
+NEWEST: Final = (0, 19)
+"""The release whose options :mod:`clustersim.interop.flags` has."""
+OLDEST: Final = (0, 9)
+"""The first release that is read here; earlier ones have other options (general knowledge, not re-fetched)."""
+SINCE: Final[Mapping[str, tuple[int, int]]] = {
+    "--max-cudagraph-capture-size": (0, 12),
+    "--nnodes": (0, 12),
+    "--enable-dbo": (0, 11),
+    "--expert-placement-strategy": (0, 11),
+}
+"""Option → release that brought it (general knowledge, not re-fetched)."""
+RPC_PORT: Final = "13345"
+PLAIN: Final = ("bf16", "fp16", "fp32")
+
+
+def version_of(name: str, family: str) -> tuple[int, int] | None:
+    """Return the release in the name of an engine such as ``vllm-0.12``; None where it is of another family.
+
+    Examples
+    --------
+    >>> version_of("vllm-0.12", "vllm"), version_of("trtllm-1.0", "vllm")
+    ((0, 12), None)
+    """
+    found = re.fullmatch(rf"{family}-(\d+)\.(\d+)(\..*|-.*)?", name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def vllm_server(server: Server, account: Account, version: tuple[int, int] | None) -> Started:
+    """Return what starts a server with vLLM; what it cannot say goes to the account.
+
+    Parameters
+    ----------
+    server : Server
+    account : Account
+    version : (int, int) or None
+        Of the scenario's engine; None: the newest.
+    """
+    started = Started(server=server, engine="vllm", program=("vllm", "serve", server.model_name))
+    writer = _Writer(started, account, version or NEWEST)
+    if version is not None and version < OLDEST:
+        account.refuse(
+            f"vLLM {version[0]}.{version[1]} has other options than those that are written, of 0.9 and later; take "
+            "--set serving.engine=vllm-0.19"
+        )
+    writer.plan()
+    writer.precision()
+    writer.serving()
+    if server.pool is not None:
+        writer.hand_over()
+    return started
+
+
+class _Writer:
+    def __init__(self, started: Started, account: Account, version: tuple[int, int]) -> None:
+        self._started, self._server, self._account = started, started.server, account
+        self._version = version
+
+    def _put(self, key: str, value: object = None) -> None:
+        """Write the option of a key, if the release has it."""
+        name = VLLM[key]
+        if name in SINCE and SINCE[name] > self._version:
+            since = ".".join(map(str, SINCE[name]))
+            self._account.leaves(self._server, key, f"vLLM has {name} from {since} on")
+            return
+        self._started.options[name] = None if value is None else str(value)
+        self._account.says(self._server, key)
+
+    def plan(self) -> None:
+        """Write the plan, nodes among it."""
+        plan, account, server = self._server.plan, self._account, self._server
+        self._put("plan.tp", plan.tp)
+        account.says(server, "plan.tp.degree", "plan.ep.degree", "plan.ep.scope")
+        self._put("plan.pp", plan.pp)
+        if plan.sp.degree > 1:
+            account.refuse(
+                "vLLM has no sequence parallelism of such ranks (plan.sp.degree: "
+                f"{plan.sp.degree}); take sp 1 and more of tp, pp or dp"
+            )
+        self._stages()
+        inside = self._experts()
+        engine_ranks = plan.tp * plan.pp * (plan.dp if inside else 1)
+        self._started.copies = 1 if inside else plan.dp
+        if not inside:
+            account.leaves(
+                server,
+                "plan.dp",
+                f"start {plan.dp} such servers behind a balancer: by its own data parallelism vLLM would share every "
+                "layer of experts among all replicas",
+            )
+        elif plan.dp > 1:
+            self._put("plan.dp", plan.dp)
+        else:
+            account.says(server, "plan.dp")
+        self._router(inside)
+        self._nodes(engine_ranks, inside)
+
+    def _stages(self) -> None:
+        plan, server = self._server.plan, self._server
+        self._account.says(server, "plan.stages", "plan.decode_overlap")
+        if plan.pp == 1:
+            return
+        layers = server.stage_layers()
+        if layers is None:
+            self._account.refuse("vLLM cuts stages between layers, not inside one (plan.stages.cuts)")
+        elif plan.stages is not None or len(server.model.layers) % plan.pp:
+            self._started.environment[STAGE_LAYERS] = ",".join(map(str, layers))
+        if plan.decode_overlap != "per_sequence":
+            self._account.leaves(
+                server, "plan.decode_overlap", "vLLM lets as many batches be in flight as it has stages"
+            )
+
+    def _experts(self) -> bool:
+        """Write what is about experts, and return whether one server has all replicas."""
+        plan, ep, server, account = self._server.plan, self._server.plan.ep, self._server, self._account
+        if not server.is_moe or ep.degree == 1:
+            return not server.is_moe or plan.dp == 1
+        ranks = plan.tp * plan.dp
+        inside = plan.dp == 1 or ep.scope == "global"
+        if ep.degree != (ranks if inside else plan.tp):
+            account.refuse(
+                f"vLLM spreads experts over all {ranks if inside else plan.tp} ranks of "
+                f"{'TP × DP' if inside else 'TP'} or over none, found plan.ep.degree: {ep.degree}"
+            )
+        self._put("plan.ep")
+        place = word_for(ep.placement, PLACES) if isinstance(ep.placement, str) else None
+        if place is None:
+            account.leaves(server, "plan.ep.placement", "vLLM places experts linearly or in turn, not by a list")
+        elif place != "linear":
+            self._put("plan.ep.placement", place)
+        if ep.redundant:
+            account.leaves(
+                server,
+                "plan.ep.redundant",
+                "vLLM's balancer (--enable-eplb --eplb-config) keeps as many "
+                "copies and moves them by the load that it measures",
+            )
+        if ep.overlap == "two_batch":
+            if plan.pp > 1:
+                account.refuse("vLLM refuses two batches that overlap (--enable-dbo) with several stages")
+            self._put("plan.ep.overlap")
+            self._put("plan.ep.overlap_decode_tokens", ep.overlap_decode_tokens)
+            self._put("plan.ep.overlap_prefill_tokens", ep.overlap_prefill_tokens)
+        return inside
+
+    def _router(self, inside: bool) -> None:
+        server, account = self._server, self._account
+        router = server.serving.router
+        if server.plan.dp == 1 or (inside and router == "fewest_waiting"):
+            account.says(server, "serving.router", "serving.router_options")
+        elif inside:
+            account.leaves(
+                server,
+                "serving.router",
+                "vLLM sends a request to the replica with the smallest 4 × waiting + running (fewest_waiting)",
+            )
+        else:
+            account.leaves(server, "serving.router", "the balancer in front of the servers must do it")
+        account.says(server, "serving.router_options")
+
+    def _nodes(self, ranks: int, inside: bool) -> None:
+        server, started, account = self._server, self._started, self._account
+        nodes = server.nodes_of(ranks)
+        started.nodes, started.devices = nodes, ranks
+        if server.is_spread_evenly(ranks):
+            account.says(server, "plan.placement")
+        else:
+            account.leaves(
+                server,
+                "plan.placement",
+                "vLLM takes as many devices of each node, the first ones in order; "
+                "CUDA_VISIBLE_DEVICES shows it others",
+            )
+        if nodes == 1:
+            return
+        replica = server.plan.tp * server.plan.pp
+        if ranks % nodes:
+            account.refuse(f"vLLM spreads ranks evenly, and {ranks} ranks are not so many on each of {nodes} nodes")
+        elif server.plan.dp > 1 and inside:
+            local, odd = divmod(ranks // nodes, replica)
+            if odd or not local:
+                account.refuse(
+                    f"vLLM keeps a replica of several that are one server inside a node: {replica} ranks of "
+                    f"{ranks // nodes} per node"
+                )
+                return
+            started.options |= {"--data-parallel-size-local": str(local), "--data-parallel-address": HEAD,
+                                "--data-parallel-rpc-port": RPC_PORT}  # fmt: skip
+            started.per_node = tuple(
+                {"--headless": None, "--data-parallel-start-rank": str(node * local)} if node else {}
+                for node in range(nodes)
+            )
+        elif self._version < SINCE["--nnodes"]:
+            account.refuse("vLLM has --nnodes from 0.12 on; before, a server on several nodes needs Ray")
+        else:
+            started.options |= {"--nnodes": str(nodes), "--master-addr": HEAD}
+            started.per_node = tuple(
+                {"--node-rank": str(node)} | ({"--headless": None} if node else {}) for node in range(nodes)
+            )
+
+    def precision(self) -> None:
+        """Write number formats, and the longest sequence."""
+        wanted, server, account = self._server.scenario.precision, self._server, self._account
+        plain = wanted.activations if wanted.activations in PLAIN else "bf16"
+        word: str | None = word_for(plain, DTYPES)
+        self._put("precision.activations", word)
+        if plain != wanted.activations:
+            account.leaves(None, "precision.activations", "vLLM keeps activations in 16 or 32 bits")
+        held = checkpoint_format(server)
+        account.says(None, "precision.weights")
+        if wanted.weights == "fp8" and held in PLAIN:
+            self._put("precision.weights", "fp8")
+        elif wanted.weights in PLAIN and held in PLAIN:
+            if wanted.weights != plain:
+                account.leaves(None, "precision.weights", f"vLLM keeps weights as activations, in {plain}")
+        elif wanted.weights != held:
+            account.refuse(
+                f"vLLM loads weights in {wanted.weights} from a checkpoint that has them, and {server.model_name} "
+                f"has {held}; name one with --model"
+            )
+        cache = word_for(wanted.kv_cache, KV_DTYPES)
+        if wanted.kv_cache == plain:
+            account.says(None, "precision.kv_cache")
+        elif cache is None:
+            account.refuse(f"vLLM keeps K/V in {', '.join(sorted(set(KV_DTYPES.values())))}, not in {wanted.kv_cache}")
+        else:
+            self._put("precision.kv_cache", cache)
+        if server.model.max_positions is not None:
+            self._put("model.config.max_position_embeddings", server.model.max_positions)
+
+    def serving(self) -> None:
+        """Write scheduler, limits, cache and graphs."""
+        serving, server, account = self._server.serving, self._server, self._account
+        chunked = serving.scheduler != "continuous"
+        name = VLLM["serving.scheduler"]
+        self._started.options[name if chunked else f"--no-{name[2:]}"] = None
+        account.says(server, "serving.scheduler_options", "serving.scheduler", "serving.order.patience")
+        if serving.scheduler not in ("chunked_prefill", "continuous"):
+            account.leaves(server, "serving.scheduler", "vLLM runs chunked prefill")
+        if serving.order.by == "priority":
+            self._put("serving.order.by", "priority")
+            if serving.order.patience_ns != UNLIMITED:
+                account.leaves(server, "serving.order.patience", "in vLLM the priority always decides first")
+        elif serving.order.by == "arrival":
+            account.says(server, "serving.order.by")
+        else:
+            account.leaves(server, "serving.order.by", "vLLM takes requests up as they arrive")
+        self._put("serving.max_batch_requests", serving.max_batch_requests)
+        self._put("serving.max_batch_tokens", serving.max_batch_tokens)
+        if serving.long_prompt_tokens is not None:
+            self._put("serving.long_prompt_tokens", serving.long_prompt_tokens)
+        self._put("serving.kv_block_tokens", serving.kv_block_tokens)
+        if serving.kv_blocks is not None:
+            self._put("serving.kv_blocks", serving.kv_blocks)
+        self._put("serving.memory_utilization", serving.memory_utilization)
+        caching = VLLM["serving.prefix_caching"]
+        self._started.options[caching if serving.prefix_caching else f"--no-{caching[2:]}"] = None
+        account.says(server, "serving.prefix_caching")
+        if serving.preemption == "swap":
+            account.leaves(server, "serving.preemption", "vLLM computes preempted requests anew")
+            account.leaves(server, "serving.host_kv", "vLLM swaps no K/V")
+        for key in ("queue_limit", "queue_timeout"):
+            if server.scenario.document["serving"].get(key) is not None:
+                account.leaves(server, f"serving.{key}", "vLLM lets requests wait without a limit")
+        self._graphs()
+
+    def _graphs(self) -> None:
+        most = self._server.scenario.engine.graph_max_tokens
+        if most:
+            self._put("serving.engine.graph_max_tokens", most)
+        else:
+            self._started.options["--enforce-eager"] = None
+
+    def hand_over(self) -> None:
+        """Write how K/V leaves or reaches the pool."""
+        role = {"prefill": "kv_producer", "decode": "kv_consumer"}[self._server.name]
+        if role == "kv_consumer" and self._server.plan.pp > 1:
+            role = "kv_both"
+        connector = {"kv_connector": "NixlConnector", "kv_role": role}
+        self._started.options["--kv-transfer-config"] = json.dumps(connector)
+        self._started.environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": HEAD, "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}
+        self._started.options["--port"] = str(PORT if role == "kv_producer" else PORT + 100)
+
+
+def checkpoint_format(server: Server) -> str:
+    """Return the format of the weights that are loaded: by the name of a checkpoint, or as was published."""
+    known = shipped_model(server.model_name) if server.named else None
+    return (known.weights if known else None) or server.model.default_weight_dtype

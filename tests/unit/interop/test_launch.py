@@ -1,0 +1,320 @@
+"""``launch``: what engines refuse and from where that is known, what is written for each, and what is listed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from clustersim import catalog
+from clustersim.cli import main
+from clustersim.errors import IllegalPlanError, InputError
+from clustersim.interop import bench_flags, flags
+from clustersim.interop.hf_models import ON_THE_HUB, shipped_model
+from clustersim.interop.keys import VLLM
+from clustersim.interop.launch.launch import TARGETS, Launch, launch_of
+from clustersim.interop.launch.refusals import REFUSALS, Asked, refused
+from clustersim.interop.launch.text import launch_json, launch_text
+from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario
+from clustersim.scenario.scenario import Scenario
+
+PLAIN = """\
+name: plain
+topology: {name: dgx-h100, nodes: 4}
+model: llama-3.1-8b
+workload: {arrivals: all_at_once, prompt_tokens: 512, output_tokens: 64, requests: 10}
+"""
+
+
+def asked(engine: str, options: str, **of: Any) -> Asked:
+    """Return what is asked for by options as they would be typed."""
+    found: dict[str, str] = {}
+    words = shlex.split(options)
+    for at, word in enumerate(words):
+        if word.startswith("--no-"):
+            found[f"--{word[5:]}"] = "false"
+        elif word.startswith("--"):
+            following = words[at + 1 : at + 2]
+            found[word] = following[0] if following and not following[0].startswith("--") else "true"
+    return Asked(engine=engine, options=found, **of)
+
+
+URLS = {"num_instances": 2, "urls": ["a:1", "b:1"]}
+CASES: list[tuple[int, str, dict[str, Any], str, dict[str, Any]]] = [
+    (1, "--tp-size 6 --nnodes 4", {}, "--tp-size 8 --nnodes 4", {}),
+    (2, "--tp-size 8 --attn-dp-size 3", {}, "--tp-size 8 --attn-dp-size 4", {}),
+    (3, "--tp-size 2 --dp-size 2 --attn-dp-size 2", {}, "--tp-size 2 --attn-dp-size 2", {}),
+    (4, "--tp-size 8 --dp-size 2 --nnodes 2", {}, "--tp-size 8 --dp-size 2", {}),
+    (5, "--tp-size 8 --attn-dp-size 4 --attn-cp-size 4", {}, "--tp-size 8 --attn-dp-size 4 --attn-cp-size 2", {}),
+    (6, "--enable-prefill-cp", {}, "--enable-prefill-cp --cp-strategy zigzag", {}),
+    (6, "--enable-prefill-cp --cp-strategy zigzag --dcp-size 2", {}, "--dcp-size 2", {}),
+    (7, "--tp-size 8 --ep-size 4 --moe-dp-size 4", {}, "--tp-size 8 --ep-size 4 --moe-dp-size 2", {}),
+    (7, "--tp-size 8 --pp-size 2 --moe-dp-size 2", {}, "--tp-size 8 --pp-size 2", {}),
+    (8, "--tp-size 8 --ep-size 4 --moe-runner-backend flashinfer_cutlass", {}, "--tp-size 8 --ep-size 4", {}),
+    (9, "--chunked-prefill-size 1000 --page-size 64", {}, "--chunked-prefill-size -1 --page-size 64", {}),
+    (9, "--chunked-prefill-size 64 --page-size 48", {},
+     "--chunked-prefill-size 64 --page-size 48 --disaggregation-mode decode", {}),
+    (10, "--pp-size 2 --speculative-algorithm EAGLE", {},
+     "--pp-size 2 --speculative-algorithm EAGLE --disaggregation-mode prefill", {}),
+    (11, "--speculative-eagle-topk 4", {}, "--speculative-eagle-topk 4 --speculative-num-steps 3", {}),
+    (12, "--disaggregation-mode prefill --disaggregation-transfer-backend fake", {},
+     "--disaggregation-mode decode --disaggregation-transfer-backend fake", {}),
+    (13, "--context-length 9000", {"positions": 8192}, "--context-length 8192", {"positions": 8192}),
+    (14, "--tensor-parallel-size 6", {}, "--tensor-parallel-size 8", {}),
+    (15, "--enable-expert-parallel", {}, "--enable-expert-parallel", {"experts": 8}),
+    (16, "--tensor-parallel-size 8 --pipeline-parallel-size 2", {},
+     "--tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2", {}),
+    (16, "--tensor-parallel-size 8 --pipeline-parallel-size 2", {},
+     "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray", {}),
+    (17, "--tensor-parallel-size 8 --decode-context-parallel-size 3", {"latent": True},
+     "--tensor-parallel-size 8 --decode-context-parallel-size 4", {"latent": True}),
+    (17, "--tensor-parallel-size 4 --prefill-context-parallel-size 2 --decode-context-parallel-size 4",
+     {"latent": True},
+     "--tensor-parallel-size 4 --prefill-context-parallel-size 2 --decode-context-parallel-size 2", {"latent": True}),
+    (18, "--tensor-parallel-size 8 --decode-context-parallel-size 2", {"kv_heads": 8},
+     "--tensor-parallel-size 8 --decode-context-parallel-size 2", {"kv_heads": 4}),
+    (19, "--data-parallel-size 2 --data-parallel-size-local 4", {},
+     "--data-parallel-size 4 --data-parallel-size-local 4", {}),
+    (19, "--data-parallel-external-lb", {}, "--data-parallel-external-lb", {"experts": 8}),
+    (20, "--data-parallel-hybrid-lb", {}, "--data-parallel-hybrid-lb --data-parallel-size-local 1", {}),
+    (20, "--data-parallel-hybrid-lb --data-parallel-size-local 1 --data-parallel-external-lb", {"experts": 8},
+     "--data-parallel-external-lb", {"experts": 8}),
+    (21, "--max-num-batched-tokens 128 --max-num-seqs 256", {}, "--max-num-batched-tokens 256 --max-num-seqs 256", {}),
+    (21, "--max-num-batched-tokens 8k --max-model-len 10k --no-enable-chunked-prefill", {},
+     "--max-num-batched-tokens 8k --max-model-len 10k --enable-chunked-prefill", {}),
+    (22, """--kv-transfer-config '{"kv_connector": "NixlConnector"}'""", {},
+     """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""", {}),
+    (22, """--pipeline-parallel-size 2 """
+     """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}'""",
+     {}, """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}'""", {}),
+    (23, "--tp_size 8", {"config": {"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 2}},
+     "--tp_size 8", {"config": {"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 4}}),
+    (23, "--tp_size 4 --cp_size 2 --ep_size 4", {}, "--tp_size 4 --cp_size 2 --ep_size 4",
+     {"config": {"cp_config": {"cp_type": "HELIX"}}}),
+    (24, "", {"config": {"kv_cache_config": {"free_gpu_memory_fraction": 1.2}}},
+     "", {"config": {"kv_cache_config": {"free_gpu_memory_fraction": 1.0}}}),
+    (24, "", {"config": {"context_servers": URLS | {"num_instances": 3}}}, "", {"config": {"context_servers": URLS}}),
+    (24, "--tp_size 8 --pp_size 2 --ntasks 8", {}, "--tp_size 8 --pp_size 2 --ntasks 16", {}),
+    (25, "", {"config": {"decode": {"containers": [{"modelCommand": "sglangServe"}]}}},
+     "", {"config": {"decode": {"containers": [{"modelCommand": "vllmServe"}]}}}),
+]  # fmt: skip
+"""Number of the rule, what breaks it, and a neighbour that does not."""
+ENGINE = {rule.number: rule.engine for rule in REFUSALS}
+
+
+@pytest.mark.parametrize(("number", "bad", "of_bad", "good", "of_good"), CASES)
+def test_an_engine_refuses_by_its_rule_and_not_the_neighbour(
+    number: int, bad: str, of_bad: dict[str, Any], good: str, of_good: dict[str, Any]
+) -> None:
+    engine = ENGINE[number]
+    assert [rule.number for rule in refused(asked(engine, bad, **of_bad))] == [number]
+    assert refused(asked(engine, good, **of_good)) == []
+
+
+def test_every_refusal_is_tried_and_names_its_source() -> None:
+    assert [rule.number for rule in REFUSALS] == list(range(1, 26)) == sorted({number for number, *_ in CASES})
+    assert all("/" in rule.source and rule.message for rule in REFUSALS)
+
+
+def scenario(text: str = PLAIN, **parts: Any) -> Scenario:
+    document = yaml.safe_load(text) | parts
+    return build_scenario(parse_yaml(yaml.safe_dump(document), "s.yaml"))
+
+
+def command(found: Launch, at: int = 0) -> str:
+    return str(found.commands[at]["command"])
+
+
+@pytest.mark.parametrize(
+    ("target", "parts", "message"),
+    [
+        ("vllm", {"plan": {"sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}}}, "sequence"),
+        ("vllm", {"serving": {"max_batch_tokens": 100}}, "scheduler.py:332); raise serving.max_batch_tokens"),
+        ("vllm", {"serving": {"scheduler": "continuous"}}, "max_model_len without chunked prefill"),
+        ("vllm", {"model": "mixtral-8x7b", "plan": {"tp": 4, "ep": 2}}, "over all 4 ranks of TP"),
+        ("vllm", {"plan": {"pp": 2, "stages": {"cuts": ["12.ffn"]}}}, "between layers"),
+        ("vllm", {"precision": {"weights": "int4"}}, "from a checkpoint that has them"),
+        ("vllm", {"precision": {"kv_cache": "int8"}}, "keeps K/V in bf16, fp16, fp8"),
+        ("vllm", {"serving": {"engine": "vllm-0.6"}}, "take --set serving.engine=vllm-0.19"),
+        ("sglang", {"serving": {"max_batch_tokens": 1000}}, "validation_hook.py:244"),
+        ("trtllm", {"precision": {"weights": "fp8"}}, "--model"),
+        ("llm-d", {"plan": {"tp": 2, "pp": 2}}, "no key for stages"),
+        ("k8s", {"plan": {"tp": 8, "pp": 2}, "serving": {"engine": "trtllm-1.0"}}, "under MPI"),
+    ],
+)
+def test_a_plan_that_an_engine_cannot_run_is_refused(target: str, parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(IllegalPlanError, match="does not start this scenario") as caught:
+        launch_of(scenario(**parts), target)
+    assert message in str(caught.value)
+
+
+def test_an_option_that_is_added_is_held_to_the_rules() -> None:
+    assert "--async-scheduling" in command(launch_of(scenario(), "vllm", add=["--async-scheduling"]))
+    with pytest.raises(IllegalPlanError, match="speculative_hook"):
+        launch_of(scenario(), "sglang", add=["--speculative-eagle-topk 4"])
+    with pytest.raises(InputError, match="no option '--no-such'"):
+        launch_of(scenario(), "vllm", add=["--no-such"])
+    with pytest.raises(InputError, match="can't be read"):
+        launch_of(scenario(), "sglang", add=["--dp-size many"])
+
+
+def test_a_checkpoint_that_has_the_format_is_taken() -> None:
+    name = "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"
+    found = launch_of(scenario(precision={"weights": "int4"}), "vllm", model=name)
+    back = build_scenario(parse_yaml(scenario_from_vllm(launch_text(scenario(), found)).text, "back"))
+    assert back.precision.weights == "int4"
+
+
+def test_every_model_that_ships_has_a_name_on_the_hub_that_reads_back() -> None:
+    assert sorted(ON_THE_HUB) == sorted(catalog.names("scenarios/models"))
+    for own, name in ON_THE_HUB.items():
+        known = shipped_model(name)
+        assert known is not None
+        assert (known.name, dict(known.changes), known.weights) == (own, {}, None)
+
+
+def test_keys_and_options_are_one_to_one_and_read() -> None:
+    assert len(set(VLLM.values())) == len(VLLM)
+    assert set(VLLM.values()) <= set(flags.READ.split())
+
+
+def test_nodes_of_one_server_are_read_as_one() -> None:
+    whole = scenario(plan={"tp": 8, "pp": 2})
+    found = launch_of(whole, "vllm")
+    assert [one["node"] for one in found.commands] == [0, 1]
+    assert command(found, 1).endswith("--node-rank 1 --headless")
+    back = build_scenario(parse_yaml(scenario_from_vllm(launch_text(whole, found)).text, "back"))
+    assert (back.plan.tp, back.plan.pp, back.plan.placement) == (8, 2, None)
+
+
+def test_layers_of_stages_are_read_back() -> None:
+    text = launch_text(whole := scenario(plan={"pp": 3}), launch_of(whole, "vllm"))
+    assert "VLLM_PP_LAYER_PARTITION=11,11,10 vllm serve" in text
+    back = build_scenario(parse_yaml(scenario_from_vllm(text).text, "back"))
+    assert [cut.layer for cut in back.plan.stages or ()] == [11, 22]
+    with pytest.raises(InputError, match="vLLM refuses it: expected 3 stages with 32 layers"):
+        scenario_from_vllm(text.replace("11,11,10", "11,11,11"))
+    with pytest.raises(InputError, match="expected how many layers each stage has"):
+        scenario_from_vllm(text.replace("11,11,10", "eleven"))
+
+
+def test_what_options_cannot_say_is_listed() -> None:
+    serving = {"queue_limit": 9, "order": "shortest_prompt", "engine": "vllm-0.9", "router": "power_of_two"}
+    found = launch_of(scenario(serving=serving, plan={"dp": 2}, collectives={"all_reduce": "ring"}), "vllm")
+    assert [one.path for one in found.unsaid] == [
+        "serving.router", "serving.order.by", "serving.queue_limit", "serving.engine.graph_max_tokens", "collectives",
+    ]  # fmt: skip
+    assert "--max-cudagraph-capture-size" not in command(found)  # vLLM 0.9 has no such option
+    text = launch_text(scenario(), found)
+    assert "# NOT SAID serving.order.by: shortest_prompt; vLLM takes requests up as they arrive" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("sglang", "--tp-size 16 --attn-dp-size 16 --ep-size 16 --moe-a2a-backend deepep"),
+        ("vllm", "--enable-expert-parallel --data-parallel-size 16 --data-parallel-size-local 8"),
+        ("trtllm", "srun -N2 --ntasks 16 --mpi=pmix trtllm-llmapi-launch trtllm-serve deepseek-ai/DeepSeek-V3"),
+    ],
+)
+def test_experts_over_all_replicas_are_one_server(target: str, words: str) -> None:
+    wide = {"model": "deepseek-v3", "plan": {"dp": 16, "ep": {"degree": 16, "scope": "global"}}}
+    found = launch_of(scenario(**wide, precision={}), target)
+    whole = command(found).split()
+    assert all(word in whole for word in words.split())
+    assert found.servers[0].copies == 1
+
+
+POOLS = {
+    "plan": {"prefill": {"tp": 8}, "decode": {"tp": 4, "dp": 2}},
+    "serving": {"scheduler": "disaggregated", "prefill": {"max_batch_tokens": 4096}, "engine": "vllm-0.19"},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("engine", ["vllm-0.19", "sglang-0.5", "trtllm-1.0"])
+def test_two_pools_are_written_for_everything(target: str, engine: str) -> None:
+    whole = scenario(**POOLS | {"serving": POOLS["serving"] | {"engine": engine}})
+    found = launch_of(whole, target, image="images/mine:1")
+    assert json.loads(json.dumps(launch_json(found)))["for"] == target
+    text = launch_text(whole, found)
+    if target in ("vllm", "sglang", "trtllm"):
+        assert {one["name"] for one in found.commands} == {"prefill", "decode"}
+        assert found.router
+        return
+    documents = list(yaml.safe_load_all(text))
+    assert documents == list(found.manifest)
+    if target == "llm-d":
+        (values,) = documents
+        assert values["prefill"]["parallelism"] == {"tensor": 8, "data": 1, "dataLocal": 1, "workers": 1}
+        assert [values[pool]["containers"][0]["modelCommand"] for pool in ("prefill", "decode")] == ["vllmServe"] * 2
+        return
+    pods = [pod for document in documents for pod in containers(document)]
+    devices = [pod["resources"]["limits"]["nvidia.com/gpu"] for pod in pods if "resources" in pod]
+    assert devices in (["8", "8"], ["8", "4"])
+    assert {pod["image"] for pod in pods} == {"images/mine:1"}
+
+
+def containers(document: Any) -> list[dict[str, Any]]:
+    """Return all containers of a manifest, wherever they are."""
+    if isinstance(document, dict):
+        own = document.get("containers", [])
+        return [*own, *(one for value in document.values() for one in containers(value) if one not in own)]
+    return [one for item in document for one in containers(item)] if isinstance(document, list) else []
+
+
+def test_pools_of_vllm_read_back_but_for_the_hand_over() -> None:
+    found = launch_of(scenario(**POOLS), "vllm")
+    for at, (tp, budget) in enumerate(((8, 4096), (4, 8192))):
+        words = shlex.split(command(found, at))
+        begin = words.index("--kv-transfer-config")
+        alone = shlex.join(word for word in words[:begin] + words[begin + 2 :] if not word.startswith("VLLM_NIXL"))
+        back = build_scenario(parse_yaml(scenario_from_vllm(alone).text, "back"))
+        assert (back.plan.tp, back.serving.max_batch_tokens) == (tp, budget)
+
+
+def test_a_group_of_nodes_counts_ranks_from_the_leader() -> None:
+    found = launch_of(scenario(plan={"tp": 8, "pp": 2}), "k8s")
+    template = found.manifest[0]["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 2
+    leader, worker = (containers(template[kind])[0]["command"] for kind in ("leaderTemplate", "workerTemplate"))
+    assert worker[:-1] == leader
+    assert worker[-2:] == ["$(LWS_WORKER_INDEX)", "--headless"]
+    wide = {"model": "deepseek-v3", "plan": {"dp": 16, "ep": {"degree": 16, "scope": "global"}}}
+    template = launch_of(scenario(**wide, precision={}), "k8s").manifest[0]["spec"]["leaderWorkerTemplate"]
+    command = containers(template["workerTemplate"])[0]["command"]
+    assert command[:2] == ["sh", "-c"]
+    assert command[2].endswith("--headless --data-parallel-start-rank $((LWS_WORKER_INDEX * 8))")
+
+
+def test_options_of_the_benchmark_are_options_of_vllm() -> None:
+    found = launch_of(scenario(targets={"ttft": "200 ms", "e2e": "3 s"}), "sglang")
+    assert {group[0] for group in found.benchmark if group[0].startswith("--")} <= set(bench_flags.FLAGS)
+    assert ("--goodput", "ttft:200", "e2el:3000") in found.benchmark
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_the_command_writes_prints_and_refuses(tmp_path: Path) -> None:
+    out = tmp_path / "start.sh"
+    written = invoke("launch", "quickstart", "--for", "vllm", "--out", str(out))
+    assert (written.exit_code, written.stdout) == (0, f"wrote {out}\n")
+    assert "not said: workload.trace" in written.stderr
+    assert invoke("launch", "quickstart", "--for", "vllm").stdout == out.read_text(encoding="utf-8")
+    printed = json.loads(invoke("launch", "quickstart", "--for", "vllm", "--json").stdout)
+    assert printed["unsaid"][0]["path"] == "workload.trace"
+    assert invoke("launch", "illegal-five-ways", "--for", "vllm").exit_code == 1
+    refusal = invoke("launch", "quickstart", "--for", "vllm", "--set", "serving.scheduler=continuous")
+    assert (refusal.exit_code, refusal.stdout) == (1, "")
+    assert "scheduler.py:332" in refusal.stderr
+    assert invoke("launch", "quickstart", "--for", "vlm").exit_code == 2
+    assert invoke("launch", "no-such", "--for", "vllm").exit_code == 2
