@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,15 @@ from clustersim.legality.prices.links import Loads
 from clustersim.timeline.tables import HOST
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Constants(NamedTuple):
+    """What no byte of a transfer takes, its ramp, and the share of the narrowest link that its bytes get."""
+
+    fixed_s: float
+    ramp_s: float
+    half_s: float
+    efficiency: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,8 +178,8 @@ class Carriage:
                 return self.users.alone(pool.first_replica if pool.plan.is_lockstep else replica, stage)
         return False
 
-    def _constants(self, pair: Pair, route: tuple[int, ...]) -> tuple[float, float, float, float]:
-        """Return what no byte takes, the ramp, and the efficiency."""
+    def _constants(self, pair: Pair, route: tuple[int, ...]) -> Constants:
+        """Return what a transfer between two ranks takes beside its bytes, and how well it uses its route."""
         topology = self.setting.topology
         source, target = (None if rank == HOST else self.device(rank) for rank in pair)
         here = source if source is not None else target
@@ -180,4 +190,4 @@ class Carriage:
             (sends.step_s, sends.efficiency) if near else (sends.network_step_s, sends.network_efficiency)
         )
         latency_s = float(topology.link_latency_s[list(route)].sum())
-        return sends.base_s + step_s + latency_s, sends.ramp_s, sends.ramp_half_s, efficiency
+        return Constants(sends.base_s + step_s + latency_s, sends.ramp_s, sends.ramp_half_s, efficiency)

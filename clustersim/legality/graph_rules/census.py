@@ -6,7 +6,7 @@ Several rules look at it, each for its own operators: :data:`OWNER` says whose a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -101,19 +101,27 @@ def all_ranks(view: GraphView) -> Finding:
     absent = _absent(view)
     if absent is None:
         return NOTHING
-    step, rank, found, expected = absent
     message = (
-        f"rank {rank} runs nothing: the plan puts the step on {expected:,} ranks of the stages that the graph shows, "
-        f"and operators are on {found:,} of them"
+        f"rank {absent.rank} runs nothing: the plan puts the step on {absent.expected:,} ranks of the stages that the "
+        f"graph shows, and operators are on {absent.found:,} of them"
     )
     fix = "give every rank of the plan its operators, or say in `stages` which stages the graph shows"
-    where = cell_place(view, step, -1, rank)
+    where = cell_place(view, absent.step, -1, absent.rank)
     return Finding(looked_at=0, faults=(Fault(where=where, message=message, fix=fix),))
 
 
+class Absent(NamedTuple):
+    """A step, the first rank of its plan without any operator, how many have one, and how many should."""
+
+    step: int
+    rank: int
+    found: int
+    expected: int
+
+
 @once
-def _absent(view: GraphView) -> tuple[int, int, int, int] | None:
-    """Return (step, the first rank without any operator, how many have one, how many should), None where all have.
+def _absent(view: GraphView) -> Absent | None:
+    """Return which rank has no operator, None where all have some.
 
     It makes no list of the plan's ranks, of which a file may name any number.
     """
@@ -141,5 +149,5 @@ def _absent(view: GraphView) -> tuple[int, int, int, int] | None:
             base = first + number * plan.stage_ranks
             lone = next((base + local for local in range(width) if base + local not in present), None)
             if lone is not None:
-                return int(at), lone, len(ranks), expected
+                return Absent(int(at), lone, len(ranks), expected)
     return None

@@ -58,7 +58,7 @@ def _scattered_and_gathered(rows: Rows) -> None:
             continue
         ((source, _),) = rows.into[at]
         before = rows.rows[source]
-        if before.node.op == "reduce_scatter" and before.cell[0] == row.cell[0]:
+        if before.node.op == "reduce_scatter" and before.cell.ranks == row.cell.ranks:
             one, two = _payload(before), _payload(row)
             if one is not None and two is not None and abs(one - two) > CLOSE * max(one, two):
                 message = f"it gathers {two:,.6g} bytes, where {before.node.name} scattered {one:,.6g}"

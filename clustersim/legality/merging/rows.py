@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,17 @@ from clustersim.graph.foreign.read import FIGURES, ForeignGraph
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.rule import Violation
 
-Cell = tuple[tuple[int, ...], int, int, int]
-"""Ranks, layer, stage and unit of an operator."""
-
 Link = tuple[int, str]
 """The other end of an edge, and the kind of the edge."""
+
+
+class Place(NamedTuple):
+    """Where an operator is."""
+
+    ranks: tuple[int, ...]
+    layer: int
+    stage: int
+    unit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +32,14 @@ class Row:
     """One operator of one rank, or one collective."""
 
     node: Node
-    cell: Cell
+    cell: Place
     unsaid: frozenset[str]
     figures: tuple[float, ...]
 
     @property
     def place(self) -> str:
         """Where it is, in words."""
-        ranks, layer, *_ = self.cell
+        ranks, layer = self.cell.ranks, self.cell.layer
         where = f"layer {layer}, " if layer >= 0 else ""
         whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
         return f"{where}{whose}, {self.node.name}"
@@ -49,7 +55,7 @@ class Rows:
         columns = (graph.symbol, graph.group, graph.layer, graph.stage, graph.unit)
         for at, (symbol, group, layer, stage, unit) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
             self.rows[at] = Row(
-                node=graph.symbols[symbol], cell=(graph.groups[group], layer, stage, unit),
+                node=graph.symbols[symbol], cell=Place(graph.groups[group], layer, stage, unit),
                 unsaid=found.unsaid[symbol], figures=tuple(found.figures[at].tolist()),
             )  # fmt: skip
         self.violations: list[Violation] = []
@@ -68,9 +74,9 @@ class Rows:
         self.out[source] = {link for link in self.out[source] if link[0] != target}
         self.into[target] = {link for link in self.into[target] if link[0] != source}
 
-    def cells(self) -> dict[Cell, dict[str, list[int]]]:
+    def cells(self) -> dict[Place, dict[str, list[int]]]:
         """Return the operators of each place by name."""
-        found: dict[Cell, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[Place, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for at, row in self.rows.items():
             found[row.cell][row.node.name].append(at)
         return found

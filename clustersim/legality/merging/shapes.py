@@ -26,7 +26,7 @@ def assume_shapes(rows: Rows) -> bool:
         return False
     for at, row in rows.rows.items():
         if row.node.op == "gemm" and row.unsaid >= SIZES:
-            shape = _shape(row.node.name, row.cell[1], plan, model)
+            shape = _shape(row.node.name, row.cell.layer, plan, model)
             if shape is not None:
                 n, k = shape
                 rows.rows[at] = replace(row, node=replace(row.node, n=n, k=k), unsaid=row.unsaid - SIZES)

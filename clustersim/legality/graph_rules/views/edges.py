@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,15 @@ from clustersim.legality.reference import EXITS, HEAD, PREVIOUS, Inputs, inputs_
 About = Callable[[str, str], bool]
 """Whether a rule is about the edge from one operator to another."""
 
-Edge = tuple[int, int, int, str, str]
-"""(step, layer, rank, needed, operator)"""
+
+class Edge(NamedTuple):
+    """What an operator of a step, layer and rank needs."""
+
+    step: int
+    layer: int
+    rank: int
+    needed: str
+    name: str
 
 
 def elsewhere(name: str) -> str:
@@ -60,7 +68,7 @@ class Cells:
         rest, needed = divmod(rest, len(self.names))
         rest, rank = divmod(rest, self.ranks)
         step, layer = divmod(rest, self.layers)
-        return step, layer - 1, rank, self.names[needed], self.names[name]
+        return Edge(step, layer - 1, rank, self.names[needed], self.names[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

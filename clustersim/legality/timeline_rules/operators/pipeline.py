@@ -22,11 +22,11 @@ def after_arrival(reading: Reading) -> Finding:
 
 
 def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
-    passes, after, arrived, sent = arrivals
+    passes, arrived, sent = arrivals.passes, arrivals.arrived, arrivals.sent
     if reading.history.folded is None and not sent.any():
         return lacking("when outputs arrive (no spans of the stream send were recorded)")
     upstream = np.flatnonzero(passes.stage < reading.declared.pp - 1)
-    following = after[upstream]
+    following = arrivals.following[upstream]
     known = following >= 0
     start = np.where(known, passes.start[following], 0)
     own_start = passes.start[upstream]
@@ -110,10 +110,10 @@ def stages_in_order(reading: Reading) -> Finding:
     findings = []
     arrivals = reading.arrivals
     if arrivals is not None:
-        passes, after, _, sent = arrivals
-        known = np.flatnonzero(after >= 0)
-        following = after[known]
-        if not sent.any():
+        passes = arrivals.passes
+        known = np.flatnonzero(arrivals.following >= 0)
+        following = arrivals.following[known]
+        if not arrivals.sent.any():
             findings.append(_apart(reading))
         findings.append(judged(
             len(known), passes.start[following] < passes.start[known], Rows(passes, following),

@@ -8,6 +8,7 @@ others arrive when it has left, or before: what is routed at such an instant is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,11 +94,11 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
         (request[done], time[done], np.where(late[done], COMPLETION, DEPARTURE)),
         (leaves, samples[leaves], np.full(len(leaves), COMPLETION)),
     )  # fmt: skip
-    who, when, phase, waits, runs, opens = state
+    who, opens = state.who, state.opens
     change = np.where(opens > 0, weight[who], np.where(opens < 0, -weight[who], 0))
     asks = np.repeat((1, 0), (len(who), len(came)))  # who asks is not there yet
-    phases = np.concatenate((phase, np.full(len(came), ARRIVAL)))
-    key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((when, came_at))))
+    phases = np.concatenate((state.phase, np.full(len(came), ARRIVAL)))
+    key = np.lexsort((asks, np.concatenate((who, came)), phases, np.concatenate((state.when, came_at))))
     position = np.empty(len(key), np.int64)
     position[key] = np.arange(len(key))
     of_event, of_query = position[: len(who)], position[len(who) :]
@@ -106,7 +107,7 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
         mine = np.flatnonzero(home[who] == number)
         mine = mine[np.argsort(of_event[mine])]
         at = np.searchsorted(of_event[mine], of_query)
-        for total, values in zip(sums, (change, waits, runs), strict=True):
+        for total, values in zip(sums, (change, state.waits, state.runs), strict=True):
             total[:, number] = np.append(0, np.cumsum(values[mine]))[at]
     in_a_loop = "arrives_ns" not in requests
     sure = late | (not in_a_loop and ((time == due[request]) | (kind == REJECTED)))
@@ -131,10 +132,19 @@ Events = tuple[Int64Array, Int64Array, Int64Array]
 """Requests, instants, and phases of these."""
 
 
-def _states(
-    came: Events, decided: Events, admitted: BoolArray, done: Events, leaves: Events
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return who, when, in which phase, and what that adds to who waits, runs and is there at all."""
+class LoadChanges(NamedTuple):
+    """Who, when, in which phase, and what that adds to who waits, runs and is there at all."""
+
+    who: Int64Array
+    when: Int64Array
+    phase: Int64Array
+    waits: Int64Array
+    runs: Int64Array
+    opens: Int64Array
+
+
+def _states(came: Events, decided: Events, admitted: BoolArray, done: Events, leaves: Events) -> LoadChanges:
+    """Return what requests that come, are decided on, end and leave change, by request and time."""
     parts = (came, decided, done, leaves)
     who, when, phase = (np.concatenate([part[at] for part in parts]) for at in range(3))
     state = np.concatenate(
@@ -146,4 +156,4 @@ def _states(
     waits = (state == 1).astype(np.int64) - (before == 1)
     runs = (state == 2).astype(np.int64) - (before == 2)
     opens = (state > 0).astype(np.int64) - (before > 0)
-    return who, when, phase, waits, runs, opens
+    return LoadChanges(who, when, phase, waits, runs, opens)

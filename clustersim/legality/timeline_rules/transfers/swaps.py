@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 WHOLE: Final = {"layer": ALL_LAYERS, "head": ALL_HEADS, "heads": ALL_HEADS}
 """What a copy of whole blocks says of its layers and heads."""
 NO_COPIES: Final = "the copies of what was swapped (no moves were recorded)"
+
+
+class HostUse(NamedTuple):
+    """A replica, the request that was swapped out when the host had no more room, when, and the blocks in use then."""
+
+    replica: int
+    request: int
+    time_ns: int
+    used: int
 
 
 def _said(swaps: Iterable[Swap], faults: list[str], looked: int, fix: str) -> Finding:
@@ -192,12 +201,12 @@ def host_pool(reading: Reading) -> Finding:
         for time, blocks, request in sorted(mine):
             used += blocks
             if used > declared.host_blocks:
-                faults.append((replica, request, time, used))
+                faults.append(HostUse(replica, request, time, used))
                 break
     return judged(
-        len(swaps), np.ones(len(faults), bool), "replica {fault[0]}, request {fault[1]}",
-        "{fault[3]:,} blocks are in host memory at {fault[2]:,} ns, which has {declared.host_blocks:,}",
-        "compute a preempted sequence anew where the host has no room", fault=faults, declared=declared,
+        len(swaps), np.ones(len(faults), bool), "replica {full.replica}, request {full.request}",
+        "{full.used:,} blocks are in host memory at {full.time_ns:,} ns, which has {declared.host_blocks:,}",
+        "compute a preempted sequence anew where the host has no room", full=faults, declared=declared,
     )  # fmt: skip
 
 

@@ -13,8 +13,14 @@ from clustersim.legality.timeline_rules.views.occupation import Occupation, in_o
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import Tables
 
-Arrivals = tuple[Occupation, Int64Array, Int64Array, BoolArray]
-"""Passes, the pass of the next stage of each (−1: none), when its output has arrived, and whether it was sent."""
+
+class Arrivals(NamedTuple):
+    """Passes, the pass of the next stage of each (−1: none), when its output has arrived, and whether it was sent."""
+
+    passes: Occupation
+    following: Int64Array
+    arrived: Int64Array
+    sent: BoolArray
 
 
 class Sends(NamedTuple):
@@ -59,7 +65,7 @@ def _next(passes: Occupation) -> Int64Array:
 
 def arrivals_of(sends: Sends, passes: Occupation) -> Arrivals:
     """Return the arrivals of a folded timeline; outputs of ranks that idle need not arrive."""
-    return passes, _next(passes), sends.ends.max(axis=1, initial=0), sends.has == 1
+    return Arrivals(passes, _next(passes), sends.ends.max(axis=1, initial=0), sends.has == 1)
 
 
 def arrivals_in(table: SpanTable) -> Arrivals:
@@ -84,4 +90,4 @@ def arrivals_in(table: SpanTable) -> Arrivals:
     arrived = (
         np.where(at >= 0, out.most(columns["end_ns"][sent])[at], 0) if len(out) else np.zeros(len(first), np.int64)
     )
-    return passes, _next(passes), arrived, at >= 0
+    return Arrivals(passes, _next(passes), arrived, at >= 0)
