@@ -71,11 +71,18 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
             yield beside
             beside.chmod(0o777 & ~_umask())
             _take_place(beside, place)
-    except BaseException:
+    except BaseException as failed:
         for parent in missing:
             with suppress(OSError):  # somebody else has put something there
                 parent.rmdir()
+        if isinstance(failed, OSError) and failed.errno is not None and _is_beside(failed.filename, place):
+            raise OSError(failed.errno, failed.strerror, str(path)) from None
         raise
+
+
+def _is_beside(name: object, place: Path) -> bool:
+    """Return whether what could not be written is what only this module knows the name of, or has none."""
+    return name is None or (isinstance(name, str) and place.name in name and ".clustersim-" in name)
 
 
 def try_folder(path: Path) -> None:

@@ -100,6 +100,9 @@ def run(
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
         _print(result, timed, target)
+    if (as_json or quiet) and 0 < summary["requests"]["rejected"] == summary["requests"]["arrived"]:
+        why = next(line for line in remarks(summary) if "rejected" in line)
+        click.echo(f"note: {why}", err=True)
     if explain and not as_json:
         click.echo("\n".join(explanation_lines(explained["explain"])), err=True)
     for failure in failures:

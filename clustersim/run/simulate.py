@@ -20,7 +20,7 @@ from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
-from clustersim.errors import InputError, Problem
+from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.graph.expand import step_blueprints
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import ModelSpec
@@ -28,7 +28,7 @@ from clustersim.plan.reshard import kv_shards
 from clustersim.replay.events.swaps import HostPool
 from clustersim.replay.input import PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
-from clustersim.run.legality import pool_blocks, scenario_memory
+from clustersim.run.legality import check_scenario_plan, pool_blocks, scenario_memory, violation_lines
 from clustersim.run.prefixes import Figures, prefix_figures
 from clustersim.run.requests import request_columns
 from clustersim.run.step_rows import StepRows
@@ -112,15 +112,24 @@ def simulate(
     InputError
         When code of the scenario may not run, or the trace is broken, the model does not fit into the devices, or a
         group can't run the algorithm that is named for its collective.
+    IllegalPlanError
+        When the plan breaks rules so that nothing can be made of it; whoever wants any illegal plan refused checks it
+        first (:func:`clustersim.run.legality.check_scenario`).
     StallError
         When the simulation cannot go on.
     """
     scenario.refuse_code()
     requests = scenario.requests() if requests is None else requests
-    inputs = replay_input(scenario, requests)
-    started = time.perf_counter()
     try:
+        inputs = replay_input(scenario, requests)
+        started = time.perf_counter()
         replayed = replay(inputs, progress, processes, executor)
+    except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
+        verdict = check_scenario_plan(scenario)
+        if not verdict.violations:
+            raise
+        lines = "\n".join(violation_lines(scenario, verdict))
+        raise IllegalPlanError(f"{scenario.name} is illegal, so it was not simulated:\n{lines}") from None
     except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
         raise InputError(
             scenario.problem(found.path, found.message) if found.path else found for found in error.problems

@@ -35,6 +35,7 @@ _WORDS: Final = {
     "could not find expected ':'": "expected a key followed by ': '",
     "did not find expected '-' indicator": "expected '- ' of a list item; check the indentation of this line",
     "did not find expected node content": "expected a value here",
+    "found unexpected ':'": "a ':' that ends a key is followed by a blank, as in 'trace: {{path: x.csv}}'",
 }
 
 
