@@ -244,7 +244,7 @@ def _of_file(name: str, kind: str, made: Document) -> str | None:
         return "declared"
     if not _same_figures(*views):
         return None
-    return "executed" if executed(name, kind, _in_order(views[1], after.graph)) else None
+    return "executed" if executed(name, kind.rsplit(maxsplit=1)[-1], _in_order(views[1], after.graph)) else None
 
 
 def _read(found: Document) -> ForeignGraph:

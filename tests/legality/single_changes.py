@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 from foreign_cases import Document, document_of
+from formats import TEXTS
 from graph_cases_small import GATHER, PRECISION, RING, changed, cut, drawn, valued
 from omissions import doubled, dropped
 from plans import EXPERTS, GQA, LATENT, model
@@ -26,6 +27,7 @@ from clustersim.graph.blueprint import EDGE_KINDS, OPS, STREAMS, Node
 from clustersim.graph.steps import DecodeToken
 from clustersim.graph.variant import read_variant
 from clustersim.legality.graph_rules.views.graph import GraphView
+from clustersim.legality.graph_rules.views.pairs import MOST_TOKENS
 from clustersim.legality.graph_rules.views.reading import windows
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, TensorSplit
@@ -81,6 +83,7 @@ STEPS: Final = {
     ),
     "prefill": StepContents(chunks=(Chunk(request=0, start=4, count=13),)),
     "decode": StepContents(decodes=(DecodeToken(request=2, position=11), DecodeToken(request=3, position=6))),
+    "long prefill": StepContents(chunks=(Chunk(request=0, start=4, count=MOST_TOKENS + 13),)),
 }
 
 
@@ -106,10 +109,10 @@ WRITTEN: Final = tuple(
 """Graphs that are tried as files as well."""
 
 
-def verdict_of(found: Document) -> str:
-    """Return the verdict on a file; ``refused`` where it contradicts itself."""
+def verdict_of(found: Document, suffix: str = ".json") -> str:
+    """Return the verdict on a file of a format; ``refused`` where it contradicts itself."""
     try:
-        return check_read(graph_in(json.dumps(found), "graph.json")).verdict
+        return check_read(graph_in(TEXTS[suffix](found), f"graph{suffix}", suffix)).verdict
     except InputError:
         return "refused"
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 from executing import executed
+from formats import TEXTS
 from harmless import graph_of_file, proof_of
 from single_changes import GRAPHS, WRITTEN, Change, document, of_file, of_view, verdict_of
 from test_graph_omissions import is_legal
@@ -19,6 +20,8 @@ from tests.effort import times
 
 CHANGES: Final = times(140)
 """Changes in all, half of columns and half of files."""
+FORMATTED: Final = max(1, times(6) // 2)
+"""Changes of each graph that are written in every format."""
 
 
 def survives(change: Change) -> bool:
@@ -46,6 +49,16 @@ def test_a_change_of_a_file_is_caught_or_does_nothing(name: str) -> None:
     kind = random.choice([kind for graph, kind in WRITTEN if graph == name])
     assert verdict_of(document(name, kind)) == "legal"
     assert unproven(of_file(name, kind, random), CHANGES // (2 * len(GRAPHS)), random) == []
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in WRITTEN))
+def test_a_change_has_one_verdict_in_every_format(name: str) -> None:
+    random = Random(f"{name} in every format")
+    kind = random.choice([kind for graph, kind in WRITTEN if graph == name])
+    found = [change for change in of_file(name, kind, random) if "none" not in change.label]  # null is of JSON alone
+    for change in random.sample(found, min(FORMATTED, len(found))):
+        made = change.make()
+        assert len({verdict_of(made, suffix) for suffix in TEXTS}) == 1, str(change)
 
 
 def with_edge(source: str, target: str, kind: str, *, without: str = "") -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from graph_cases_small import CASES, PRECISION, cut, drawn, edges, one, recast, view_of
+from graph_cases_small import CASES, PRECISION, cut, drawn, edges, one, recast, valued, view_of
 
 from clustersim.graph.batch import Chunk
 from clustersim.legality.check_graph import check_graph
@@ -63,3 +63,15 @@ def test_a_prompt_of_any_length_attends_to_what_its_rank_writes(case: str, token
     for source in ("kv_write", "kv_read"):
         ends = ([one(view, name, step=0, layer=0, rank=0)] for name in (source, core))
         assert "PH-5" in {found.rule for found in check_graph(cut(view, edges(view, *ends))).violations}
+
+
+@pytest.mark.parametrize("tokens", [9, 3000])
+@pytest.mark.parametrize("case", ["wide", "gather", "ring", "heads", "latent"])
+def test_pairs_of_a_prompt_of_any_length_are_counted(case: str, tokens: int) -> None:
+    spec, plan = CASES[case]
+    steps = (StepContents(chunks=(Chunk(request=0, start=16, count=tokens),)),)
+    view = graph_view(spec, plan, PRECISION, steps=steps)
+    core = one(view, "attention_prefill_0" if case == "ring" else "attention_prefill", step=0, layer=0, rank=0)
+    for other in (1, -1):
+        changed = valued(view, [core], "attended", lambda pairs, other=other: pairs + other)  # type: ignore[misc]
+        assert "PH-5" in {found.rule for found in check_graph(changed).violations}

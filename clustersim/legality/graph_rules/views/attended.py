@@ -20,12 +20,11 @@ from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.finding import fault_at, judged, place
 from clustersim.legality.graph_rules.views.doubted import doubted
 from clustersim.legality.graph_rules.views.graph import DATA, KV, BoolArray, GraphView, Step
-from clustersim.legality.graph_rules.views.tokens import carried, chunk_segments
+from clustersim.legality.graph_rules.views.pairs import block_of, difference, pairs_of, positions_of, shortened
+from clustersim.legality.graph_rules.views.tokens import carried
 from clustersim.plan.parallel import ParallelPlan
 
 FIX: Final = "let every token attend to itself and to all tokens before it that its window holds, and to none behind it"
-MOST_TOKENS: Final = 2048
-"""Longer prompts (of graphs from outside) are not looked at token by token."""
 
 
 def lower_triangular(view: GraphView) -> Finding:
@@ -119,13 +118,15 @@ def _prompts(view: GraphView, plan: ParallelPlan, has_write: BoolArray, has_read
         first = int(cores[group[0]])
         step, layer = view.steps[int(view.step[first])], int(view.layer[first])
         attention = model.layers[layer].attention if 0 <= layer < len(model.layers) else None
-        if attention is None or not step.chunks or sum(c.start + c.count for c in step.chunks) > MOST_TOKENS:
+        short = shortened(step.chunks, plan) if attention is not None else ()
+        if attention is None or not short:
             continue
         looked_at += len(group)
         key = (int(view.step[first]), attention, parts[:, group].tobytes())
         if key not in seen:
             rows = [tuple(map(int, parts[:, at])) for at in group]
-            seen[key] = _matrix_fault(view.symbols, rows, step, plan, attention.num_heads, attention.sliding_window)
+            heads, window = attention.num_heads, attention.sliding_window
+            seen[key] = _matrix_fault(view.symbols, rows, step.chunks, short, plan, heads, window)
         message = seen[key]
         varied = plan.sp.degree > 1 or attention.sliding_window is not None
         if message is not None and varied and not says[cores[group]].all():
@@ -165,79 +166,38 @@ def _written(view: GraphView, plan: ParallelPlan, cores: Int64Array, has_write: 
 def _matrix_fault(
     symbols: tuple[Node, ...],
     rows: list[tuple[int, ...]],
-    step: Step,
+    chunks: tuple[Chunk, ...],
+    short: tuple[Chunk, ...],
     plan: ParallelPlan,
     num_heads: int,
     window: int | None,
 ) -> str | None:
-    """Say how the matrices of a step's chunks differ from lower-triangular, prefix-complete ones."""
-    matrices = [np.zeros((chunk.count, chunk.start + chunk.count), bool) for chunk in step.chunks]
+    """Say how the matrices of a step's chunks (as they are, and shortened) differ from lower-triangular ones."""
+    matrices = [np.zeros((chunk.count, chunk.start + chunk.count), bool) for chunk in short]
     for number, s, has_write, has_read, leads_on, attended in rows:
         node = symbols[number]
         by_heads = plan.sp.degree > 1 and node.heads * plan.tp * plan.sp.degree == num_heads
-        blocks = [_block(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in step.chunks]
-        causal = sum(int(block.sum()) for block in blocks)
+        blocks = [block_of(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in short]
+        causal = sum(pairs_of(chunk, node.variant, s, plan, by_heads=by_heads) for chunk in chunks)
         if attended not in (causal, -1):
             more = "tokens behind it are among them" if attended > causal else "some are left out"
             return f"attention takes {attended} (query, key) pairs, where causal attention has {causal}: {more}"
-        for chunk, block, matrix in zip(step.chunks, blocks, matrices, strict=True):
+        for chunk, block, matrix in zip(short, blocks, matrices, strict=True):
             if not leads_on:
                 block[:] = False  # nobody takes what this node makes
-            own = _positions(chunk, plan, s)
+            own = positions_of(chunk, plan, s)
             if not has_write:
                 block[:, own] = False
             if not has_read and (s == chunk.owner or plan.sp.degree == 1):
                 block[:, : chunk.start] = False
             # Where each SP rank has its own heads, no other rank makes up for what one leaves out.
-            if by_heads and (wrong := _difference(block, chunk, window)) is not None:
+            if by_heads and (wrong := difference(block, chunk, window)) is not None:
                 return wrong
             matrix |= block
-    for chunk, matrix in zip(step.chunks, matrices, strict=True):
-        if (wrong := _difference(matrix, chunk, window)) is not None:
+    for chunk, matrix in zip(short, matrices, strict=True):
+        if (wrong := difference(matrix, chunk, window)) is not None:
             return wrong
     return None
-
-
-def _positions(chunk: Chunk, plan: ParallelPlan, s: int) -> Int64Array:
-    """Return the positions in its sequence of the chunk's tokens that an SP rank has."""
-    runs = chunk_segments(chunk, plan)[s]
-    return np.concatenate([chunk.start + np.arange(*run) for run in runs] or [np.zeros(0, np.int64)])
-
-
-def _block(chunk: Chunk, variant: Variant, s: int, plan: ParallelPlan, *, by_heads: bool) -> BoolArray:
-    """Return which keys each token of a chunk attends to by one node, as its variant declares."""
-    window, ring = variant.window, variant.hop
-    total = chunk.start + chunk.count
-    queries = np.arange(chunk.start, total) if by_heads else _positions(chunk, plan, s)
-    keys = np.ones(total, bool)
-    if ring is not None:
-        sender = (s - ring) % plan.sp.degree
-        keys[:] = False
-        keys[_positions(chunk, plan, sender)] = True
-        keys[: chunk.start] = sender == chunk.owner
-    position = np.arange(total)
-    seen = keys & (position <= queries[:, None])
-    if window is not None:
-        seen &= position > queries[:, None] - window
-    block = np.zeros((chunk.count, total), bool)
-    block[queries - chunk.start] = seen
-    return block
-
-
-def _difference(matrix: BoolArray, chunk: Chunk, window: int | None) -> str | None:
-    position = np.arange(chunk.start + chunk.count)
-    query = np.arange(chunk.start, chunk.start + chunk.count)[:, None]
-    wanted = position <= query
-    if window is not None:
-        wanted &= position > query - window
-    wrong = np.argwhere(matrix != wanted)
-    if not len(wrong):
-        return None
-    at, key = map(int, wrong[0])
-    token = chunk.start + at
-    if matrix[at, key]:
-        return f"token {token} attends to token {key}, which it may not see"
-    return f"token {token} does not attend to token {key} of its sequence ({len(wrong)} entries of the matrix differ)"
 
 
 def _new_tokens(view: GraphView, has_write: BoolArray, has_read: BoolArray) -> Finding:
