@@ -19,6 +19,7 @@ from clustersim.run import legality
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving import router
+from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
 from clustersim.serving.prefix_cache import PrefixCache
@@ -119,7 +120,12 @@ def ranked_by(rank: Callable[[Order, Sequence], tuple[int, int, int]]) -> Mutati
 
 def reluctant(patch: Patch) -> None:
     """One place of the batch stays empty."""
-    patch.setattr(Members, "_admits", lambda self, sequence: len(self.running) < self.config.max_batch_requests - 1)
+
+    def admits(self: PoolMembers, sequence: Sequence) -> bool:
+        del sequence
+        return len(self.running) + self.receiving < self.config.max_batch_requests - 1
+
+    patch.setattr(PoolMembers, "_admits", admits)
 
 
 def one_at_a_time(patch: Patch) -> None:
