@@ -82,7 +82,7 @@ SHEET_CHECKS: Final[Mapping[str, Callable[[Sheet], Finding]]] = {
 
 FAMILIES: Final = ("PH", "KV", "TP", "SP", "PP", "EP", "DP", "RUN")
 MOST_FAULTS: Final = 5
-"""Faults of a rule that are told; each stands for all of its kind in one table or sheet."""
+"""So many faults of a rule are reported; each represents all of its kind in one table or sheet."""
 
 
 def _order(rule: str) -> tuple[int, int]:

@@ -165,7 +165,7 @@ def _buffer_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
 def _width(deployment: Deployment, module: Attention | Ffn | Moe) -> int:
     """Return the elements per token of a module's widest results on one rank.
 
-    Of a MoE module: the worst routing brings every token of the batch to this rank with all its experts.
+    Of a MoE module: the worst routing sends every token of the batch to this rank, for all experts that it visits.
     """
     tp = deployment.plan.tp
     if isinstance(module, Ffn):

@@ -58,7 +58,7 @@ def routes_all(view: GraphView) -> Finding:
 
 
 def _sends_apart(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
-    """What brings tokens to experts of other ranks, and back, gives each rank its own: an all-to-all."""
+    """Dispatch and combine give each rank its own tokens: they are all-to-alls."""
     if plan.ep.degree == 1:
         return NOTHING
     alike = view.named("dispatch", "combine") & view.mask(lambda node: node.op in COLLECTIVE_OPS)

@@ -30,7 +30,7 @@ class Cells:
     core : int array of shape (cells,)
         The first attention node of each.
     got : bool array of shape (cells, sp)
-        SP ranks whose segments some collective brings.
+        SP ranks whose segments some collective carries.
     turn : int array of shape (shifts, 2)
         Ring shifts in each cell, in program order: (cell, node).
     """
@@ -114,7 +114,7 @@ def _needed(view: GraphView, plan: ParallelPlan, cells: Cells) -> BoolArray:
 
 
 def materialised(view: GraphView) -> Finding:
-    """SP-2: K/V of every earlier token is on the rank: its own segment, or brought by a collective."""
+    """SP-2: K/V of every earlier token is on the rank: its own segment, or received from a collective."""
     plan = view.plan
     if plan is None or not splits_tokens(view):
         return NOTHING
@@ -176,7 +176,7 @@ def _waits(view: GraphView, plan: ParallelPlan, fix: str) -> Finding:
     cells = _cells(view, plan)
     brings = sp_collectives(view) & at_attention(view)
     cores = np.flatnonzero(view.mask(lambda node: node.op == "attention_prefill"))
-    carries = view.kind != ORDER  # what only delays attention brings it nothing
+    carries = view.kind != ORDER  # an edge that only delays attention carries no data
     into = np.flatnonzero(brings[view.source] & carries)
     direct = np.unique(view.source[into] * len(view) + view.target[into])
     number = _numbers(view, cores, view.rank[cores])

@@ -112,7 +112,7 @@ def crosses_as(
 ) -> Finding:
     """Say which edges from one step to a later one (from the nodes ``among``) are not of the kind of what they carry.
 
-    An edge of kind ``order`` delays what comes next, and brings it nothing; beside one that does it is idle.
+    An edge of kind ``order`` delays the next operator and carries no data; beside a data edge it has no effect.
     """
     between = ~view.within_step & view.named(source)[view.source] & view.named(target)[view.target]
     between &= True if among is None else among[view.source]

@@ -56,7 +56,7 @@ def moved_for_decode(view: GraphView) -> Finding:
 
 
 def _brings(view: GraphView, moves: BoolArray, fix: str) -> Finding:
-    """A move brings entries as they are: it adds nothing up, and passes nothing on to a neighbour only."""
+    """A move carries entries as they are: it is no sum, and no ring shift."""
     ops = ("gather", "all_gather", "all_to_all") if not view.in_features else _ops(view)
     other = np.flatnonzero(moves & view.mask(lambda node: node.op not in ops))
     return judged(
@@ -66,7 +66,7 @@ def _brings(view: GraphView, moves: BoolArray, fix: str) -> Finding:
 
 
 def _leads_to_boundary(view: GraphView, moves: BoolArray, fix: str) -> Finding:
-    """Nothing of its step takes what a move brings: decode does, behind the boundary."""
+    """No operator of its step reads what a move carries: decode does, behind the boundary."""
     ends = view.mask(lambda node: node.op == "boundary")
     wrong = np.flatnonzero(moves[view.source] & view.within_step & (view.kind != ORDER) & ~ends[view.target])
     return judged(

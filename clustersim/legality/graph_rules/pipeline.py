@@ -63,7 +63,7 @@ def _sends_output(view: GraphView) -> Finding:
     joined = view.mask(lambda node: node.op in COLLECTIVE_OPS)  # behind an output that is put together
     fed = np.zeros(len(view), bool)
     into = view.within_step[edge] & (made | joined)[view.source[edge]] & view.takes_part(view.source[edge], rank)
-    into &= view.kind[edge] != ORDER  # which brings nothing
+    into &= view.kind[edge] != ORDER  # which carries no data
     fed[view.target[edge[into]]] = True
     sends = np.flatnonzero(view.mask(lambda node: node.op == "send"))
     return judged(

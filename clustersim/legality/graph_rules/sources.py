@@ -1,7 +1,7 @@
 """Parts of SP-2 and SP-5: where the K/V that SP ranks expose comes from, who takes part, and who takes it.
 
-What is exposed is of the layer, step and stage of the collective that exposes it: keys and values of a rank's own new
-tokens and of those it has cached, or, later in a ring, what the shift before it brought.
+A collective exposes K/V of its own layer, step and stage: those of the rank's new tokens and of the tokens that it has
+cached or, later in a ring, those that the shift before it carried.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def entering(view: GraphView, exposes: BoolArray, model: ModelSpec | None) -> Bo
 
 
 def _later(view: GraphView, exposes: BoolArray) -> BoolArray:
-    """Return which collectives take what another one brought: later shifts of a ring."""
+    """Return which collectives pass on what another one carried: later shifts of a ring."""
     found = np.zeros(len(view), bool)
     found[view.target[exposes[view.source] & exposes[view.target] & (view.kind != ORDER)]] = True
     found &= view.mask(lambda node: node.op == "ring_shift")
@@ -120,9 +120,9 @@ def _of_scheme(view: GraphView, plan: ParallelPlan, model: ModelSpec, exposes: B
 
 
 def taken_in_layer(view: GraphView, exposes: BoolArray, fix: str) -> Finding:
-    """SP-5: what a collective over SP ranks brings goes to attention of its layer, step and ranks, and nowhere else.
+    """SP-5: the output of a collective over SP ranks goes to attention of its layer, step and ranks, and nowhere else.
 
-    By heads, what attention makes goes to a collective first, which brings it back to the ranks of its tokens.
+    By heads, a collective takes the output of attention first, and returns it to the ranks of its tokens.
     """
     if view.model is None:
         return Finding(looked_at=0)

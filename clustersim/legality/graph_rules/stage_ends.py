@@ -1,6 +1,6 @@
 """Part of PP-2: a stage sends the last value that it makes, and its first module alone takes what arrived.
 
-Values are told apart by operator and layer, with the collectives that put them together contracted away; where a plan
+An operator and a layer identify a value; collectives that put its parts together are contracted away. Where a plan
 cuts between attention and FFN, the last value is that behind attention's residual addition.
 """
 

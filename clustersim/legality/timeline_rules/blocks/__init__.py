@@ -1,1 +1,1 @@
-"""Rules on K/V blocks: who holds which, when it is lent, read, shared, and given back."""
+"""Rules on K/V blocks: who holds which, when it is allocated, read, shared, and freed."""

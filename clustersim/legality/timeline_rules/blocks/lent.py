@@ -1,4 +1,4 @@
-"""KV-7: facts that lend blocks, or come between those that do, tell no more and no fewer than can be in use."""
+"""KV-7: facts that allocate blocks, or come between those that do, count no more and no fewer than can be in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV-6 where SP ranks keep whole sequences each: none of them lends more blocks than it has.
+"""KV-6 where SP ranks keep whole sequences each: none of them allocates more blocks than it has.
 
 What a sequence has at least follows from its pieces: blocks for all entries of a chunk since the step of it began, and
 for those and one more since a decode began. Between pieces of one turn it keeps them.

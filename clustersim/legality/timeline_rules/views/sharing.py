@@ -29,7 +29,7 @@ from clustersim.timeline.passes import within
 from clustersim.timeline.tables import Table
 
 _BEFORE_FACTS = -1
-"""As the row of what a step brings when it ends: at one instant that comes before all facts."""
+"""In place of a row, for what happens as a step ends: at one instant that comes before all facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
