@@ -17,7 +17,7 @@ from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
 from clustersim.report.files.run_directory import check_writable, write_run
-from clustersim.report.files.summary import legality_of, plain_columns, summary_of
+from clustersim.report.files.summary import legality_of, summary_of
 from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
 from clustersim.report.metrics.latencies import kv_peak
 from clustersim.report.words.explain import explanation_lines, explanation_of
@@ -137,7 +137,7 @@ def _refuse(ctx: click.Context, scenario: Scenario, verdict: Verdict, *, as_json
 
 
 def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
-    requests, steps = plain_columns(result.requests), result.step_rows.rows
+    requests, steps = result.columns, result.step_rows.rows
     print_summary(
         summary,
         remarks=[*remarks(summary, requests, steps), *result.notes],

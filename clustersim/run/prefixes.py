@@ -61,11 +61,11 @@ def prefix_figures(requests: Requests, columns: Mapping[str, Any], block_tokens:
     ----------
     requests : Requests
     columns : mapping
-        ``request``, ``admitted_ns`` and ``cached_tokens`` of those that arrived.
+        ``request``, ``admitted_ns`` and ``cached_tokens`` of those that arrived; NaN where one was not admitted.
     block_tokens : int
         Tokens per block of the pool.
     """
-    known = ~np.isnan(np.ma.filled(np.ma.asarray(columns["admitted_ns"]).astype(np.float64), np.nan))
+    known = ~np.isnan(np.asarray(columns["admitted_ns"], np.float64))
     came = np.asarray(columns["request"])
     chosen, cached = came[known], np.asarray(columns["cached_tokens"])[known].astype(np.int64)
     prompts = requests.prompt_tokens[chosen]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from clustersim.clock import Int64Array, to_ns
 from clustersim.collective.algorithms import plan_collective
@@ -51,7 +52,7 @@ class RunResult:
     ----------
     scenario : Scenario
     requests : mapping of arrays
-        The columns of ``requests.parquet``.
+        The columns of ``requests.parquet``; what did not happen may be masked.
     token_gaps : (values, weights)
         Times between consecutive tokens, ns.
     replayed : ReplayResult
@@ -59,8 +60,6 @@ class RunResult:
         What the replay was a function of.
     simulate_s : float
         Wall seconds that the replay took.
-    prefix_cache : mapping or None
-        How much of the prompts was cached (``run.prefixes``); None where prefixes are not kept.
     notes : tuple of str
         What a reader of the numbers must know of how they were made.
     """
@@ -71,13 +70,27 @@ class RunResult:
     replayed: ReplayResult
     input: ReplayInput
     simulate_s: float
-    prefix_cache: Figures | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def timeline(self) -> Timeline:
         """The folded timeline."""
         return self.replayed.timeline
+
+    @cached_property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
+        return {
+            name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
+            for name, values in self.requests.items()
+        }
+
+    @cached_property
+    def prefix_cache(self) -> Figures | None:
+        """How much of the prompts was cached (``run.prefixes``); None where prefixes are not kept."""
+        serving = self.scenario.serving
+        kept = serving.prefix_caching
+        return prefix_figures(self.input.requests, self.columns, serving.kv_block_tokens) if kept else None
 
     @cached_property
     def step_rows(self) -> StepRows:
@@ -136,17 +149,13 @@ def simulate(
         ) from None
     took = time.perf_counter() - started
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
-    front_end_ns, serving = to_ns(scenario.engine.front_end_s), scenario.serving
-    columns = request_columns(requests, inputs, replayed, times, front_end_ns)
-    cache = prefix_figures(requests, columns, serving.kv_block_tokens) if serving.prefix_caching else None
     return RunResult(
         scenario=scenario,
-        requests=columns,
+        requests=request_columns(requests, inputs, replayed, times, to_ns(scenario.engine.front_end_s)),
         token_gaps=times.gaps,
         replayed=replayed,
         input=inputs,
         simulate_s=took,
-        prefix_cache=cache,
         notes=(
             *_too_long(requests, scenario.model),
             *_shared_prefixes(requests, scenario.serving),

@@ -13,7 +13,7 @@ from clustersim.replay.events import decode_run as run_under_way
 from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
-from clustersim.report.files.summary import plain_columns, summary_of
+from clustersim.report.files.summary import summary_of
 from clustersim.run.simulate import RunResult
 from clustersim.run.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
@@ -135,9 +135,7 @@ def figures_agree(folded: RunResult, full: RunResult, *, dashboard: bool = False
     if dashboard:
         named = {"digest": folded.scenario.digest, "scenario": dict(folded.scenario.document)}
         pages = (
-            dashboard_of(
-                ours | named, plain_columns(one.requests), one.step_rows, one.timeline, one.token_gaps, overview()
-            )
+            dashboard_of(ours | named, one.columns, one.step_rows, one.timeline, one.token_gaps, overview())
             for one in (folded, full)
         )
         assert len(set(pages)) == 1, "dashboards differ"

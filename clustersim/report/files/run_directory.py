@@ -25,7 +25,6 @@ from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.device_spans import busiest, busy_ranks, busy_window
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
-from clustersim.report.files.summary import plain_columns
 from clustersim.report.metrics.latencies import Columns
 from clustersim.run.simulate import RunResult
 from clustersim.run.step_rows import StepRows
@@ -184,8 +183,7 @@ def write_run(
         write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
-        requests = plain_columns(result.requests)
-        html = dashboard_of(summary, requests, result.step_rows, result.timeline, result.token_gaps, layout)
+        html = dashboard_of(summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
         write_dashboard(folder / "dashboard.html", html)
 
 

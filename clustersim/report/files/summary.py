@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,13 @@ import numpy as np
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics.experts import expert_balance
-from clustersim.report.metrics.latencies import Columns, kv_peak, reasons, summarise, targets_ns
+from clustersim.report.metrics.latencies import kv_peak, reasons, summarise, targets_ns
 from clustersim.report.metrics.measures import measures
 from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.priorities import by_priority
 from clustersim.report.metrics.service import service_summary
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
-
-
-def plain_columns(columns: Mapping[str, Any]) -> Columns:
-    """Return request columns with NaN where a masked value is absent."""
-    return {
-        name: np.where(np.ma.getmaskarray(values), np.nan, np.ma.getdata(values))
-        if isinstance(values, np.ma.MaskedArray)
-        else values
-        for name, values in columns.items()
-    }
 
 
 def legality_of(verdict: Verdict | None) -> dict[str, Any]:
@@ -75,7 +64,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         Of the legality rules, at the levels that were asked; without it, that is not known.
     """
     scenario, timeline = result.scenario, result.timeline
-    requests = plain_columns(result.requests)
+    requests = result.columns
     found = summarise(requests, result.token_gaps)
     limits_ns = targets_ns(scenario.targets)
     return {
@@ -97,7 +86,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         **legality_of(verdict),
         **service_summary(requests, result.step_rows.rows, result.step_rows.kv_rows, limits_ns),
         **measures(result),
-        "preemptions": int(result.requests["preemptions"].sum()),
+        "preemptions": int(requests["preemptions"].sum()),
         "preempted": preempted(timeline),
         "kv_blocks": result.input.entry.kv_blocks,
         "prefix_cache": result.prefix_cache,

@@ -12,7 +12,6 @@ from clustersim.replay.input import ReplayResult
 from clustersim.replay.links.contention import Contention
 from clustersim.report.files.recorded import RecordedRun
 from clustersim.report.files.summary import summary_of
-from clustersim.run.prefixes import prefix_figures
 from clustersim.run.simulate import RunResult, replay_input
 
 
@@ -22,11 +21,10 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
     Why requests were rejected, given up or lost is taken from ``requests.parquet``, and what the rules answered from
     ``verdict.json``: neither is in the timeline. Counts of steps and spans, and the digest, are those of the tables.
     """
-    run, timeline, serving = recorded.run, recorded.run.timeline, recorded.scenario.serving
+    run, timeline = recorded.run, recorded.run.timeline
     requests = dict(recorded.requests)
     words = run.requests["reason"]
     requests["reason"] = words if len(words) == len(requests["request"]) else np.full(len(requests["request"]), None)
-    cache = prefix_figures(recorded.arrivals, requests, serving.kv_block_tokens) if serving.prefix_caching else None
     result = RunResult(
         scenario=recorded.scenario,
         requests=requests,
@@ -34,7 +32,6 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
         replayed=_replayed(recorded, requests),
         input=replay_input(recorded.scenario, recorded.arrivals),
         simulate_s=0.0,
-        prefix_cache=cache,
     )
     return summary_of(result) | {
         "steps": timeline.count_steps(),

@@ -27,7 +27,6 @@ from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.files.json_object import write_object
-from clustersim.report.files.summary import plain_columns
 from clustersim.report.metrics.latencies import PERCENTILES, is_finished, targets_ns, weighted_percentile
 from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
@@ -121,7 +120,7 @@ class _Bench:
     """The requests of a run as arrays in seconds; ``done`` are those that completed."""
 
     def __init__(self, result: RunResult) -> None:
-        columns = plain_columns(result.requests)
+        columns = result.columns
         self.result = result
         self.request: Int64Array = np.asarray(columns["request"], np.int64)
         self.done = is_finished(columns)

@@ -97,11 +97,10 @@ def predicted_ms(figure: Figure, times: tuple[FloatArray, FloatArray]) -> float:
 
 def times_of(result: RunResult) -> tuple[FloatArray, FloatArray]:
     """Return TTFT and TPOT in ms of all requests of a run; NaN where there is none."""
-    columns = result.requests
+    columns = result.columns
     order = np.argsort(np.asarray(columns["request"]))
     arrived, first, last = (
-        np.ma.filled(np.ma.asarray(columns[name]).astype(np.float64), np.nan)[order]
-        for name in ("arrived_ns", "first_token_ns", "finished_ns")
+        np.asarray(columns[name], np.float64)[order] for name in ("arrived_ns", "first_token_ns", "finished_ns")
     )
     tokens = np.asarray(columns["generated_tokens"], np.float64)[order]
     per_token = np.where(tokens > 1, (last - first) / np.maximum(tokens - 1.0, 1.0), np.nan)

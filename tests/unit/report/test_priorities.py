@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.report.files.summary import plain_columns, summary_of
+from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import summarise
 from clustersim.report.metrics.priorities import MOST_CLASSES, by_priority, priority_lines, priority_table
 from clustersim.report.words.headline import headline_html
@@ -91,7 +91,7 @@ def test_the_summary_and_what_people_see_of_it_have_each_class(tmp_path: Path):
     assert lines[0][1].startswith(
         f"{urgent['requests']['finished']} of {urgent['requests']['arrived']} finished, TTFT p50 "
     )
-    page = headline_html(summary, plain_columns(result.requests), result.step_rows.rows, result.step_rows.kv_rows, {})
+    page = headline_html(summary, result.columns, result.step_rows.rows, result.step_rows.kv_rows, {})
     assert "Latencies by priority (ms)" in page
     assert '<th scope="row">3</th>' in page
     assert expectation("priorities.0.ttft_ms.p99", "< 100000").check(summary) == []
