@@ -89,9 +89,11 @@ def _checked(degrees: dict[str, int], whole: str, *, apart: bool) -> Plan:
     tp, pp, dp, ep = (degrees.get(name, 1) for name in _DEGREES)
     if apart:
         tp, dp = 1, tp * dp
-    if ep > 1 and ep not in (tp, tp * dp):
+    if ep > 1 and ep != tp * dp and tp % ep:
         raise Inexpressible(f"not understood: {whole!r} spreads experts over a part of {tp * dp} ranks")
     plan: Plan = {name: degree for name, degree in (("dp", dp), ("pp", pp), ("tp", tp)) if degree > 1}
     if ep > 1 and dp > 1 and ep == tp * dp:
         plan["ep"] = {"degree": ep, "scope": "global"}
+    elif ep > 1:  # inside a TP group engines replicate the activations, and share its all-reduce
+        plan["ep"] = {"degree": ep, "exchange": "all_reduce"}
     return plan

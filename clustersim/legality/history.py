@@ -16,6 +16,7 @@ from clustersim.legality.declared.faults import Outage, SlowRank, WeakGroup
 from clustersim.legality.declared.policy import Policy
 from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.prices.deployment import PricedDeployment
+from clustersim.plan.exchange import DEEPEP
 from clustersim.timeline.parts import of_pool
 from clustersim.timeline.tables import Table, Tables
 
@@ -139,8 +140,8 @@ class Declared:
     @property
     def apart(self) -> tuple[str, ...]:
         """Names of collectives that do not run as others of their kind do: those of DeepEP."""
-        plain = self.deployment is None or self.deployment.plan.ep.exchange == "all_to_all"
-        return () if plain else ("dispatch", "combine")
+        ours = self.deployment is not None and self.deployment.plan.ep.exchange in DEEPEP
+        return ("dispatch", "combine") if ours else ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -51,7 +51,7 @@ def elements_moved(name: str, layer: Layer | None, model: ModelSpec, plan: Paral
         case "ffn_act" | "shared_act" | "expert_act":
             return (3.0 if f.gated else 2.0) * _inner(name, f)
         case "aggregate" if isinstance(f, Moe):
-            return (f.top_k + 1.0) * h / (plan.tp if plan.ep.degree > 1 else 1)
+            return (f.top_k + 1.0) * h / (plan.tp if plan.ep.sends else 1)
     return None
 
 
@@ -104,7 +104,7 @@ def repeats(name: str, plan: ParallelPlan) -> int | None:
     if name in _REPEATED:
         return plan.tp
     if name in (*_PERMUTES, "aggregate"):
-        return plan.tp if plan.ep.degree == 1 else 1
+        return 1 if plan.ep.sends else plan.tp if name == "aggregate" else plan.expert_tp
     return 1 if name in ("embedding", *ROTATIONS, "expert_act", "kv_read", "boundary", "send", "recv", *CORES) else None
 
 

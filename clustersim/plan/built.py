@@ -6,10 +6,16 @@ from typing import Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.model.architecture import ModelSpec
+from clustersim.plan.exchange import DEEPEP
 from clustersim.plan.parallel import ParallelPlan, SequenceScheme
 
 THRESHOLDS_NEED_OVERLAP: Final = "goes with overlap: two_batch; say that too, or remove it"
 DISPATCH_NEEDS_DEEPEP: Final = "goes with exchange: deepep_normal or deepep_low_latency; say one of them, or remove it"
+REPLICATED: Final = (
+    "all_reduce is for experts inside one TP group, whose ranks have all tokens (sp 1, scope replica); use all_to_all, "
+    "deepep_normal or deepep_low_latency"
+)
+NOTHING_TO_HIDE: Final = "two_batch hides what is exchanged between ranks, and all_reduce exchanges nothing; use none"
 VISITS_NEED_EP: Final = "goes with a degree above 1: without EP every rank has (a part of) all experts"
 SCHEMES: Final[tuple[SequenceScheme, ...]] = ("ring", "all_gather", "all_to_all")
 
@@ -31,7 +37,11 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
         return Problem(path="plan.ep.overlap", message=VISITS_NEED_EP)
     if plan.ep.degree == 1 and plan.ep.exchange != "all_to_all":
         return Problem(path="plan.ep.exchange", message=VISITS_NEED_EP)
-    if plan.ep.exchange == "all_to_all" and plan.ep.dispatch is not None:
+    if plan.ep.exchange == "all_reduce" and (plan.is_lockstep or plan.sp.degree > 1):
+        return Problem(path="plan.ep.exchange", message=REPLICATED)
+    if plan.ep.exchange == "all_reduce" and plan.ep.overlap != "none":
+        return Problem(path="plan.ep.overlap", message=NOTHING_TO_HIDE)
+    if plan.ep.exchange not in DEEPEP and plan.ep.dispatch is not None:
         return Problem(path="plan.ep.dispatch", message=DISPATCH_NEEDS_DEEPEP)
     if plan.is_two_batch and not plan.sp.whole:
         for degree, at, why in (

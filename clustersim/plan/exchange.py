@@ -1,6 +1,8 @@
 """How tokens get to experts on other ranks and back, and how many ranks and nodes one of them reaches.
 
 ==================== ==========================================================================================
+all_reduce           not at all: every rank of a TP group has all tokens, takes those of its experts, and the
+                     all-reduce that ends the layer adds up what all of them made (engines without attention DP)
 all_to_all           a copy for each expert that a token visits, in the format of activations (NCCL, pplx)
 deepep_normal        a copy for each node that has one of these experts, over the sender's rail, and there one for
                      each rank, over NVLink; back likewise, summed on each rank and on each node
@@ -25,7 +27,7 @@ from functools import lru_cache
 from math import comb
 from typing import Final, Literal
 
-ExpertExchange = Literal["all_to_all", "deepep_normal", "deepep_low_latency"]
+ExpertExchange = Literal["all_to_all", "all_reduce", "deepep_normal", "deepep_low_latency"]
 DEEPEP: Final[tuple[ExpertExchange, ...]] = ("deepep_normal", "deepep_low_latency")
 MESSAGE_BYTES: Final = 16
 """Of each message of the low-latency dispatch, beside the token (``internode_ll.cu``)."""

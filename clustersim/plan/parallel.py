@@ -90,6 +90,11 @@ class ExpertPlan:
     exchange: ExpertExchange = "all_to_all"
     dispatch: DispatchFormat | None = None
 
+    @property
+    def sends(self) -> bool:
+        """Whether tokens go to the ranks of their experts, and do not stay on ranks that have them all."""
+        return self.degree > 1 and self.exchange != "all_reduce"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cut:

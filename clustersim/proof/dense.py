@@ -180,11 +180,12 @@ def aggregate(at: Place, arrived: list[Arrival]) -> Dense:
     """Sum what the experts made of each token, by the router's shares: of the tokens that this rank sent out."""
     plan, width = at.setting.plan, at.node.width
     pairs = routed([one.value for one in arrived if isinstance(one.value, Routed)], width)
-    rows = at.rows if plan.ep.degree == 1 else at.share
+    rows = at.share if plan.ep.sends else at.rows
     data = np.full((len(at.tokens), width), np.nan)
     data[rows] = 0.0
     np.add.at(data, pairs.token, pairs.share[:, None] * pairs.data)
     partial = any(isinstance(one.value, Routed) and one.value.partial for one in arrived)
+    partial |= plan.ep.degree > 1 and not plan.ep.sends  # of the rank's own experts
     return Dense(data=data, rows=rows, partial=partial)
 
 

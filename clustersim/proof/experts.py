@@ -55,8 +55,10 @@ def _open(moe: Moe, logits: FloatArray) -> BoolArray:
 
 
 def permute(at: Place, arrived: list[Arrival]) -> Routed:
-    """Sort the rank's own tokens by expert, where every rank has (its part of) all of them."""
+    """Sort the rank's own tokens by expert, and keep those whose experts (or its part of them) it has."""
     pairs = chosen_pairs(at, arrived, at.rows)
+    if at.setting.plan.ep.degree > 1:
+        pairs = pairs.chosen(homes(at, pairs.token, pairs.expert) == at.expert_group[0])
     at.memory.counts["dispatched"] += len(pairs.token)
     return pairs
 

@@ -184,13 +184,13 @@ class Witness:
         )
 
     def _pairs(self, at: Place, arrived: list[Arrival], value: Routed) -> Suspect | None:
-        choices, spread = self._choices(at.layer, at.tokens), self.plan.ep.degree > 1
+        choices, spread = self._choices(at.layer, at.tokens), self.plan.ep.sends
         rows: list[int] = at.rows.tolist()
         if spread:
             back = at.node.name == "combine"
             rows = at.share.tolist() if back else np.flatnonzero((at.tokens.s >= 0) & at.among).tolist()
         wanted = [(row, expert) for row in rows for expert in choices[row].tolist()]
-        if spread and at.node.name != "combine":
+        if self.plan.ep.degree > 1 and not (spread and at.node.name == "combine"):
             token, expert = np.array(wanted, np.int64).reshape(-1, 2).T
             here = (homes(at, token, expert) == at.expert_group[0]).tolist()
             wanted = [pair for pair, mine in zip(wanted, here, strict=True) if mine]

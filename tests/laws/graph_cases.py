@@ -14,6 +14,7 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import STEP_KINDS, Blueprint, StepKind
 from clustersim.graph.expand import blueprint_of
 from clustersim.model import ModelSpec, Moe, model_from_config, tiny
+from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, SequenceScheme, TensorSplit
 
 PRECISION: Final = Precision(weights="fp8", activations="bf16", kv_cache="fp8")
@@ -151,9 +152,15 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
         tp=tp,
         split=split,
         sp=sp,
-        ep=ExpertPlan(degree=ranks // random.choice(whole) if moe and "e" in primitives else 1),
+        ep=_exchanged(random, ranks // random.choice(whole) if moe and "e" in primitives else 1, sp.degree),
         stages=given if pp > 1 and random.random() < 0.7 else None,
     )
+
+
+def _exchanged(random: Random, degree: int, sp: int) -> ExpertPlan:
+    ways: list[ExpertExchange] = ["all_to_all", "deepep_normal", "deepep_low_latency"]
+    ways += ["all_reduce"] if sp == 1 else []
+    return ExpertPlan(degree=degree, exchange=random.choice(ways) if degree > 1 else "all_to_all")
 
 
 def batch_of(

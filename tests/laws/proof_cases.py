@@ -10,6 +10,7 @@ from typing import Any, Final
 from clustersim.legality.check import check_plan
 from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe, model_from_config, tiny
 from clustersim.plan.built import unbuilt
+from clustersim.plan.exchange import ExpertExchange
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.proof.script import Script, chunked_script
 from tests.laws.graph_cases import CONFIGS
@@ -21,6 +22,7 @@ _MORE: Final[dict[str, dict[str, Any]]] = {
     "slides": CONFIGS["llama"] | {"model_type": "mistral", "sliding_window": 64},
     "two-shared": CONFIGS["latent"] | {"n_shared_experts": 2, "topk_method": "noaux_tc"},
 }
+_EXCHANGES: Final[tuple[ExpertExchange, ...]] = ("all_to_all", "all_reduce", "deepep_normal", "deepep_low_latency")
 MODELS: Final = (*CONFIGS, *_MORE)
 
 
@@ -105,6 +107,7 @@ def plan_of(random: Random, model: ModelSpec, primitives: str) -> ParallelPlan:
                 degree=ep,
                 scope=random.choice(("replica", "global")),
                 placement=random.choice(("contiguous", "strided", spread)) if ep > 1 else "contiguous",
+                exchange=random.choice(_EXCHANGES) if ep > 1 else "all_to_all",
                 overlap="two_batch" if ep > 1 and pp == degree == 1 and random.random() < 0.5 else "none",
             ),
             stages=tuple(sorted(random.sample(modules[1:], pp - 1))) if random.random() < 0.7 and pp > 1 else None,

@@ -88,6 +88,8 @@ def wide_degrees(tp: int, dp: int) -> st.SearchStrategy[int]:
 def spread(draw: st.DrawFn, ranks: int, tp: int, dp: int) -> int | dict[str, Any]:
     """Draw over which ranks the experts of a plan are spread: those of a stage, or of all of ``dp`` replicas."""
     ep: int | dict[str, Any] = draw(st.sampled_from([e for e in (1, 2, 4, 8) if ranks % e == 0]))
+    if ranks == tp and ep != 1 and draw(st.integers(0, 3)) == 0:
+        return draw(visited({"degree": ep, "exchange": "all_reduce"}))
     if dp > 1 and draw(st.booleans()):
         ep = {"degree": draw(wide_degrees(tp, dp)), "scope": "global"}
     return draw(exchanged(draw(visited(ep))))
@@ -120,7 +122,8 @@ def overlapped(draw: st.DrawFn, plan: dict[str, Any]) -> dict[str, Any]:
     """Let steps of some plans of experts run as two halves that overlap, of some from so many tokens on."""
     ep = plan.get("ep", 1)
     found = {"degree": ep} if isinstance(ep, int) else ep
-    if found["degree"] == 1 or plan["pp"] > 1 or "sp" in plan or draw(st.integers(0, 2)) == 0:
+    kept = found.get("exchange") == "all_reduce"  # nothing is exchanged that could be hidden
+    if found["degree"] == 1 or kept or plan["pp"] > 1 or "sp" in plan or draw(st.integers(0, 2)) == 0:
         return plan
     found = found | {"overlap": "two_batch"}
     if draw(st.integers(0, 3)) == 0:

@@ -40,6 +40,10 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=4, exchange="deepep_low_latency")),
     ),
+    "kept": (
+        model(ffn=EXPERTS, layers=5),
+        ParallelPlan(tp=4, ep=ExpertPlan(degree=2, exchange="all_reduce")),
+    ),
     "shared": (
         model(ffn=EXPERTS, layers=5),
         ParallelPlan(tp=2, sp=replace(RING, degree=2), ep=ExpertPlan(degree=2)),
@@ -47,7 +51,7 @@ CASES: dict[str, tuple[ModelSpec, ParallelPlan]] = {
     "cut": (model(layers=6), ParallelPlan(pp=2, tp=2, stages=(Cut(layer=3, before="ffn"),))),
     "columns": (model(layers=5), ParallelPlan(tp=2, split=COLUMNS)),
 }
-"""``once``, ``straight``: DeepEP's exchanges, the first with a copy for each rank.
+"""``once``, ``straight``: DeepEP's exchanges, the first with a copy for each rank; ``kept``: tokens stay.
 
 ``shared``: each expert shared by 2 of a stage's 4 ranks; ``cut``: between attention and FFN; others as they say."""
 

@@ -786,6 +786,21 @@ def _(view: GraphView) -> GraphView:
     return valued(view, pick(view, "dispatch", step=2), "amount", lambda v: v * (64 + 16) / (64 * (1 + 4 / 128) + 16))
 
 
+@breaks("EP-2", "kept", "a rank takes tokens of experts that it does not have")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "expert_up", step=0, layer=1, rank=2), "amount", lambda v: 2 * v)
+
+
+@breaks("EP-2", "kept", "tokens that stay are permuted for all experts")
+def _(view: GraphView) -> GraphView:
+    return valued(view, pick(view, "dispatch", step=2, layer=0), "amount", lambda v: 2 * v)
+
+
+@breaks("TP-2", "kept", "nothing adds up what the ranks' own experts made")
+def _(view: GraphView) -> GraphView:
+    return removed(view, [one(view, name, step=2, layer=1) for name in ("aggregate_all_reduce",)])
+
+
 @breaks("EP-4", "spread", "an expert runs before the dispatch")
 def _(view: GraphView) -> GraphView:
     norm, dispatch, up = (pick(view, n, step=0, layer=0, rank=1) for n in ("moe_norm", "dispatch", "expert_up"))

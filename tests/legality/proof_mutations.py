@@ -36,6 +36,7 @@ def segments(scheme: str, decode: str = "dp", degree: int = 2, tp: int = 1) -> P
 
 
 SPREAD = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=2))
+KEPT = ParallelPlan(tp=4, ep=ExpertPlan(degree=2, exchange="all_reduce"))
 ONCE = ParallelPlan(tp=2, sp=segments("ring").sp, ep=ExpertPlan(degree=4, exchange="deepep_normal"))
 
 
@@ -254,6 +255,9 @@ PROOFS: dict[str, tuple[str, Callable[[], Proof]]] = {
     "a token is lost": ("EP-2", lambda: dispatching(lose)),
     "a token is duplicated": ("EP-2", lambda: dispatching(duplicate)),
     "a token is misrouted": ("EP-2", lambda: dispatching(misroute)),
+    "nothing adds up what experts of a TP group made": (
+        "TP-2", lambda: proven("moe", KEPT, bypassed("aggregate_all_reduce")),
+    ),
     "a rank takes the copy of another token": ("EP-2", lambda: copied("_from_copies", other_copy)),
     "a rank adds up all but one of its experts": ("EP-2", lambda: copied("_summed", lose)),
     "a rank adds up an expert twice": ("EP-2", lambda: copied("_summed", duplicate)),

@@ -63,8 +63,11 @@ def test_lengths_of_dated_runs_are_drawn():
     assert drawn["prompt_tokens"] == {"uniform": {"low": 819, "high": 1024}}
 
 
-def test_experts_are_spread_over_replicas_and_not_over_the_ranks_of_one_that_all_have_the_tokens():
-    assert closed_loop.scenario(replace(LOOP, parallel="TP4 moe_ep4"))["plan"] == {"tp": 4}
+def test_experts_inside_a_tp_group_share_its_all_reduce_and_those_of_replicas_are_sent_their_tokens():
+    assert closed_loop.scenario(replace(LOOP, parallel="TP4 moe_ep4"))["plan"] == {
+        "tp": 4,
+        "ep": {"degree": 4, "exchange": "all_reduce"},
+    }
     spread = {"dp": 4, "ep": {"degree": 4, "scope": "global"}}
     assert closed_loop.scenario(replace(LOOP, parallel="DP4 EP4"))["plan"] == spread
 

@@ -47,7 +47,7 @@ def implied_axis(node: Node, ranks: tuple[int, ...], plan: ParallelPlan) -> Axis
     """Return the axis along which a collective joins its ranks; None where its ranks and name leave it open."""
     if node.op not in COLLECTIVE_OPS or plan.stage_ranks < 1 or len({rank // plan.stage_ranks for rank in ranks}) != 1:
         return None
-    if plan.ep.degree > 1 and node.name in ("dispatch", "combine"):
+    if plan.ep.sends and node.name in ("dispatch", "combine"):
         return "stage"
     if node.name.startswith("expert_"):
         return "expert_tp" if plan.ep.degree > 1 else "tp"

@@ -8,7 +8,10 @@ gate → dispatch → expert → combine → aggregate of rule EP-4 (Lepikhin et
 Where experts are visited unevenly (``plan.ep.routing``), each rank's experts take the rows that they are expected to
 get, shared evenly by those experts, and all ranks wait in the combine for the one that has most.
 
-DeepEP's exchanges (``plan.ep.exchange``) dispatch in a format of their own, the normal one only a copy for each rank
+With ``plan.ep.exchange: all_reduce`` tokens stay: each rank takes those of its experts out of all that its TP group
+has, and what it made of them is a term of the sum that the tensor pass puts behind the layer.
+
+DeepEP's exchanges dispatch in a format of their own, the normal one only a copy for each rank
 that has any of the chosen experts (:mod:`clustersim.plan.exchange`).
 """
 
@@ -22,7 +25,7 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.blueprint import Blueprint, Body, BodyBuilder, Node, Terms, Unit
 from clustersim.graph.operators import scaled
 from clustersim.model.architecture import Moe
-from clustersim.plan.exchange import MESSAGE_BYTES, Exchange, visited_as_often
+from clustersim.plan.exchange import DEEPEP, MESSAGE_BYTES, Exchange, visited_as_often
 from clustersim.plan.experts import rank_loads
 from clustersim.plan.parallel import ParallelPlan
 
@@ -103,6 +106,10 @@ def _replacements(
     here = (("stage_tokens", top_k / ep),)
     uneven = loads or ()
     match node.name:
+        case "dispatch" | "combine" if not plan.ep.sends:
+            return [replace(node, amount=scaled(node.amount, 1 / ep), copies=expert_tp)]
+        case "aggregate" if not plan.ep.sends:
+            return [node]
         case "dispatch":
             carried = _carried(node, plan, uneven, precision, moe)
             return [_sent(node, plan, carried, tp / expert_tp, 1)]
@@ -133,7 +140,7 @@ def _carried(node: Node, plan: ParallelPlan, loads: tuple[float, ...], precision
     """Return what the dispatch or combine of a body carries."""
     ep, top_k = plan.ep, moe.top_k
     dispatches, most = node.name == "dispatch", max(loads, default=0.0) * top_k / ep.degree
-    if ep.exchange == "all_to_all":
+    if ep.exchange not in DEEPEP:
         return _Carried(copies=top_k, most=most, bytes=node.width * precision.activation_bytes)
     exchange = Exchange(
         way=ep.exchange, towards="experts" if dispatches else "tokens", num_experts=moe.num_experts, top_k=top_k,

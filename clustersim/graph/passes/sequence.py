@@ -61,7 +61,7 @@ def sequence_pass(blueprint: Blueprint, plan: ParallelPlan, precision: Precision
 
 def _idle(body: Body, plan: ParallelPlan) -> Body:
     """Keep only SP rank 0 busy, except where experts live on every rank of the stage."""
-    spread = plan.ep.degree > 1
+    spread = plan.ep.sends
     nodes = tuple(
         node if spread and node.name.startswith(EXPERT_NODES) else replace(node, where="s0") for node in body.nodes
     )

@@ -142,10 +142,11 @@ class _Split:
                     "split",
                 )
             case "expert_down":
-                made_layout: Layout = "partial" if expert_tp > 1 else "full"
+                has_some = self.plan.ep.degree > 1 and not self.plan.ep.sends  # a rank adds its own experts only
+                made_layout: Layout = "partial" if expert_tp > 1 or has_some else "full"
                 return _Applied(replace(node, k=node.k // expert_tp), expert_axis), None, made_layout
             case "combine":
-                if self.plan.ep.degree > 1:
+                if self.plan.ep.sends:
                     return _Applied(node, expert_axis), "full", "full"
                 return _Applied(replace(node, copies=node.copies * tp)), None, _sum_layout(made)
             case "linear":

@@ -81,10 +81,11 @@ def _tellers(view: GraphView, among: Int64Array | None = None) -> Int64Array:
 def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: str) -> Finding:
     """Dispatch and combine carry what the experts take, in bytes.
 
-    A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; without EP a
-    permutation in memory reads and writes them. Where the experts of some rank get more than any rank sends, their rows
-    count: all of them arrive there, and each of the ranks that share an expert sends its part of the results. DeepEP
-    dispatches in a format of its own, and its normal kernels a token once to each EP rank that it reaches.
+    A rank sends its 1/tp slice of its segment's tokens, k times each, to all ranks that share an expert; where tokens
+    stay, and without EP, a permutation in memory reads and writes them, of each rank those of its experts. Where the
+    experts of some rank get more than any rank sends, their rows count: all of them arrive there, and each of the ranks
+    that share an expert sends its part of the results. DeepEP dispatches in a format of its own, and its normal kernels
+    a token once to each EP rank that it reaches.
     """
     model, precision = view.model, view.precision
     if model is None or precision is None:
@@ -92,9 +93,9 @@ def _carries_all(view: GraphView, plan: ParallelPlan, top_k: Int64Array, fix: st
     tokens = carried(view, plan).tokens
     nodes = np.flatnonzero(view.named("dispatch", "combine") & ~np.isnan(view.amount))
     step, k = view.step[nodes], top_k[view.layer[nodes]]
-    if plan.ep.degree == 1:
+    if not plan.ep.sends:
         moved = k * model.hidden * precision.activation_bytes
-        expected = 2.0 * tokens[step, view.s_of(view.rank[nodes])] * moved
+        expected = 2.0 * tokens[step, view.s_of(view.rank[nodes])] * moved / plan.ep.degree
     else:
         dispatches = view.named("dispatch")[nodes]
         share = np.where(dispatches, plan.expert_tp, 1) / plan.tp

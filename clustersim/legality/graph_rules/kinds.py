@@ -32,7 +32,7 @@ def of_their_kind(view: GraphView, model: ModelSpec) -> Finding:
 
 def _operators(view: GraphView, model: ModelSpec) -> Finding:
     wanted = kinds_of(model)
-    spread = view.plan is None or view.plan.ep.degree > 1
+    spread = view.plan is None or view.plan.ep.sends
     found = [(wanted.get(_plain(symbol.name)), symbol.op) for symbol in view.symbols]
     right = [
         kind is None or op == kind or (symbol.name in LOGICAL and op in COLLECTIVE_OPS and spread)

@@ -60,7 +60,7 @@ def _odd(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan, 
     for field in foreign_fields(name, node.op, layer):
         if field not in unsaid and getattr(node, field):
             return f"its {field} is {getattr(node, field)}, where {name} has none"
-    if name in LOGICAL and plan.ep.degree > 1 and "axis" not in unsaid and node.axis != "stage":
+    if name in LOGICAL and plan.ep.sends and "axis" not in unsaid and node.axis != "stage":
         return f"it is said to join ranks of axis {node.axis}, where experts are on all ranks of a stage"
     if node.op in COLLECTIVE_OPS and node.copies != 1 and "copies" not in unsaid:
         return f"{node.copies} ranks are said to do the same, where a collective takes place once"

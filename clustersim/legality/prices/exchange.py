@@ -13,13 +13,13 @@ from clustersim.cost.precision import Precision
 from clustersim.legality.prices.deployment import BYTES
 from clustersim.legality.shards import expert_map
 from clustersim.model.architecture import Moe
-from clustersim.plan.exchange import Exchange
+from clustersim.plan.exchange import DEEPEP, Exchange
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 
 
 def exchange_of(name: str, moe: Moe, ep: ExpertPlan) -> Exchange | None:
     """Return how DeepEP dispatches or combines the tokens of a layer; None where it does not."""
-    if ep.exchange == "all_to_all":
+    if ep.exchange not in DEEPEP:
         return None
     return Exchange(
         way=ep.exchange, towards="experts" if name == "dispatch" else "tokens", num_experts=moe.num_experts,
@@ -49,7 +49,7 @@ def copies_of(moe: Moe, ep: ExpertPlan, loads: tuple[float, ...]) -> tuple[float
 
 def copy_bytes(name: str, ep: ExpertPlan, precision: Precision, hidden: int) -> float:
     """Return the bytes of one copy of a token that is dispatched, or of what experts made of it."""
-    if name != "dispatch" or ep.exchange == "all_to_all":
+    if name != "dispatch" or ep.exchange not in DEEPEP:
         return hidden * BYTES[precision.activations]
     multiplied = precision.weights if precision.multiply is None else precision.multiply
     dtype = ep.dispatch or ("fp8" if multiplied == "fp8" else precision.activations)

@@ -95,7 +95,7 @@ class Works(Parts):
         f, h, tp = at.ffn, self.hidden, self.tp
         if not isinstance(f, Moe):
             return None
-        up, shared, spread = f.expert_intermediate * (1 + f.gated), f.shared_intermediate, self.plan.ep.degree > 1
+        up, shared, spread = f.expert_intermediate * (1 + f.gated), f.shared_intermediate, self.plan.ep.sends
         match name:
             case "moe_norm":
                 return self.memory(name, 2 * h)

@@ -281,6 +281,7 @@ DEEPEP = {
     "plan": {"dp": 8, "tp": 1, "placement": [0, 1, 2, 3, 8, 9, 10, 11],
              "ep": {"degree": 8, "scope": "global", "exchange": "deepep_normal", "dispatch": "fp8"}},
 }  # fmt: skip
+KEPT = {"plan": {"tp": 4, "ep": {"degree": 4, "exchange": "all_reduce"}}, "model": EXPERTS}
 STRAIGHT = DEEPEP | {"plan": {**DEEPEP["plan"], "ep": {**DEEPEP["plan"]["ep"], "exchange": "deepep_low_latency"}}}
 HALVES = {"plan": {"dp": 1, "tp": 2, "ep": {"degree": 2, "overlap": "two_batch"}}, "model": EXPERTS}
 LATE_HALVES = {
@@ -358,6 +359,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "experts": SPREAD,
     "lockstep": LOCKSTEP,
     "deepep": DEEPEP,
+    "kept": KEPT,
     "low latency": STRAIGHT,
     "halves": HALVES,
     "latent": LATENT,

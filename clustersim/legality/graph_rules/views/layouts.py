@@ -84,7 +84,7 @@ def _shaping(node: Node) -> frozenset[str]:
 
 def _layout(node: Node, layer: Layer | None, model: ModelSpec, plan: ParallelPlan) -> tuple[int, int]:
     name = "attention_prefill" if node.op == "attention_prefill" else node.name
-    tp, spread = plan.tp, plan.ep.degree > 1
+    tp, spread = plan.tp, plan.ep.sends
     if node.op in COLLECTIVE_OPS and node.axis in ("tp", "expert_tp"):
         return _BY_COLLECTIVE.get(node.op, (INHERITS, INHERITS))  # others put nothing together
     if name in ("dispatch", "combine") and (spread or name == "dispatch"):
@@ -114,8 +114,8 @@ def _product(node: Node, name: str, layer: Layer | None, model: ModelSpec, plan:
         return UNKNOWN, UNKNOWN
     n, k = whole
     parts = plan.expert_tp if node.op == "grouped_gemm" else plan.tp
-    if (node.n, node.k) == (n, k):
-        return FULL, FULL
+    if (node.n, node.k) == (n, k):  # experts of tokens that stay make a term of what all ranks' experts make
+        return FULL, PARTIAL if name == "expert_down" and plan.ep.degree > 1 and not plan.ep.sends else FULL
     if node.k == k and (node.n * parts == n or node.n == qkv_width(name, layer, plan.tp)):
         return FULL, SPLIT
     if node.n == n and node.k * parts == k:

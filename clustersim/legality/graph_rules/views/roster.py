@@ -104,7 +104,7 @@ def _duties(model: ModelSpec, plan: ParallelPlan, kind: str, stage: int, modules
     idle = plan.sp.degree > 1 and plan.sp.decode == "idle"
     parts = plan.sp.degree if plan.sp.scheme == "ring" else 1
     for layer, name in _operators(model, plan, kind, stage, modules):
-        for_others = plan.ep.degree > 1 and name in OF_EXPERTS
+        for_others = plan.ep.sends and name in OF_EXPERTS
         alone = idle and (name in OF_DECODE or (kind == "decode" and not for_others))
         yield Duty(layer=layer, name=name, times=parts if name == "attention_prefill" else 1, alone=alone)
 
