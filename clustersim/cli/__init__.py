@@ -18,6 +18,7 @@ from clustersim.errors import did_you_mean
 
 COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
+    "sweep": ("sweep:sweep", "Simulate many variants of a scenario: table and page."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),
     "launch": ("launch:launch", "Write what starts a scenario with an engine."),

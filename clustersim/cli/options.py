@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from clustersim.errors import did_you_mean
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 allow_code: Final = click.option(
     "--allow-code", is_flag=True, help="Run Python that a scenario names: its own scheduler, its own router."
@@ -21,3 +25,18 @@ class Choice(click.Choice[str]):
         """Return what is wrong with a value."""
         hint = did_you_mean(str(value), [str(choice) for choice in self.choices])
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
+
+
+def many_runs(command: Command) -> Command:
+    """Add what all commands of many runs take: ``--set``, ``--executor``, ``--workers``, ``--out``, ``--json``, …."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Print nothing but problems."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+        allow_code,
+        click.option("--out", type=click.Path(path_type=Path), help="Where results go; a second start goes on there."),
+        click.option("--workers", type=click.IntRange(1, 4096), metavar="N", help="Runs at a time [cores]."),
+        click.option("--executor", default="local", show_default=True, help="local, dask[:ADDRESS] or ray[:ADDRESS]."),
+        click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value of all runs."),
+    ):
+        command = option(command)
+    return command

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--quiet", is_flag=True, help="Print nothing but problems.")
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
+@click.option("--executor", help="Where the others are: dask[:ADDRESS] or ray[:ADDRESS].")
 @click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
@@ -58,6 +62,7 @@ def run(
     quiet: bool,
     explain: bool,
     processes: int | None,
+    executor: str | None,
     vllm_json: Path | None,
     save_detailed: bool,
     allow_code: bool,
@@ -83,8 +88,8 @@ def run(
         check_file(vllm_json)
     check_writable(target)
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
-    with ProgressBar() as progress:
-        result = simulate(loaded, None if as_json or quiet else progress, processes, requests)
+    with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
+        result = simulate(loaded, None if as_json or quiet else progress, count, requests, pool)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict)
@@ -111,6 +116,19 @@ def run(
         click.echo(violation_line(violation), err=True)
     if failures or audited.violations:
         ctx.exit(ILLEGAL)
+
+
+@contextmanager
+def _elsewhere(executor: str | None, processes: int | None) -> Iterator[tuple[Executor | None, int | None]]:
+    """Open the executor that is asked for; yield it, and in how many processes to replay: its own and this one."""
+    if executor in (None, "local"):
+        yield None, processes
+        return
+    from clustersim.search.executors import opened
+
+    others = None if processes is None else max(1, processes - 1)
+    with opened(executor, others) as executors, executors.pool() as pool:
+        yield pool, executors.workers + 1 if processes is None else processes
 
 
 def _audited(result: RunResult) -> tuple[Verdict, dict[str, float]]:

@@ -7,7 +7,7 @@ neither plotly.js nor a text inside the data could make one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ import plotly.io
 from plotly.offline import get_plotlyjs
 
 from clustersim.files import written_whole
-from clustersim.report.figures.layout import Layout, Panel, read_layout
+from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
@@ -74,10 +74,17 @@ def dashboard_html(
         limits_ns=targets_ns(summary.get("targets")),
     )
     sections = [
-        _section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
+        section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
         for index, panel in enumerate(checked.panels)
     ]
-    return _page(checked, summary, "\n".join(sections))
+    return page(
+        str(summary.get("name") or "run"),
+        setup_words(summary),
+        sections,
+        footer=f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out.",
+        badge=_badge(summary),
+        script=asset("lanes.js") if checked.first("device_lanes") else "",
+    )
 
 
 def write_dashboard(path: Path, html: str) -> None:
@@ -86,7 +93,8 @@ def write_dashboard(path: Path, html: str) -> None:
         beside.write_text(html, encoding="utf-8")
 
 
-def _section(panel: Panel, drawn: Drawn, identity: str) -> str:
+def section(panel: Panel, drawn: Drawn, identity: str) -> str:
+    """Return a panel as a section of a page."""
     if drawn.bare:
         return f'<section class="bare">{drawn.html}</section>'
     plot = ""
@@ -104,9 +112,28 @@ def _section(panel: Panel, drawn: Drawn, identity: str) -> str:
     )
 
 
-def _page(layout: Layout, summary: Mapping[str, Any], sections: str) -> str:
-    name = escape(str(summary.get("name") or "run"))
-    style, script = _asset("page.css"), _asset("lanes.js") if layout.first("device_lanes") else ""
+def page(
+    name: str,
+    subtitle: str,
+    sections: Sequence[str],
+    *,
+    footer: str,
+    badge: str = "",
+    script: str = "",
+    style: str = "",
+) -> str:
+    """Return a page that opens from disk and asks no host for anything.
+
+    Parameters
+    ----------
+    name, subtitle, footer : str
+        Plain text.
+    sections : sequence of str
+        HTML, in order.
+    badge, script, style : str
+        HTML behind the name; JavaScript and CSS of the page's own.
+    """
+    name, sections_html = escape(name), "\n".join(sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -116,17 +143,17 @@ def _page(layout: Layout, summary: Mapping[str, Any], sections: str) -> str:
 <title>{name} · clustersim</title>
 <link rel="icon" href="data:,">
 <style>
-{style}</style>
+{asset("page.css")}{style}</style>
 <script>{get_plotlyjs()}</script>
 <script>
 {script}</script>
 </head>
 <body>
-<header><h1>{name}{_badge(summary)}</h1><p>{escape(setup_words(summary))}</p></header>
+<header><h1>{name}{badge}</h1><p>{escape(subtitle)}</p></header>
 <main>
-{sections}
+{sections_html}
 </main>
-<footer>{escape(layout.title)} · clustersim. Drag in a figure to zoom in, double-click to zoom out.</footer>
+<footer>{escape(footer)}</footer>
 </body>
 </html>
 """
@@ -137,5 +164,6 @@ def _badge(summary: Mapping[str, Any]) -> str:
     return f'<span class="badge {word}">{escape("illegal" if word == "illegal" else text)}</span>'
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of style or script that ships with the pages."""
     return files("clustersim.report").joinpath("page", name).read_text(encoding="utf-8")

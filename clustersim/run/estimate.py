@@ -59,8 +59,8 @@ class Estimate:
     seconds: float
 
 
-def requests_within(scenario: Scenario, limits: Limits) -> Requests:
-    """Return the requests of a scenario, where a run of them is within its limits.
+def requests_within(scenario: Scenario, limits: Limits, requests: Requests | None = None) -> Requests:
+    """Return the requests of a scenario, those that are at hand or read or drawn, where a run is within its limits.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def requests_within(scenario: Scenario, limits: Limits) -> Requests:
         With the estimate and what to change, before many requests are drawn; or what is wrong with the workload.
     """
     workload = scenario.workload
-    if isinstance(workload, DrawnWorkload) and workload.requests > _WORTH_A_SAMPLE:
+    if requests is None and isinstance(workload, DrawnWorkload) and workload.requests > _WORTH_A_SAMPLE:
         sample = replace(scenario, workload=replace(workload, requests=_SAMPLE)).requests()
         _refuse(scenario, estimate(scenario, sample, workload.requests), limits)
-    requests = scenario.requests()
+    requests = scenario.requests() if requests is None else requests
     _refuse(scenario, estimate(scenario, requests, len(requests)), limits)
     return requests
 

@@ -22,6 +22,7 @@ LAYERS: Final = (
     ("pytest_plugin",),
     ("cli",),
     ("accuracy",),
+    ("search",),
     ("report", "interop"),
     ("run",),
     ("scenario",),
@@ -49,6 +50,9 @@ LIBRARIES: Final = {
     "click": {"cli"},
     "rich": {"cli", "report"},
     "pytest": {"pytest_plugin"},
+    "dask": {"search"},
+    "distributed": {"search"},
+    "ray": {"search"},
 }
 """Library → the only packages that may import it."""
 

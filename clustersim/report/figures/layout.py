@@ -14,6 +14,8 @@ from clustersim.report.metrics.latencies import LATENCIES
 
 Check = Callable[[Any], tuple[Any, str | None]]
 """From what was written to (the value, None), or to (None, what is wrong with it)."""
+Known = Mapping[str, Mapping[str, tuple[Any, Check]]]
+"""Figure → option → (default, check)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,15 @@ class Layout:
         return next((panel for panel in self.panels if panel.figure == figure), None)
 
 
-def read_layout(layout: Mapping[str, Any]) -> Layout:
+def read_layout(layout: Mapping[str, Any], known_figures: Known | None = None) -> Layout:
     """Check a dashboard's mapping and fill in defaults.
 
     Parameters
     ----------
     layout : mapping
-        ``{"title": str, "figures": [{"figure": name, option: value, …}, …]}``; :data:`FIGURES` lists what
-        there is.
+        ``{"title": str, "figures": [{"figure": name, option: value, …}, …]}``.
+    known_figures : mapping, optional
+        The figures that there are; by default those of a run, :data:`FIGURES`.
 
     Raises
     ------
@@ -62,21 +65,22 @@ def read_layout(layout: Mapping[str, Any]) -> Layout:
     title, wrong = _text(layout.get("title", "Overview"))
     if wrong:
         problems.append(Problem(path="title", message=wrong))
-    panels = [_read_panel(item, f"figures[{index}]", problems) for index, item in enumerate(figures)]
+    there = FIGURES if known_figures is None else known_figures
+    panels = [_read_panel(item, f"figures[{index}]", problems, there) for index, item in enumerate(figures)]
     if problems:
         raise InputError(problems)
     return Layout(title=title, panels=tuple(panel for panel in panels if panel is not None))
 
 
-def _read_panel(item: Any, path: str, problems: list[Problem]) -> Panel | None:
+def _read_panel(item: Any, path: str, problems: list[Problem], there: Known) -> Panel | None:
     if not isinstance(item, Mapping) or "figure" not in item:
         problems.append(Problem(path=path, message=f"expected {{figure: NAME, …}}, but found {item!r}"))
         return None
     name = str(item["figure"])
-    if name not in FIGURES:
-        problems.append(_unknown(path, "figure", name, tuple(FIGURES)))
+    if name not in there:
+        problems.append(_unknown(path, "figure", name, tuple(there)))
         return None
-    known = {**_COMMON, **FIGURES[name]}
+    known = {**_COMMON, **there[name]}
     values = {option: default for option, (default, _) in known.items()}
     for option, written in item.items():
         if option == "figure":
@@ -99,7 +103,7 @@ def _text(value: Any) -> tuple[Any, str | None]:
     return (value, None) if isinstance(value, str) else (None, f"expected a text, but found {value!r}")
 
 
-def _up_to(most: int) -> Check:
+def up_to(most: int) -> Check:
     def check(value: Any) -> tuple[Any, str | None]:
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
             return value, None
@@ -108,11 +112,11 @@ def _up_to(most: int) -> Check:
     return check
 
 
-_PIXELS: Final = _up_to(10_000)
-_POINTS: Final = _up_to(100_000)  # a page of more is no longer drawn in seconds
+PIXELS: Final = up_to(10_000)
+_POINTS: Final = up_to(100_000)  # a page of more is no longer drawn in seconds
 
 
-def _one_of(*choices: str) -> Check:
+def one_of(*choices: str) -> Check:
     def check(value: Any) -> tuple[Any, str | None]:
         if value in choices:
             return value, None
@@ -133,27 +137,27 @@ def _some_of(*choices: str) -> Check:
 _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
     "title": ("", _text),
     "caption": ("", _text),
-    "width": ("full", _one_of("full", "half")),
+    "width": ("full", one_of("full", "half")),
 }
 """Options of every figure: option → (default, check); an empty title or caption stands for the own one."""
 
-FIGURES: Final[Mapping[str, Mapping[str, tuple[Any, Check]]]] = {
+FIGURES: Final[Known] = {
     "headline": {},
     "device_lanes": {
-        "height": (720, _PIXELS),  # pixels
-        "steps": (4, _up_to(10_000)),  # steps around the busy instant
-        "max_ranks": (64, _up_to(4096)),  # of more ranks than this only these are shown
+        "height": (720, PIXELS),  # pixels
+        "steps": (4, up_to(10_000)),  # steps around the busy instant
+        "max_ranks": (64, up_to(4096)),  # of more ranks than this only these are shown
         "max_bars": (4000, _POINTS),  # more spans than this in view are binned
-        "max_spans": (250_000, _up_to(5_000_000)),  # more than this are not written into the file
+        "max_spans": (250_000, up_to(5_000_000)),  # more than this are not written into the file
     },
-    "utilisation": {"height": (300, _PIXELS)},
-    "batch": {"height": (460, _PIXELS), "bins": (1000, _POINTS)},
-    "kv_cache": {"height": (300, _PIXELS), "bins": (1000, _POINTS)},
+    "utilisation": {"height": (300, PIXELS)},
+    "batch": {"height": (460, PIXELS), "bins": (1000, _POINTS)},
+    "kv_cache": {"height": (300, PIXELS), "bins": (1000, _POINTS)},
     "latencies": {
-        "height": (560, _PIXELS),
+        "height": (560, PIXELS),
         "metrics": (tuple(LATENCIES), _some_of(*LATENCIES)),
-        "scale": ("auto", _one_of("auto", "linear", "log")),
+        "scale": ("auto", one_of("auto", "linear", "log")),
     },
-    "requests": {"height": (600, _PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
+    "requests": {"height": (600, PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},
 }
 """Figure → option → (default, check)."""

@@ -1,4 +1,4 @@
-"""A progress bar for a run: on standard error, only where that is a terminal, at most ten times a second."""
+"""Progress of a run, as a bar where standard error is a terminal; and of many runs, else a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, TextIO
 
 from clustersim.clock import NS_PER_S
+from clustersim.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _SECONDS_BETWEEN: Final = 0.1
+_SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class ProgressBar:
@@ -79,3 +81,44 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._row = None
+
+
+class RunsLeft:
+    """Says how many of many runs are done, and about how long the rest takes: as it has been since the first call.
+
+    Parameters
+    ----------
+    file : text file, optional
+        Where to write; standard error by default. A terminal's line is written over, ten times a second at most.
+    clock : callable, optional
+        Seconds of real time.
+    """
+
+    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = sys.stderr if file is None else file
+        self._clock = clock
+        self._over = self._file.isatty()
+        self._next = clock() + (0.0 if self._over else _SECONDS_BETWEEN_LINES)
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say that so many runs of all are done."""
+        now = self._clock()
+        if self._first is None:  # what was done before costs nothing, and tells nothing of the rest
+            self._first = now, done
+        if now < self._next:
+            return
+        self._next = now + (_SECONDS_BETWEEN if self._over else _SECONDS_BETWEEN_LINES)
+        since, before = self._first
+        left = (
+            "" if done == before else f", about {format_seconds((now - since) / (done - before) * (total - done))} left"
+        )
+        line = f"{done:,} of {total:,} runs{left}"
+        self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Clear the line of a terminal."""
+        if self._over:
+            self._file.write("\r\x1b[K")
+            self._file.flush()

@@ -1,0 +1,98 @@
+"""What is finished, a line per run, on disk as soon as it is: a second start finds it by the content of the run.
+
+Lines are appended to one file. One that a kill cut off is dropped by the next start, and no two programs write at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from clustersim import __version__, inputs
+from clustersim.errors import InputError, Problem
+from clustersim.search.point import Row
+
+with suppress(ImportError):  # not on Windows
+    import fcntl
+
+NAME: Final = "finished.jsonl"
+_LARGEST: Final = 4 * 1024**3
+
+
+def key_of(digest: str, audit: bool) -> str:
+    """Return what a run is found by: its resolved scenario and the files it names, this version, what was checked."""
+    text = json.dumps([digest, __version__, audit])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class Journal:
+    """Rows of runs by key, and the file that grows with them.
+
+    Parameters
+    ----------
+    rows : dict
+    file : binary file
+    """
+
+    def __init__(self, rows: dict[str, Row], file: BinaryIO) -> None:
+        self.rows = rows
+        self._file = file
+
+    def add(self, key: str, row: Row) -> None:
+        """Keep a row."""
+        self.rows[key] = row
+        self._file.write(json.dumps({"key": key, "row": row}).encode() + b"\n")
+        self._file.flush()
+
+
+@contextmanager
+def opened_journal(folder: Path) -> Iterator[Journal]:
+    """Open the journal of a folder, which is made where there is none.
+
+    Raises
+    ------
+    InputError
+        When the folder can't be written, or another program writes there now.
+    """
+    path = folder / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            _alone(file, folder)
+            rows, length = _read(path)
+            file.truncate(length)
+            yield Journal(rows, file)
+    except OSError as error:
+        message = f"cannot be written ({error.strerror or error}); name another folder with --out"
+        raise InputError(Problem(file=str(folder), message=message)) from None
+
+
+def _alone(file: BinaryIO, folder: Path) -> None:
+    if "fcntl" not in globals():
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = "another program is writing its runs here; wait for it, or name another folder with --out"
+        raise InputError(Problem(file=str(folder), message=message)) from None
+
+
+def _read(path: Path) -> tuple[dict[str, Row], int]:
+    """Return the rows of a journal, and how many of its bytes they are."""
+    rows: dict[str, Row] = {}
+    length = 0
+    for line in inputs.read_bytes(path, most=_LARGEST, name=str(path)).splitlines(keepends=True):
+        try:
+            told = json.loads(line)
+            row = told["row"]
+            if not line.endswith(b"\n") or not isinstance(row["numbers"], dict):
+                break
+            rows[told["key"]] = {"failed": row["failed"], "numbers": row["numbers"]}
+        except (ValueError, KeyError, TypeError):
+            break
+        length += len(line)
+    return rows, length

@@ -1,0 +1,102 @@
+"""One run of many: simulated by whoever is asked, and what is kept of it, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.errors import ClustersimError, InputError
+from clustersim.legality.rule import Verdict, together
+from clustersim.report.files.run_directory import write_run
+from clustersim.report.files.summary import plain_columns, summary_of
+from clustersim.report.metrics.latencies import targets_ns, within_targets
+from clustersim.run.audit import audit_run
+from clustersim.run.legality import check_scenario, check_scenario_plan, verdict_json
+from clustersim.run.simulate import RunResult, simulate
+from clustersim.scenario.scenario import Scenario
+from clustersim.workload.requests import Requests
+
+Row = dict[str, Any]
+"""``failed`` (why, or None) and ``numbers`` (dotted key of the summary → value) of a run."""
+
+_LEFT_OUT: Final = frozenset(("scenario", "devices", "targets", "name", "seed", "reasons", "legality"))
+
+
+def run_point(
+    scenario: Scenario, requests: Requests, audit: bool, folder: Path | None, layout: Mapping[str, Any] | None
+) -> Row:
+    """Check and simulate a scenario, and return its row; whatever is wrong with it is in the row.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : Requests
+        Those of the scenario.
+    audit : bool
+        Whether to check step graphs (G) and what was recorded (T), too; the plan (P) is checked always.
+    folder : Path or None
+        Where to write the run directory, with a dashboard of this ``layout``.
+    """
+    try:
+        verdict = check_scenario(scenario) if audit else check_scenario_plan(scenario)
+        if verdict.violations:
+            return _failed(
+                "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in verdict.violations)
+            )
+        result = simulate(scenario, requests=requests)
+        if audit:
+            verdict = together((verdict, audit_run(result)))
+        summary = summary_of(result, verdict)
+        if folder is not None and layout is not None:
+            write_run(folder, result, summary, verdict_json(scenario, verdict), layout)
+        failed = _illegal(verdict) if verdict.violations else None
+        return {"failed": failed, "numbers": {**numbers_of(summary), **_each_target(result)}}
+    except MemoryError:
+        return _failed("out of memory")
+    except ClustersimError as error:
+        return _failed(words_of(error))
+    except Exception as error:
+        return _failed(f"a defect of clustersim: {type(error).__name__}: {error}")
+
+
+def words_of(error: ClustersimError) -> str:
+    """Return what is wrong, in one line and without places in files."""
+    if not isinstance(error, InputError):
+        return " ".join(str(error).split())
+    told = (f"{one.path}: {one.message}" if one.path else one.message for one in error.problems)
+    return "; ".join(dict.fromkeys(told))
+
+
+def numbers_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a summary, and its digests, by dotted key; lists by device, stage or link are left out."""
+    plain = {key: value for key, value in summary.items() if key not in _LEFT_OUT}
+    plain["pools"] = {one["name"]: one for one in summary.get("pools") or ()}
+    return {**dict(_flat(plain)), "devices": len(summary["devices"])}
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inside in value.items():
+        if isinstance(inside, Mapping):
+            yield from _flat(inside, f"{before}{key}.")
+        elif isinstance(inside, bool | int | float) or key in ("digest", "timeline_digest"):
+            yield f"{before}{key}", inside
+
+
+def _each_target(result: RunResult) -> dict[str, float]:
+    """Return the share of all requests that met each target by itself, as ``met.ttft``."""
+    requests = plain_columns(result.requests)
+    limits, arrived = targets_ns(result.scenario.targets), len(requests["arrived_ns"])
+    return {
+        f"met.{name}": float(within_targets(requests, {name: limit}).sum()) / arrived
+        for name, limit in limits.items()
+        if name != "itl" and arrived
+    }
+
+
+def _illegal(verdict: Verdict) -> str:
+    return "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in verdict.violations)
+
+
+def _failed(why: str) -> Row:
+    return {"failed": why, "numbers": {}}

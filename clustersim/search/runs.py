@@ -1,0 +1,213 @@
+"""Variants of one scenario: resolved here, simulated where an executor says, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.limits import Limits
+from clustersim.run.estimate import requests_within
+from clustersim.run.legality import refuse_if_too_large
+from clustersim.scenario.document import Document, read_mapping
+from clustersim.scenario.load import TELLING, build_scenario
+from clustersim.scenario.lookup import find_scenario
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.schema import SHORTHANDS
+from clustersim.search.executors import Executors
+from clustersim.search.journal import Journal, key_of
+from clustersim.search.outcomes import Lost, outcomes
+from clustersim.search.point import Row, run_point, words_of
+from clustersim.serving.user_class import code_allowed
+from clustersim.workload.requests import Requests
+
+Changes = Sequence[str]
+"""What a run has in place of the scenario's values: ``PATH=VALUE`` each."""
+Told = Callable[[int, int], None]
+"""Called with how many runs are done, and how many there are."""
+
+_MOST_WORKLOADS: Final = 8
+_UNKNOWN: Final = "unknown key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What runs leave beside their rows: a run directory each, with a dashboard of this layout."""
+
+    folder: Path
+    layout: Mapping[str, Any]
+
+
+class Variants:
+    """A scenario that is built again and again with other values.
+
+    Parameters
+    ----------
+    name : str
+        Of one that ships, or its path.
+    overrides : sequence of str
+        What all variants have.
+    allow_code : bool or None
+        See :func:`clustersim.scenario.load.load`.
+    limits : Limits
+        Of each run.
+    """
+
+    def __init__(self, name: str, overrides: Changes = (), *, allow_code: bool | None = None, limits: Limits) -> None:
+        file = find_scenario(name)
+        self.text = name
+        self.overrides = tuple(overrides)
+        self.allow_code = code_allowed(allow_code)
+        self._limits = limits
+        self._document = read_mapping(file, "scenario", TELLING)
+        self._document.data.setdefault("name", file.stem)
+        self._requests: OrderedDict[str, Requests] = OrderedDict()
+
+    def scenario(self, changes: Changes = ()) -> Scenario:
+        """Return the scenario with some values changed; what it expects of its own figures is dropped.
+
+        Raises
+        ------
+        InputError
+            As loading does.
+        """
+        own = len(self.overrides)
+        try:
+            texts = (*self.overrides, *changes, "expect={}")
+            document = apply_overrides(self._document, texts, SHORTHANDS)
+            return build_scenario(_unshared(document), allow_code=self.allow_code)
+        except InputError as error:
+            named = {f"--set #{own + number}": f"--vary {text}" for number, text in enumerate(changes, 1)}
+            raise InputError(replace(one, file=named.get(one.file or "", one.file)) for one in error.problems) from None
+
+    def requests(self, scenario: Scenario) -> Requests:
+        """Return the requests of a variant; those that other variants have too are not read or drawn again.
+
+        Raises
+        ------
+        InputError
+            When they can't be read, or the run would exceed its limits.
+        """
+        refuse_if_too_large(scenario)
+        key = repr((scenario.seed, scenario.workload))
+        found = requests_within(scenario, self._limits, self._requests.get(key))
+        self._requests[key] = found
+        self._requests.move_to_end(key)
+        while len(self._requests) > _MOST_WORKLOADS:
+            self._requests.popitem(last=False)
+        return found
+
+
+def _unshared(document: Document) -> Document:
+    return replace(document, data=copy.deepcopy(document.data))
+
+
+class Runs:
+    """Simulates variants, and remembers what came out.
+
+    Parameters
+    ----------
+    variants : Variants
+    executors : Executors
+    journal : Journal
+    audit : bool
+        Whether step graphs and what was recorded are checked, too.
+    kept : Kept, optional
+    """
+
+    def __init__(
+        self,
+        variants: Variants,
+        executors: Executors,
+        journal: Journal,
+        *,
+        audit: bool = False,
+        kept: Kept | None = None,
+    ) -> None:
+        self.variants = variants
+        self._executors = executors
+        self._journal = journal
+        self._audit = audit
+        self._kept = kept
+
+    def row(self, changes: Changes) -> Row:
+        """Return the row of one variant."""
+        return self.rows([changes])[0]
+
+    def rows(self, all_changes: Sequence[Changes], told: Told | None = None) -> list[Row]:
+        """Return the row of each variant, in order.
+
+        Raises
+        ------
+        InputError
+            When a change names a key that no scenario has, none of the variants can be built, or the executor is gone.
+        """
+        rows: dict[int, Row] = {}
+        same: dict[str, list[int]] = {}
+        problems: list[Problem] = []
+
+        def done(key: str, row: Row) -> None:
+            for number in same[key]:
+                rows[number] = row
+            if told is not None:
+                told(len(rows), len(all_changes))
+
+        def calls() -> Iterator[tuple[int, tuple[Any, ...]]]:
+            for number, changes in enumerate(all_changes):
+                try:
+                    scenario = self.variants.scenario(changes)
+                    scenario.refuse_code()
+                    key = key_of(scenario.digest, self._audit)
+                    if key in same:
+                        same[key].append(number)
+                        if self._is_there(key):
+                            done(key, self._journal.rows[key])
+                        continue
+                    same[key] = [number]
+                    keys[number] = key
+                    if self._is_there(key):
+                        done(key, self._journal.rows[key])
+                        continue
+                    requests = self.variants.requests(scenario)
+                except InputError as error:
+                    _refuse_unknown(error.problems)
+                    problems.extend(error.problems)
+                    rows[number] = {"failed": words_of(error), "numbers": {}}
+                    continue
+                yield number, (scenario, requests, self._audit, self._folder(key), self._kept and self._kept.layout)
+
+        keys: dict[int, str] = {}
+        for number, outcome in outcomes(self._executors, run_point, calls()):
+            row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
+            if not isinstance(outcome, Lost):
+                self._journal.add(keys[number], row)
+            done(keys[number], row)
+        if problems and not same:
+            raise InputError(dict.fromkeys(problems))
+        for numbers in same.values():
+            for number in numbers:
+                rows.setdefault(number, rows[numbers[0]])
+        return [rows[number] for number in range(len(all_changes))]
+
+    def folder(self, changes: Changes) -> Path | None:
+        """Return where the run directory of a variant is, where they are kept."""
+        return self._folder(key_of(self.variants.scenario(changes).digest, self._audit))
+
+    def _folder(self, key: str) -> Path | None:
+        return None if self._kept is None else self._kept.folder / key[:12]
+
+    def _is_there(self, key: str) -> bool:
+        row, folder = self._journal.rows.get(key), self._folder(key)
+        return row is not None and (folder is None or row["failed"] is not None or folder.is_dir())
+
+
+def _refuse_unknown(problems: Iterable[Problem]) -> None:
+    """Refuse keys that no scenario has: no value of them would do."""
+    unknown = [one for one in problems if one.message.startswith(_UNKNOWN)]
+    if unknown:
+        raise InputError(unknown)

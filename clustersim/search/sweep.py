@@ -1,0 +1,118 @@
+"""A sweep: a run for each combination of values, in one table and on one page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clustersim.errors import InputError
+from clustersim.files import written_whole
+from clustersim.report.metrics.latencies import targets_ns
+from clustersim.report.sweep.swept import Swept
+from clustersim.scenario.document import parse_yaml
+from clustersim.search.point import Row
+from clustersim.search.runs import Variants
+from clustersim.search.values import text_of
+from clustersim.search.varied import Varied
+
+POINTS: Final = "points.parquet"
+PAGE: Final = "sweep.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What is swept: keys with their values, and the values of each run."""
+
+    varied: tuple[Varied, ...]
+    chosen: tuple[tuple[str, ...], ...]
+
+    def changes(self, run: int) -> tuple[str, ...]:
+        """Return what a run has in place of the scenario's values."""
+        return tuple(f"{one.key}={value}" for one, value in zip(self.varied, self.chosen[run], strict=True))
+
+    @property
+    def all_changes(self) -> list[tuple[str, ...]]:
+        """The changes of every run."""
+        return [self.changes(run) for run in range(len(self.chosen))]
+
+
+def command_of(variants: Variants, changes: Sequence[str]) -> str:
+    """Return the command that simulates one run again."""
+    settings = [*variants.overrides, *changes, "expect={}"]
+    code = ["--allow-code"] if variants.allow_code else []
+    return shlex.join(
+        ["clustersim", "run", variants.text, *(part for one in settings for part in ("--set", one)), *code]
+    )
+
+
+def swept_of(sweep: Sweep, rows: Sequence[Row], variants: Variants) -> Swept:
+    """Return what the page of a sweep shows."""
+    name, targets = Path(variants.text).stem, {}
+    for run, row in enumerate(rows):
+        if row["numbers"]:
+            scenario = variants.scenario(sweep.changes(run))
+            name, targets = scenario.name, {key: ns / 1e6 for key, ns in targets_ns(scenario.targets).items()}
+            break
+    if any(one.key.startswith("targets") for one in sweep.varied):
+        targets = {}
+    return Swept(
+        name=name,
+        varied={one.key: one.values for one in sweep.varied},
+        numbers=[row["numbers"] for row in rows],
+        chosen=sweep.chosen,
+        failed=[row["failed"] for row in rows],
+        commands=[command_of(variants, changes) for changes in sweep.all_changes],
+        targets=targets,
+    )
+
+
+def table_of(swept: Swept) -> pa.Table:
+    """Return ``points.parquet``: a row per run with what varied, why it failed, its numbers, and its command."""
+    columns: dict[str, Any] = {"point": pa.array(range(1, len(swept.chosen) + 1), pa.int64())}
+    for place, key in enumerate(swept.varied):
+        columns[key] = _column([_plain(values[place]) for values in swept.chosen])
+    columns["failed"] = pa.array(swept.failed, pa.string())
+    for key in dict.fromkeys(key for numbers in swept.numbers for key in numbers):
+        columns.setdefault(key, _column([numbers.get(key) for numbers in swept.numbers]))
+    columns["command"] = pa.array(swept.commands, pa.string())
+    return pa.table(columns)
+
+
+def write_points(folder: Path, table: pa.Table, html: str) -> None:
+    """Write the table and the page; each is complete or absent."""
+    with written_whole(folder / POINTS) as beside:
+        pq.write_table(table, beside)
+    with written_whole(folder / PAGE) as beside:
+        beside.write_text(html, encoding="utf-8")
+
+
+def _plain(text: str) -> Any:
+    try:
+        return parse_yaml(text, "value").data
+    except InputError:
+        return text
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    """Return a column of numbers or truths where all are, else of texts."""
+    there = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in there):
+        return pa.array(values, pa.bool_())
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in there):
+        return pa.array(values, pa.int64())
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in there):
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    return pa.array(
+        [None if value is None else value if isinstance(value, str) else text_of(value) for value in values]
+    )
+
+
+def summary_of(rows: Sequence[Row], folder: Path) -> Mapping[str, Any]:
+    """Return what a sweep prints with ``--json``."""
+    return {"points": len(rows), "failed": sum(row["failed"] is not None for row in rows), "out": str(folder)}
