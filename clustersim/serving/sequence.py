@@ -42,7 +42,7 @@ class Sequence:
     rank : tuple of int
         Its place in the order of the queue (``serving.order``).
     place : int
-        How many admissions there were before its own (``serving.prompt_queue`` keeps it).
+        How many admissions there were before its own (``serving.grouped.prompt_queue`` keeps it).
     joined : int
         Clock of its decode group as of which its progress is.
     keys : list of int

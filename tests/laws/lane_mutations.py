@@ -20,13 +20,13 @@ from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.lanes.staged import StagedLane
-from clustersim.serving import decode_group
-from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.decode_slots import DecodeSlots
-from clustersim.serving.grouped import GroupedScheduler
-from clustersim.serving.prompt_queue import PromptQueue
-from clustersim.serving.ready_decodes import ReadyDecodes
-from clustersim.serving.window_sum import WindowSum
+from clustersim.serving.grouped import decode_group
+from clustersim.serving.grouped.decode_group import DecodeGroup
+from clustersim.serving.grouped.decode_slots import DecodeSlots
+from clustersim.serving.grouped.prompt_queue import PromptQueue
+from clustersim.serving.grouped.ready_decodes import ReadyDecodes
+from clustersim.serving.grouped.scheduler import GroupedScheduler
+from clustersim.serving.grouped.window_sum import WindowSum
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.serving.batch import Batch
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import Decision
-from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.grouped.decode_group import DecodeGroup
+from clustersim.serving.grouped.scheduler import GroupedScheduler
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.layout import Layout

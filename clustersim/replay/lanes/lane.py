@@ -17,8 +17,8 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import LanePrices
-from clustersim.serving.batch import Batch
-from clustersim.serving.grouped import GroupedScheduler
+from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.grouped.scheduler import GroupedScheduler
 from clustersim.serving.order import ArrivalQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence

@@ -6,7 +6,7 @@ from clustersim.graph.prices.steps import StepPrice
 from clustersim.replay.lanes.log import STEP_ROW
 from clustersim.replay.links.flows import Use
 from clustersim.replay.links.uses import Counts
-from clustersim.serving.batch import Batch
+from clustersim.serving.grouped.batch import Batch
 
 KIND = STEP_ROW.index("kind")
 

@@ -17,7 +17,7 @@ from clustersim.replay.lanes.link_micro_batch import SharedMicro
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.staged import StagedLane
-from clustersim.serving.batch import Batch
+from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -4,7 +4,7 @@
 step lasts as long as its operators one after the other: a sum over cost classes, of the same prices that the full
 replay gives its operators (``graph.prices.steps``). At the end of every step ``full`` completes the step, lets arrivals
 of that instant queue and asks the scheduler. The lane does the same at every change of the batch, with the same
-decisions (``serving.grouped``). In between the scheduler would decide the same again, because
+decisions (``serving.grouped.scheduler``). In between the scheduler would decide the same again, because
 
 - all that runs decodes, and everybody has a share of the token budget;
 - nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
@@ -28,8 +28,8 @@ from clustersim.replay.events import decode_run as run_under_way
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import decode_classes
-from clustersim.serving.batch import Batch
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped.batch import Batch
+from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -9,7 +9,7 @@ launched: with d(k, s) what the pass of micro-batch k lasts on stage s and c(k, 
 
 and start(k, 0) is the instant of the decision. What remains are the instants at which something is decided: when
 the first stage is free and fewer micro-batches than stages are in flight, when a micro-batch leaves the last stage,
-and when a request arrives. Decisions are those of ``serving.grouped``.
+and when a request arrives. Decisions are those of ``serving.grouped.scheduler``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.staged import StagedLane
-from clustersim.serving.batch import Batch
+from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

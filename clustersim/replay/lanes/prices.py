@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from clustersim.graph.prices.steps import DecodePrice, StepPrice, StepPrices
 from clustersim.graph.program import CostClass
 from clustersim.plan.segments import causal_pairs
-from clustersim.serving.batch import Batch, Chunks
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped.batch import Batch, Chunks
+from clustersim.serving.grouped.decode_group import DecodeGroup
 
 
 class LanePrices:

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Sequence_
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.serving.batch import Batch
+from clustersim.serving.grouped.batch import Batch
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -20,10 +20,10 @@ from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving import router
 from clustersim.serving.disaggregated import PoolMembers
+from clustersim.serving.grouped.prompt_queue import PromptQueue
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
 from clustersim.serving.prefix_cache import PrefixCache
-from clustersim.serving.prompt_queue import PromptQueue
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.static import StaticScheduler

@@ -24,7 +24,7 @@ from clustersim.replay.links.network import Network
 from clustersim.run.audit import audit_run
 from clustersim.run.simulate import simulate
 from clustersim.serving.blocks import BlockPool
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.sequence import Sequence
 
 

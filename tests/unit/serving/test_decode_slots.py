@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.serving.decode_group import DecodeGroup
-from clustersim.serving.decode_slots import DecodeSlots
+from clustersim.serving.grouped.decode_group import DecodeGroup
+from clustersim.serving.grouped.decode_slots import DecodeSlots
 from clustersim.serving.sequence import Sequence
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.serving.ready_decodes import ReadyDecodes
+from clustersim.serving.grouped.ready_decodes import ReadyDecodes
 from clustersim.serving.sequence import Sequence
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from clustersim.serving.grouped.window_sum import WindowSum
 from clustersim.serving.sequence import Sequence
-from clustersim.serving.window_sum import WindowSum
 
 NEVER: Final = 1 << 64
 

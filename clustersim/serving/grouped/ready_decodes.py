@@ -3,14 +3,14 @@
 Whoever is chosen comes first in order of admission. That is mostly the one group that waits, as it is; only where
 members came or went so that it is not, everybody is brought up to date and sorted out anew.
 
-What is not here: how many a step may take, and whether their K/V blocks are there (``serving.grouped``).
+What is not here: how many a step may take, and whether their K/V blocks are there (``serving.grouped.scheduler``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustersim.serving.decode_group import DecodeGroup, by_place
+from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
 from clustersim.serving.sequence import Sequence
 
 

@@ -1,11 +1,12 @@
 """The decisions of :class:`~clustersim.serving.scheduler.Scheduler`, at the cost of what changes and not of what runs.
 
-Decoding sequences are kept in *groups* that advance together (:mod:`clustersim.serving.decode_group`): one group
-for each micro-batch in flight, and at most a few that wait (:mod:`clustersim.serving.ready_decodes`). A step that
-takes a whole group, and perhaps prompts (:mod:`clustersim.serving.prompt_queue`), is decided with a few comparisons.
+Decoding sequences are kept in *groups* that advance together (:mod:`clustersim.serving.grouped.decode_group`): one
+group for each micro-batch in flight, and at most a few that wait (:mod:`clustersim.serving.grouped.ready_decodes`). A
+step that takes a whole group, and perhaps prompts (:mod:`clustersim.serving.grouped.prompt_queue`), is decided with a
+few comparisons.
 The scheduler chooses decodes in order of admission, as many as an even share of the micro-batches; that is the group
-that waits itself unless members came or went. Which slot they use and who decoded when is told apart from that
-(:mod:`clustersim.serving.decode_slots`).
+that waits itself unless members came or went. Which slot they use and who decoded when is kept elsewhere
+(:mod:`clustersim.serving.grouped.decode_slots`).
 
 **Where a K/V block is missing** somebody has to give way. Then everybody who is not in flight is brought up to
 date, and the scheduler itself decides that step (:meth:`GroupedScheduler._careful`): preemption has one
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustersim.serving.batch import Batch, Chunks
 from clustersim.serving.decision import CANCELLED, FINISHED
-from clustersim.serving.decode_group import DecodeGroup, by_place
-from clustersim.serving.decode_slots import DecodeSlots
-from clustersim.serving.log import Log
-from clustersim.serving.prompt_queue import PromptQueue
-from clustersim.serving.ready_decodes import ReadyDecodes
+from clustersim.serving.grouped.batch import Batch, Chunks
+from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
+from clustersim.serving.grouped.decode_slots import DecodeSlots
+from clustersim.serving.grouped.log import Log
+from clustersim.serving.grouped.prompt_queue import PromptQueue
+from clustersim.serving.grouped.ready_decodes import ReadyDecodes
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 

@@ -5,13 +5,13 @@ used last, if no step used it since, else the one used longest ago. The rule, an
 :mod:`clustersim.timeline.episodes`. That looks at all requests of a step; here a step costs nothing for sequences
 whose episode goes on. Their last step is their group's, so only *fresh* members keep one of their own.
 
-What is not here: who decodes in a step (:mod:`clustersim.serving.ready_decodes`).
+What is not here: who decodes in a step (:mod:`clustersim.serving.grouped.ready_decodes`).
 """
 
 from __future__ import annotations
 
-from clustersim.serving.decode_group import DecodeGroup, by_place
-from clustersim.serving.log import Log
+from clustersim.serving.grouped.decode_group import DecodeGroup, by_place
+from clustersim.serving.grouped.log import Log
 from clustersim.serving.sequence import Sequence
 
 

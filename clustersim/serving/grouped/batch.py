@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.serving.decode_group import DecodeGroup
+from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.sequence import Sequence
 
 Chunks = list[tuple[Sequence, int]]

@@ -6,10 +6,10 @@ that is begun and lacks a K/V block is that scheduler's affair.
 
 from __future__ import annotations
 
-from clustersim.serving.batch import Chunks
 from clustersim.serving.decision import ADMITTED
-from clustersim.serving.decode_group import by_place
-from clustersim.serving.log import Log
+from clustersim.serving.grouped.batch import Chunks
+from clustersim.serving.grouped.decode_group import by_place
+from clustersim.serving.grouped.log import Log
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 
