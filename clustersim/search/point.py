@@ -9,7 +9,7 @@ from typing import Any, Final
 from clustersim.errors import ClustersimError, InputError
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import write_run
-from clustersim.report.files.summary import plain_columns, summary_of
+from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import targets_ns, within_targets
 from clustersim.run.audit import audit_run
 from clustersim.run.legality import check_scenario, check_scenario_plan, verdict_json
@@ -85,7 +85,7 @@ def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 def _each_target(result: RunResult) -> dict[str, float]:
     """Return the share of all requests that met each target by itself, as ``met.ttft``."""
-    requests = plain_columns(result.requests)
+    requests = result.columns
     limits, arrived = targets_ns(result.scenario.targets), len(requests["arrived_ns"])
     return {
         f"met.{name}": float(within_targets(requests, {name: limit}).sum()) / arrived
