@@ -1,4 +1,4 @@
-"""How much is drawn at random: a third of what a change needs, all of it with ``pytest --long=1``, at night much more.
+"""How much is drawn at random: a quarter of what a change needs, all of it with ``pytest --long=1``, at night more.
 
 ``tests/conftest.py`` sets the factor before it loads any module of tests.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-PLAIN: Final = 1 / 3
+PLAIN: Final = 1 / 4
 """Of a plain ``pytest``, which everybody waits for: the mutations that it must catch don't depend on it."""
 factor: float = PLAIN
 

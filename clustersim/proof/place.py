@@ -65,7 +65,7 @@ class Memory:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen: one is made per node, rank and step
 class Place:
     """One node on one rank of the mesh, in one step.
 

@@ -135,7 +135,7 @@ class TokenIds:
 Value = Dense | Keys | Expanded | Routed | Moved | TokenIds | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # not frozen: one is made per edge, rank and step
 class Arrival:
     """What one in-edge brought to one rank."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -41,13 +42,18 @@ from clustersim.legality.rule import Violation
 from clustersim.legality.rulebook import RULES
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, TensorSplit
 from clustersim.proof import attention, execution
+from clustersim.proof import proof as proving
 from clustersim.proof.order import program_order
 from clustersim.proof.proof import LOOKED_AT, Proof, graphs_of, prove
 from clustersim.proof.script import chunked_script, kind_of
 from clustersim.proof.values import Routed
 from clustersim.proof.wiring import wired
+from tests.effort import is_long
 from tests.laws.proof_cases import model_of
 from tests.legality.timeline.golden import compare
+
+SOMEWHERE = Violation(rule="KV-2", level="X", where="", message="", fix="")
+"""Stands for where the first wrong number comes from: to look for that takes a proof as long again."""
 
 
 def found(proof: Proof) -> Violation:
@@ -412,6 +418,7 @@ def test_no_edge_can_be_left_out(name: str, plan: ParallelPlan) -> None:
     for graph in graphs.values():
         for a, b, k in zip(graph.source.tolist(), graph.target.tolist(), graph.kind.tolist(), strict=True):
             kinds[node(graph, a).name, node(graph, b).name, EDGE_KINDS[k]] += 1
-    silent = {kind for kind in kinds if proven(name, plan, between(*kind), prompts).verdict.verdict == "legal"}
+    with nullcontext() if is_long() else mock.patch.object(proving, "_found", return_value=SOMEWHERE):
+        silent = {kind for kind in kinds if proven(name, plan, between(*kind), prompts).verdict.verdict == "legal"}
     assert silent <= ORDER_ONLY
     assert ("sample", "boundary", "boundary") in silent

@@ -29,7 +29,7 @@ from clustersim.serving.sequence import Sequence
 from clustersim.serving.static import StaticScheduler
 from clustersim.serving.swapping import SwappingScheduler
 from tests.laws.random_scenarios import scenario_of
-from tests.legality.timeline.test_replay_mutations import FOLDED, FULL, PIPE, broken_by, document
+from tests.legality.timeline.test_replay_mutations import FOLDED, FULL, PIPE, broken_by, document, nothing
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
@@ -562,7 +562,7 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
 def test_serving_that_ignores_what_is_declared_is_noticed(name: str) -> None:
     mutation, changes, run = MUTATIONS[name]
     assert {"RUN-3" if mutation is stuck_turn else "RUN-5"} <= set(broken_by(mutation, changes, run))
-    assert audit_run(simulate(scenario_of(document(**changes), **run))).violations == ()
+    assert broken_by(nothing, changes, run) == []
 
 
 @pytest.mark.parametrize("transfer", ["whole", "layerwise"])
