@@ -9,8 +9,9 @@ import numpy as np
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.links.capacity import of_flows
-from clustersim.legality.timeline_rules.requests.failing import leaves_what_fails, works
+from clustersim.legality.timeline_rules.requests.failing import leaves_what_fails
 from clustersim.legality.timeline_rules.requests.routing import in_turn, in_vain, set_aside
+from clustersim.legality.timeline_rules.requests.work import works
 from clustersim.legality.timeline_rules.transfers.swaps import cut_off
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import ADMITTED
-from clustersim.legality.timeline_rules.requests.failing import RESUME
+from clustersim.legality.timeline_rules.requests.work import RESUME
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 
