@@ -43,43 +43,7 @@ _MOST_HEADS_OVER_ONE: Final = 16
 _SMALL_S: Final = 1.5e-6  # reading this little is hidden in the floor
 
 
-def read_aiconfigurator(
-    path: Path, *, table_format: str, cache_bytes: float, bandwidth: float, gated: bool = True
-) -> MeasuredPoints:
-    """Read one table; its kind is its file name (``gemm_perf.parquet``, ``moe_perf.parquet``, …).
-
-    Parameters
-    ----------
-    path : Path
-        The table.
-    table_format : str
-        Rows of this format only, as the table names it (``bfloat16``, ``fp8``, ``fp8_block``, ``nvfp4``): the
-        format of the weights, or for attention that of the K/V cache (multiplied in 16 bit).
-    cache_bytes, bandwidth : float
-        Last-level cache in bytes and memory bandwidth in bytes/s of the device that was measured.
-    gated : bool
-        Whether the MoE rows wanted are those of gated experts (the table does not say which are).
-
-    Raises
-    ------
-    InputError
-        When the kind of table or the format is unknown, or nothing is left.
-    """
-    problems = []
-    if path.stem not in _READERS:
-        message = f"unknown kind of table {path.stem!r}{did_you_mean(path.stem, list(_READERS))}"
-        problems.append(Problem(message=message, file=str(path)))
-    if table_format not in FORMATS:
-        message = f"unknown format {table_format!r}{did_you_mean(table_format, list(FORMATS))}"
-        problems.append(Problem(message=message, file=str(path)))
-    if problems:
-        raise InputError(problems)
-    return _points(path, _columns(path), table_format, cache_bytes, bandwidth, gated=gated)
-
-
-def _points(
-    path: Path, columns: Columns, table_format: str, cache_bytes: float, bandwidth: float, *, gated: bool
-) -> MeasuredPoints:
+def _points(path: Path, columns: Columns, table_format: str, cache_bytes: float, bandwidth: float) -> MeasuredPoints:
     try:
         op, shape, seconds, chosen = _READERS[path.stem](columns, table_format, cache_bytes, bandwidth)
     except KeyError as error:
@@ -87,7 +51,7 @@ def _points(
         raise InputError(Problem(message=message, file=str(path))) from None
     except (ValueError, TypeError) as error:
         raise InputError(Problem(message=f"a column of numbers has something else: {error}", file=str(path))) from None
-    if op == MOE and gated:
+    if op == MOE:
         # Nemotron (2,688 × 1,856) and the models with top 22 have plain experts: one product less.
         chosen &= ~((shape["hidden"] == 2688) | (columns["topk"] == 22))
     if not np.any(chosen):
@@ -126,7 +90,7 @@ def read_kernel_table(path: Path, device: PricedDevice) -> tuple[MeasuredPoints,
         if own in found or (own not in device.flops and path.stem in {"gemm_perf", "moe_perf"}):
             continue
         try:
-            found[own] = _points(path, columns, name, cache_bytes, float(device.memory_bytes_per_s), gated=True)
+            found[own] = _points(path, columns, name, cache_bytes, float(device.memory_bytes_per_s))
         except InputError as error:
             problems += error.problems
     if not found:

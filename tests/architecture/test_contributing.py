@@ -80,6 +80,23 @@ def test_example_of_a_trace_format_reads_a_trace(folder: Path, monkeypatch: pyte
     assert (found.prompt_tokens.tolist(), found.output_tokens.tolist()) == ([472, 1087], [18, 230])
 
 
+def test_example_of_a_fit_gives_the_constants_of_the_table(folder: Path) -> None:
+    """All-gathers on DGX H100: 10 µs, per step 2 µs and the way of 0.6 µs, and bytes at two thirds of 450 GB/s."""
+    path = folder / "nccl.csv"
+    lines = ["system,kernel_source,version,op_name,nccl_dtype,allreduce_dtype,num_gpus,message_size,latency"]
+    for devices in (2, 8):
+        for elements in (2**power for power in range(6, 28, 2)):
+            part_s = 2 * elements * (devices - 1) / devices / 300e9
+            ms = 1e3 * (10e-6 + (devices - 1) * (2e-6 + 0.6e-6) + part_s)
+            lines.append(f"h100_sxm,NCCL,2.29,all_gather,half,,{devices},{elements},{ms}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    section = _imported(folder, "fit_collectives").section("dgx-h100", path, "h100_sxm")
+    assert list(section) == ["ring"]
+    assert section["ring"]["base_s"] == pytest.approx(10e-6, rel=0.05)
+    assert section["ring"]["step_s"] == pytest.approx(2e-6, rel=0.1)
+    assert section["ring"]["efficiency"] == pytest.approx(2 / 3, rel=0.05)
+
+
 def test_example_of_a_rule_finds_its_mutation_and_offers_what_is_legal(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
