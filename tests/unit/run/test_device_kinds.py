@@ -168,3 +168,10 @@ def test_each_pool_takes_the_measurements_of_its_device(tmp_path):
     assert slow_prefill[0] > 5 * base[0]
     assert slow_decode[1] > 3 * base[1]
     assert slow_decode[0] < 1.5 * base[0]
+
+
+def test_prices_outside_of_the_measurements_are_told_of_the_device_of_each_pool(tmp_path):
+    table = tmp_path / "kernels.csv"
+    table.write_text(POINTS + f"gemm,{H100},16,8192,8192,5e-5\ngemm,{A100},16,8192,8192,1e-4\n")
+    notes = ran(document(cost={"table": str(table)})).notes
+    assert sum("prices of gemm lay outside the measured table" in note for note in notes) == 2
