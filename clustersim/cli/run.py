@@ -19,6 +19,7 @@ from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
+from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import legality_of, summary_of
 from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
@@ -46,6 +47,10 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--explain", is_flag=True, help="Say what was folded and what was not, and why.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="For replicas that share nothing [cores].")
 @click.option("--executor", help="Where the others are: dask[:ADDRESS] or ray[:ADDRESS].")
+@click.option(
+    "--compiled", type=options.Choice(["auto", "always", "never"]), default="auto",
+    help="Which lanes are machine code [auto: where it pays].",
+)  # fmt: skip
 @click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
@@ -63,6 +68,7 @@ def run(
     explain: bool,
     processes: int | None,
     executor: str | None,
+    compiled: CompiledMode,
     vllm_json: Path | None,
     save_detailed: bool,
     allow_code: bool,
@@ -89,7 +95,7 @@ def run(
     check_writable(target)
     requests = requests_within(loaded, Limits(memory_bytes=max_memory, seconds=max_time))
     with _elsewhere(executor, processes) as (pool, count), ProgressBar() as progress:
-        result = simulate(loaded, None if as_json or quiet else progress, count, requests, pool)
+        result = simulate(loaded, None if as_json or quiet else progress, count, requests, pool, compiled=compiled)
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict)

@@ -15,6 +15,7 @@ Whatever lies beyond (more keys, a duration of a day, none at all) goes to ``oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
@@ -40,21 +41,127 @@ def roofline_of(cost: CostModel, op: str) -> RooflineCost | None:
     return cost if type(cost) is RooflineCost else None
 
 
-def decode_ns(
-    cost: RooflineCost,
-    shape: Mapping[str, float],
-    batch: int,
-    gap_s: float,
-    longest_s: float,
-    otherwise: DecodeNs,
-) -> DecodeNs:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeTerms:
+    """What one batch after another of :func:`~clustersim.cost.kernels.attention_decode` has in common.
+
+    Parameters
+    ----------
+    heads, dims, operand_bytes : float
+        Query heads, their query and value dimensions together, and bytes of each element.
+    kv_heads : float
+    flops, read : float
+        Operations and bytes per key.
+    flop_rate, byte_rate : float
+        Per second.
+    floor_s, head_s, hidden_head_s : float
+        The constants of these names.
+    most : int
+        Up to so many keys every product is exact.
+    """
+
+    heads: float
+    dims: float
+    operand_bytes: float
+    kv_heads: float
+    flops: float
+    read: float
+    flop_rate: float
+    byte_rate: float
+    floor_s: float
+    head_s: float
+    hidden_head_s: float
+    most: int
+
+    @classmethod
+    def of(cls, cost: RooflineCost, shape: Mapping[str, float]) -> DecodeTerms:
+        """Return the terms of ``heads``, ``kv_heads``, ``qk_dim``, ``v_dim`` and ``shared_kv``."""
+        heads, kv_heads, qk_dim, v_dim, shared = _attention(shape)
+        c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention(decode_family(heads, kv_heads, shared))
+        width = qk_dim + (1.0 - shared) * v_dim
+        flops = 2.0 * heads * (qk_dim + v_dim)
+        return cls(
+            heads=heads,
+            dims=qk_dim + v_dim,
+            operand_bytes=operand_bytes,
+            kv_heads=kv_heads,
+            flops=flops,
+            read=kv_heads * width * kv_bytes,
+            flop_rate=peak * c["compute"],
+            byte_rate=bandwidth * c["memory"],
+            floor_s=c["floor_s"],
+            head_s=c["head_s"],
+            hidden_head_s=c["hidden_head_s"],
+            most=min(_exact_up_to(flops), _exact_up_to(kv_heads, width, kv_bytes)),
+        )
+
+    def plain(self, batch: int, gap_s: float) -> bool:
+        """Whether plain numbers do for so many sequences: no duration is 0, and no square is too small."""
+        fixed = self.floor_s + batch * self.kv_heads * self.head_s
+        return round((fixed + gap_s) * NS_PER_S) >= 1 and max(self.flop_rate, self.byte_rate) <= _FASTEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTerms:
+    """What one batch after another of :func:`~clustersim.cost.kernels.attention_prefill` has in common.
+
+    Parameters
+    ----------
+    ramp, twice, dims : float
+        Padded keys per query, twice the heads, and dimensions with those that the exponential costs.
+    flop_rate, byte_rate : float
+        Per second.
+    read, ends : float
+        Bytes per key and per query.
+    fixed, serial_s, key_s : float
+        Seconds: of any kernel, per √pair, and per key.
+    most : int
+        Up to so many keys and queries every product is exact.
+    """
+
+    ramp: float
+    twice: float
+    dims: float
+    flop_rate: float
+    byte_rate: float
+    read: float
+    ends: float
+    fixed: float
+    serial_s: float
+    key_s: float
+    most: int
+
+    @classmethod
+    def of(cls, cost: RooflineCost, shape: Mapping[str, float]) -> PrefillTerms:
+        """Return the terms of ``heads``, ``kv_heads``, ``qk_dim``, ``v_dim`` and ``shared_kv``."""
+        heads, kv_heads, qk_dim, v_dim, shared = _attention(shape)
+        c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention("attention_prefill")
+        width = qk_dim + (1.0 - shared) * v_dim
+        return cls(
+            ramp=c["ramp_keys"],
+            twice=2.0 * heads,
+            dims=qk_dim + v_dim + c["softmax_dims"],
+            flop_rate=peak * c["compute"],
+            byte_rate=bandwidth * c["memory"],
+            read=kv_heads * width * kv_bytes,
+            ends=heads * (qk_dim + v_dim) * operand_bytes,
+            fixed=c["floor_s"],
+            serial_s=c["serial_s"],
+            key_s=c["key_s"],
+            most=min(_exact_up_to(kv_heads, width, kv_bytes), _exact_up_to(heads, qk_dim + v_dim, operand_bytes)),
+        )
+
+    def plain(self, gap_s: float) -> bool:
+        """Whether plain numbers do: no duration is 0."""
+        return round((self.fixed + gap_s) * NS_PER_S) >= 1
+
+
+def decode_ns(terms: DecodeTerms, batch: int, gap_s: float, longest_s: float, otherwise: DecodeNs) -> DecodeNs:
     """Return nanoseconds of :func:`~clustersim.cost.kernels.attention_decode` and the gap before it, by keys.
 
     Parameters
     ----------
-    cost : RooflineCost
-    shape : mapping
-        ``heads``, ``kv_heads``, ``qk_dim``, ``v_dim`` and ``shared_kv``.
+    terms : DecodeTerms
     batch : int
         Sequences.
     gap_s : float
@@ -64,19 +171,14 @@ def decode_ns(
     otherwise : callable
         The same by arrays.
     """
-    heads, kv_heads, qk_dim, v_dim, shared = _attention(shape)
-    c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention(decode_family(heads, kv_heads, shared))
-    width = qk_dim + (1.0 - shared) * v_dim
-    flop_rate, byte_rate = peak * c["compute"], bandwidth * c["memory"]
-    flops, read = 2.0 * heads * (qk_dim + v_dim), kv_heads * width * kv_bytes
-    ends = batch * heads * (qk_dim + v_dim) * operand_bytes
-    blocks = batch * kv_heads
-    hidden = blocks * c["hidden_head_s"]
-    hidden *= hidden
-    fixed = c["floor_s"] + blocks * c["head_s"]
-    most = min(_exact_up_to(flops), _exact_up_to(kv_heads, width, kv_bytes))
-    if round((fixed + gap_s) * NS_PER_S) < 1 or max(flop_rate, byte_rate) > _FASTEST:
+    if not terms.plain(batch, gap_s):
         return otherwise
+    flops, read, flop_rate, byte_rate, most = terms.flops, terms.read, terms.flop_rate, terms.byte_rate, terms.most
+    ends = batch * terms.heads * terms.dims * terms.operand_bytes
+    blocks = batch * terms.kv_heads
+    hidden = blocks * terms.hidden_head_s
+    hidden *= hidden
+    fixed = terms.floor_s + blocks * terms.head_s
 
     def plain(keys: int) -> int:
         if keys > most:
@@ -99,23 +201,16 @@ def decode_ns(
     return chosen if most else otherwise
 
 
-def prefill_ns(
-    cost: RooflineCost, shape: Mapping[str, float], gap_s: float, longest_s: float, otherwise: PrefillNs
-) -> PrefillNs:
+def prefill_ns(terms: PrefillTerms, gap_s: float, longest_s: float, otherwise: PrefillNs) -> PrefillNs:
     """Return nanoseconds of :func:`~clustersim.cost.kernels.attention_prefill` and the gap before it.
 
     Parameters are those of :func:`decode_ns`; the function returned takes pairs, queries and keys.
     """
-    heads, kv_heads, qk_dim, v_dim, shared = _attention(shape)
-    c, peak, bandwidth, (kv_bytes, operand_bytes) = cost.attention("attention_prefill")
-    width = qk_dim + (1.0 - shared) * v_dim
-    flop_rate, byte_rate = peak * c["compute"], bandwidth * c["memory"]
-    ramp, twice, dims = c["ramp_keys"], 2.0 * heads, qk_dim + v_dim + c["softmax_dims"]
-    read, ends = kv_heads * width * kv_bytes, heads * (qk_dim + v_dim) * operand_bytes
-    fixed, serial_s, key_s = c["floor_s"], c["serial_s"], c["key_s"]
-    most = min(_exact_up_to(kv_heads, width, kv_bytes), _exact_up_to(heads, qk_dim + v_dim, operand_bytes))
-    if round((fixed + gap_s) * NS_PER_S) < 1:
+    if not terms.plain(gap_s):
         return otherwise
+    ramp, twice, dims, flop_rate, byte_rate = terms.ramp, terms.twice, terms.dims, terms.flop_rate, terms.byte_rate
+    read, ends, fixed, serial_s, key_s = terms.read, terms.ends, terms.fixed, terms.serial_s, terms.key_s
+    most = terms.most
 
     def ns(pairs: int, queries: int, keys: int) -> int:
         if keys > most or queries > most:

@@ -21,6 +21,7 @@ from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
 
 Mode = Literal["full", "folded"]
+CompiledMode = Literal["auto", "always", "never"]
 Progress = Callable[[int, int, int], None]
 """(now in ns, requests accounted for, requests)"""
 
@@ -85,6 +86,8 @@ class ReplayInput:
         What goes from which rank of a replica of the first pool to which of one of the second; none where there is one.
     faults : tuple of Fault
         What fails or gets slower when.
+    compiled : str
+        Which lanes are compiled (``replay.compiled.choice``); the result does not depend on it.
     """
 
     topology: Topology
@@ -96,6 +99,7 @@ class ReplayInput:
     seed: int = 0
     shards: tuple[Shard, ...] = ()
     faults: tuple[Fault, ...] = ()
+    compiled: CompiledMode = "auto"
 
     @property
     def entry(self) -> PoolInput:
@@ -124,6 +128,8 @@ class ReplayResult:
         How many processes took part.
     undivided : str
         Why there were not more; empty where there was one per replica.
+    interpreted : str
+        Why lanes were not compiled; empty where all were.
     """
 
     timeline: Timeline
@@ -135,3 +141,4 @@ class ReplayResult:
     obstacle: str
     processes: int = 1
     undivided: str = "the events of all replicas are in one queue"
+    interpreted: str = "replicas that share a clock are not"

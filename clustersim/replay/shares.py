@@ -21,6 +21,7 @@ from typing import Final
 
 from clustersim.cost.table import TableCost
 from clustersim.processes import local_pool, usable_cores
+from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.alone import ask_nobody
 from clustersim.replay.lanes.build import LaneBuilder
@@ -29,13 +30,9 @@ from clustersim.replay.lanes.run import LaneReplay
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.merge import absorb
 from clustersim.timeline.tables import Tables
-from clustersim.workload.requests import Requests
 
 WORTH_S: Final = 1.0
 """Seconds of expected work that a process is worth; starting one and taking in what it did costs some 0.5 s."""
-REQUEST_S: Final = 30e-6
-TOKEN_S: Final = 0.1e-6
-"""Roughly what a request and an output token cost, where many tokens share a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,15 +69,11 @@ def processes_for(prepared: Prepared, asked: int | None) -> tuple[int, str]:
         few = min(asked, replicas)
         return few, "there are no more replicas" if few < asked else "no more were asked for"
     cores = usable_cores()
-    worth = int(_expected_s(inputs.requests) / WORTH_S)
+    worth = int(expected_s(inputs.requests) / WORTH_S)
     found = max(1, min(cores, replicas, worth))
     if found == cores:
         return found, "there are no more cores to use"
     return found, "there are no more replicas" if found == replicas else "there is too little to do"
-
-
-def _expected_s(requests: Requests) -> float:
-    return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
 
 
 def replay_lanes(

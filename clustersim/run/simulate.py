@@ -27,7 +27,7 @@ from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
 from clustersim.replay.events.swaps import HostPool
-from clustersim.replay.input import PoolInput
+from clustersim.replay.input import CompiledMode, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import check_scenario_plan, pool_blocks, scenario_memory, violation_lines
 from clustersim.run.prefixes import Figures, prefix_figures
@@ -104,6 +104,7 @@ def simulate(
     processes: int | None = 1,
     requests: Requests | None = None,
     executor: Executor | None = None,
+    compiled: CompiledMode = "auto",
 ) -> RunResult:
     """Simulate a scenario.
 
@@ -119,6 +120,9 @@ def simulate(
         Those of the scenario, where they are at hand.
     executor : Executor, optional
         Where these processes are, but for this one; by default they are started on this machine.
+    compiled : str
+        Which lanes are compiled, where they can be: ``auto`` (where it pays), ``always`` or ``never``. The result does
+        not depend on it.
 
     Raises
     ------
@@ -134,7 +138,7 @@ def simulate(
     scenario.refuse_code()
     requests = scenario.requests() if requests is None else requests
     try:
-        inputs = replay_input(scenario, requests)
+        inputs = replace(replay_input(scenario, requests), compiled=compiled)
         started = time.perf_counter()
         replayed = replay(inputs, progress, processes, executor)
     except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all

@@ -44,6 +44,7 @@ LIBRARIES: Final = {
     "yaml": {"scenario"},
     "pydantic": {"scenario"},
     "pydantic_core": {"scenario"},
+    "numba": {"replay"},
     "simpy": {"replay"},
     "plotly": {"report"},
     "networkx": {"cluster", "graph"},

@@ -1,4 +1,4 @@
-"""Whether ``full``, ``folded`` and ``folded`` by events alone say the same of one input, and what the run was like."""
+"""Whether ``full``, ``folded`` (compiled or not) and ``folded`` by events say the same, and what a run was like."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Seen:
     Parameters
     ----------
     how : str
-        ``lane``, ``pipe lane``, ``shared lane`` (one whose sends meet its collectives) or ``events``.
+        ``compiled lane``, ``lane``, ``pipe lane``, ``shared lane`` (one whose sends meet its collectives) or
+        ``events``.
     preempted, contended : bool
     arrived_at_an_end : bool
         Whether a request arrived when a step, or a pass of the first stage, ended.
@@ -59,10 +60,12 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     """
     full = replay(replace(given, mode="full"))
     with mock.patch.object(run_under_way, "MAX_RUN", most):
-        folded, third = replay(replace(given, mode="folded")), by_events(given)
+        folded, third = replay(replace(given, mode="folded", compiled="never")), by_events(given)
+        compiled = replay(replace(given, mode="folded", compiled="always"))
     same(full, folded, "folded")
     same(full, third, "folded by events")
-    states_agree(full, (folded, third), given.entry.serving.kv_block_tokens)
+    same(full, compiled, "compiled")
+    states_agree(full, (folded, third, compiled), given.entry.serving.kv_block_tokens)
     begin, end = int(window[0] * full.timeline.end_ns), int(sum(window) * full.timeline.end_ns) + 1
     theirs = table(full.timeline.unfold())
     expected = theirs[:, (theirs[0] < end) & (theirs[1] > begin)]
@@ -73,7 +76,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
     came = folded.arrived_ns >= 0
     kind = "shared lane" if folded.contention.boundaries else "pipe lane" if given.entry.plan.pp > 1 else "lane"
     return Seen(
-        how="events" if folded.obstacle else kind,
+        how="events" if folded.obstacle else kind if compiled.interpreted else "compiled lane",
         preempted=bool(folded.preemptions.sum()),
         contended=bool(folded.contention.stages or folded.contention.boundaries),
         arrived_at_an_end=not ends_of(full.timeline).isdisjoint(folded.arrived_ns[came].tolist()),

@@ -20,7 +20,7 @@ from clustersim.cost.points import MeasuredPoints
 from clustersim.cost.precision import DTYPE_BYTES, Precision
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost, constants_of
-from clustersim.cost.scalar import decode_ns, prefill_ns
+from clustersim.cost.scalar import DecodeTerms, PrefillTerms, decode_ns, prefill_ns
 from clustersim.cost.table import TableCost
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.blueprint import StepKind
@@ -214,7 +214,7 @@ def test_attention_in_plain_numbers_is_attention_by_arrays(
         return by_arrays("attention_prefill", pairs=pairs, queries=new, keys=attended)
 
     pairs = queries * (queries + 1) // 2 + more_pairs
-    decode = decode_ns(cost, shape, batch, gap, longest_s, decode_by_arrays)
-    prefill = prefill_ns(cost, shape, gap, longest_s, prefill_by_arrays)
+    decode = decode_ns(DecodeTerms.of(cost, shape), batch, gap, longest_s, decode_by_arrays)
+    prefill = prefill_ns(PrefillTerms.of(cost, shape), gap, longest_s, prefill_by_arrays)
     assert decode(keys) == decode_by_arrays(keys)
     assert prefill(pairs, queries, keys) == prefill_by_arrays(pairs, queries, keys)

@@ -14,7 +14,15 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.cost.scalar import DecodeNs, PrefillNs, decode_ns, prefill_ns, roofline_of
+from clustersim.cost.scalar import (
+    DecodeNs,
+    DecodeTerms,
+    PrefillNs,
+    PrefillTerms,
+    decode_ns,
+    prefill_ns,
+    roofline_of,
+)
 from clustersim.graph.batch import Features
 from clustersim.graph.prices.pricer import LONGEST_S, Pricer
 from clustersim.graph.prices.table import attention_shape, price_groups
@@ -94,6 +102,8 @@ class Prompts:
 
     Attributes
     ----------
+    used : tuple of int
+        Places of the counts that the row depends on.
     known : dict
         Counts that the row depends on, as :attr:`pick` picks them → what :meth:`row` returned.
     cores : dict
@@ -115,8 +125,8 @@ class Prompts:
                 places = tuple(sorted({COUNTS[name] for name, _ in cls.node.amount if name in COUNTS}))
                 by_counts.setdefault(places, []).append(index)
         self.parts = [Part(pricer, program, places, indices) for places, indices in by_counts.items()]
-        used = sorted({place for places in by_counts for place in places})
-        self.pick: Callable[[tuple[int, ...]], object] = itemgetter(*(used or [0]))
+        self.used = tuple(sorted({place for places in by_counts for place in places}))
+        self.pick: Callable[[tuple[int, ...]], object] = itemgetter(*(self.used or (0,)))
         self.known: dict[object, tuple[int, int, tuple[int, ...]]] = {}
         self.cores: dict[int, list[Core]] = {}
 
@@ -189,7 +199,8 @@ def decode_price(pricer: Pricer, cls: CostClass, sequences: int, *, graph: bool)
     roofline = roofline_of(pricer.cost, "attention_decode")
     if roofline is None:
         return by_arrays
-    return decode_ns(roofline, attention_shape(cls.node), sequences, pricer.gap_s(graph=graph), LONGEST_S, by_arrays)
+    terms = DecodeTerms.of(roofline, attention_shape(cls.node))
+    return decode_ns(terms, sequences, pricer.gap_s(graph=graph), LONGEST_S, by_arrays)
 
 
 def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
@@ -207,4 +218,5 @@ def prefill_price(pricer: Pricer, cls: CostClass) -> PrefillNs:
     roofline = roofline_of(pricer.cost, "attention_prefill")
     if roofline is None:
         return by_arrays
-    return prefill_ns(roofline, attention_shape(cls.node), pricer.gap_s(graph=False), LONGEST_S, by_arrays)
+    terms = PrefillTerms.of(roofline, attention_shape(cls.node))
+    return prefill_ns(terms, pricer.gap_s(graph=False), LONGEST_S, by_arrays)

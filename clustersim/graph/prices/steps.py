@@ -78,6 +78,8 @@ class StepPrices:
         Kind of step → its rows, in order of first use; numbers never change.
     decode : callable
         Number of sequences that decode → :class:`DecodePrice` of steps that do nothing else.
+    prefill, mixed : Prompts
+        Parts of the steps that prefill, and of those that decode besides.
     """
 
     def __init__(self, pricer: Pricer, programs: Mapping[str, StageProgram]) -> None:
@@ -87,8 +89,8 @@ class StepPrices:
         self.decode: Callable[[int], DecodePrice] = _Decodes(
             pricer, programs["decode"], self.rows["decode"]
         ).__getitem__
-        self._prefill = Prompts(pricer, programs["prefill"], self.rows["prefill"])
-        self._mixed = Prompts(pricer, programs["mixed"], self.rows["mixed"])
+        self.prefill = Prompts(pricer, programs["prefill"], self.rows["prefill"])
+        self.mixed = Prompts(pricer, programs["mixed"], self.rows["mixed"])
 
     @property
     def supported(self) -> bool:
@@ -96,8 +98,8 @@ class StepPrices:
         return (
             self.pricer.sp.degree == 1
             and all(program.template.is_chain and program.even for program in self.programs.values())
-            and self._prefill.told_by_counts
-            and self._mixed.told_by_counts
+            and self.prefill.told_by_counts
+            and self.mixed.told_by_counts
         )
 
     def prompts(
@@ -124,7 +126,7 @@ class StepPrices:
         InputError
             When an operator would take a day.
         """
-        prompts = self._mixed if decodes else self._prefill
+        prompts = self.mixed if decodes else self.prefill
         counts = (new + decodes, chunks + decodes, new, decodes, context, context + new, prefill_keys)
         try:
             total, number, sends = prompts.known.get(prompts.pick(counts)) or prompts.row(counts)

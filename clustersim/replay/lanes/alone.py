@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.replay.compiled.choice import Compiled
+from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.serving.sequence import Sequence
@@ -21,14 +23,26 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
     return requests.concurrency is None and (router == "round_robin" or replicas == 1)
 
 
-def run_alone(intake: Intake) -> None:
-    """Simulate one lane after the other to its end, or until the horizon, and hand on what each recorded."""
+def run_alone(intake: Intake, mode: CompiledMode = "auto") -> str:
+    """Simulate one lane after the other to its end, or until the horizon, and hand on what each recorded.
+
+    Returns
+    -------
+    str
+        Why lanes were not compiled; empty where all were.
+    """
+    compiled = Compiled(intake, mode)
     for index, lane in zip(intake.replicas, intake.lanes, strict=True):
-        mine = _run(intake, lane, index)
+        count = compiled.run([lane], index, intake.of)
+        mine = _run(intake, lane, index) if count is None else slice(index, index + count * intake.of, intake.of)
         intake.arrived[mine] = intake.requests.arrived_at_ns[mine]
         intake.replica_of[mine] = index
-        lane.stop(intake.horizon)
+        if count is None:
+            lane.stop(intake.horizon)
+        else:
+            intake.explain_refused(mine)
         intake.record(lane, np.arange(mine.start, mine.stop, mine.step))
+    return compiled.refused
 
 
 def _run(intake: Intake, lane: Lane, index: int) -> slice:

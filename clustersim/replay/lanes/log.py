@@ -126,6 +126,15 @@ class LaneLog:
         """Append what the scheduler decided."""
         self._facts.extend((time, kind, request, value, used))
 
+    def extend(
+        self, rows: Int64Array, varying: Int64Array, chunks: Int64Array, decodes: Int64Array, facts: Int64Array
+    ) -> None:
+        """Append many rows of each kind at once: what :meth:`run` and the others append, one stage, row by row."""
+        flats = (self._steps, self._varying, self._chunks, self._decodes, self._facts)
+        for flat, some in zip(flats, (rows, varying, chunks, decodes, facts), strict=True):
+            flat.frombytes(np.ascontiguousarray(some, np.int64).tobytes())
+        self._flush_steps()
+
     def arrivals(self, times: Int64Array, kinds: Int64Array, requests: Int64Array, prompts: Int64Array) -> None:
         """Hand the recorder the arrivals here, with the prompt tokens of each."""
         self.recorder.facts.extend_columns(

@@ -49,15 +49,16 @@ class LaneReplay:
         """Simulate these replicas to the end; what they record is in the recorder."""
         run = self.intake
         if ask_nobody(self.input.requests, self.router, self.count):
-            run_alone(run)
+            interpreted = run_alone(run, self.input.compiled)
         else:
-            SharedClock(run).run()
+            interpreted = SharedClock(run).run(self.input.compiled)
         return Part(
             replica=run.replica_of,
             arrived_ns=run.arrived,
             reasons=run.reasons,
             ended=run.ended,
             unfinished=tuple(self._unfinished()),
+            interpreted=interpreted,
         )
 
     def _unfinished(self) -> Iterator[str]:

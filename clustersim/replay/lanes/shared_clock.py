@@ -12,6 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.replay.compiled.choice import Compiled
+from clustersim.replay.input import CompiledMode
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.serving.sequence import Sequence
@@ -40,8 +42,25 @@ class SharedClock:
         self.landed = 0
         """Runs of steps since then."""
 
-    def run(self) -> None:
-        """Simulate until every request is accounted for, until nothing can happen, or until the horizon."""
+    def run(self, mode: CompiledMode = "auto") -> str:
+        """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
+
+        Returns
+        -------
+        str
+            Why lanes were not compiled; empty where they were.
+        """
+        compiled = Compiled(self.all, mode)
+        count = compiled.run(self.lanes, 0, 1)
+        if count is None:
+            self._run()
+        else:
+            self.request = count
+            self.all.explain_refused(slice(count))
+        self._record()
+        return compiled.refused
+
+    def _run(self) -> None:
         run, ends, lanes = self.all, self.ends, self.lanes
         closed = run.requests.concurrency is not None
         self.freed = run.requests.concurrency or 0
@@ -74,7 +93,6 @@ class SharedClock:
                 self._record()
         for lane in lanes:
             lane.stop(run.horizon)
-        self._record()
 
     def _undisturbed(self, now: int, closed: bool) -> int:
         """Return an instant before which no request arrives."""

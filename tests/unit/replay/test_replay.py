@@ -44,7 +44,7 @@ def test_steps_that_end_later_than_64_bits_can_tell_are_an_error_of_the_input(pl
 
 
 def test_an_overflow_that_is_none_of_time_is_not_told_as_one(monkeypatch):
-    monkeypatch.setattr(by_lanes, "run_alone", lambda intake: array("b").append(300))
+    monkeypatch.setattr(by_lanes, "run_alone", lambda *_: array("b").append(300))
     with pytest.raises(OverflowError, match="signed char"):
         replay(deployment([(0, 4, 2)]))
 

@@ -1,0 +1,1 @@
+"""Lanes as machine code: one stage, its decisions and its prices, compiled where that pays."""

@@ -1,0 +1,137 @@
+"""Which lanes are compiled, and when that pays.
+
+A lane is compiled where its steps need nothing but numbers: one stage, requests in order of arrival, routed by turns or
+by loads, and prices of the roofline. The compiler (numba, the extra ``fast``) takes seconds once; what it made is kept
+on disk, and read again in a fraction of one. So a run waits for it only where Python lanes would take longer by far.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.replay.compiled.prices import KernelPrices
+from clustersim.replay.input import CompiledMode
+from clustersim.replay.lanes.intake import Intake
+from clustersim.replay.lanes.lane import Lane
+from clustersim.replay.lanes.one_stage import RunLane
+from clustersim.workload.requests import Requests
+
+REQUEST_S: Final = 30e-6
+TOKEN_S: Final = 0.1e-6
+"""Roughly what a request and an output token cost a Python lane, where many tokens share a step."""
+READ_S: Final = 1.0
+COMPILE_S: Final = 20.0
+"""Expected work from which on it pays to read what was compiled, and to compile: about twice what they take."""
+_KERNEL: Final = "clustersim.replay.compiled.kernel"
+
+
+class Compiled:
+    """The compiled lanes among the replicas of a run, or of a part of it.
+
+    Parameters
+    ----------
+    intake : Intake
+    mode : str
+        ``auto``: where it pays; ``always``: wherever it can be; ``never``.
+
+    Attributes
+    ----------
+    refused : str
+        Why some lanes were not compiled; empty where all were.
+
+    Raises
+    ------
+    InputError
+        When all are to be compiled and there is no compiler.
+    """
+
+    def __init__(self, intake: Intake, mode: CompiledMode) -> None:
+        self.intake = intake
+        self.mode = mode
+        self.prices: dict[int, KernelPrices] = {}
+        self.refused = ""
+        if mode == "always" and find_spec("numba") is None:
+            raise InputError(Problem(message="there is no compiler for lanes: pip install 'clustersim[fast]'"))
+
+    def run(self, lanes: Sequence[Lane], first: int, stride: int) -> int | None:
+        """Run lanes on one clock, and return how many requests came; None where that can't be or doesn't pay.
+
+        Parameters
+        ----------
+        lanes : sequence of Lane
+        first, stride : int
+            The requests that come to them.
+        """
+        refused = self._obstacle(lanes)
+        if not refused:
+            prices = self._prices_of(lanes[0])
+            refused = prices.obstacle
+            if self.mode == "auto" and not prices.plain:
+                refused = "prices of attention are asked for step by step"
+        if refused:
+            self.refused = self.refused or refused
+            return None
+        from clustersim.replay.compiled.lanes import CompiledLanes  # the compiler takes a while
+
+        return CompiledLanes(self.intake, lanes, prices, first, stride).run()
+
+    def _prices_of(self, lane: Lane) -> KernelPrices:
+        (stage,) = lane.prices.stages
+        if id(stage) not in self.prices:
+            config, requests = lane.scheduler.scheduler.config, self.intake.requests
+            longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+            tokens, each = config.max_batch_tokens, config.max_batch_requests
+            context = each * longest
+            most = tokens, each, tokens, each, context, context + tokens, context + tokens
+            self.prices[id(stage)] = KernelPrices(stage, most, each)
+        return self.prices[id(stage)]
+
+    def _obstacle(self, lanes: Sequence[Lane]) -> str:
+        """Return why lanes are not compiled, before their prices are looked at."""
+        if self.mode == "never":
+            return "it was not asked for"
+        if any(type(lane) is not RunLane for lane in lanes):
+            return "a pipeline is not"
+        if any(lane.prices.stages[0] is not lanes[0].prices.stages[0] for lane in lanes):
+            return "replicas that are placed differently and share a clock are not"
+        if self.mode == "auto":
+            if find_spec("numba") is None:
+                return "there is no compiler: pip install 'clustersim[fast]'"
+            if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+                return "NUMBA_DISABLE_JIT is set"
+            work, needed = expected_s(self.intake.requests), compiler_s()
+            if work < needed:
+                return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
+        return ""
+
+
+def expected_s(requests: Requests) -> float:
+    """Return roughly how many seconds Python lanes take for some requests."""
+    return REQUEST_S * len(requests) + TOKEN_S * int(requests.output_tokens.sum())
+
+
+def compiler_s() -> float:
+    """Return from how many seconds of expected work on lanes are compiled: none where they are already."""
+    if _KERNEL in sys.modules:
+        return 0.0
+    return READ_S if _is_kept() else COMPILE_S
+
+
+def _is_kept() -> bool:
+    """Whether the compiler has kept what it made of the kernel as it stands."""
+    source = Path(__file__).with_name("kernel.py")
+    tag = f"py{sys.version_info[0]}{sys.version_info[1]}"
+    elsewhere = Path(os.environ.get("NUMBA_CACHE_DIR") or "~/.cache/numba").expanduser()
+    try:
+        places = [source.parent / "__pycache__", *elsewhere.glob("*")]
+        made = source.stat().st_mtime
+        found = [one for place in places for one in place.glob(f"kernel.advance-*.{tag}.nbi")]
+        return any(one.stat().st_mtime >= made for one in found)
+    except OSError:
+        return False

@@ -1,0 +1,1067 @@
+"""Lanes of one stage as arrays of integers: what ``RunLane`` and ``GroupedScheduler`` decide, for a compiler.
+
+Everything is in this file, so that what is compiled is what is cached. It is Python: without a compiler (numba's
+``NUMBA_DISABLE_JIT=1``) it runs as it stands, and that is how it is debugged.
+
+**State of a lane.** Scalars are in ``s`` (names below), what a running sequence is in ``slot[field, number]`` with as
+many numbers as a replica may have sequences, and lists in ``line[name, position]``. A sequence is *loose* (decodes, in
+no group yet), in the *group* (a heap by the clock at which it has its last token), *begun* (its prompt), carried as a
+*chunk*, or preempted. The group's clock counts decode steps; members are brought up to date only where somebody looks.
+
+**The clock of all lanes.** What happens at one instant happens in three phases, as in ``replay.lanes.shared_clock``:
+steps end, requests arrive, schedulers decide. A run of decode steps is priced up to the next arrival anywhere, and
+goes on when it turns out to have gone elsewhere; one that comes here while nobody waits ends the run with its step.
+
+**Stops.** :func:`advance` returns where it needs something, and goes on there when it is called again: ``FULL`` before
+a lane is touched, when what that may write could exceed a buffer; an ``ASK_…`` when a lane has decided, and a price is
+missing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+NEVER: Final = (1 << 63) - 1
+
+DONE, FULL, ASK_DECODE, ASK_PART, ASK_ROW, ASK_STEP, WIDEN, TOO_LATE = range(8)
+"""What ``advance`` returns."""
+
+CLOCK_SCALARS: Final = (
+    "now", "phase", "next", "freed", "awake", "awoken", "lane", "answered", "row_at", "varying_at", "chunk_at",
+    "decode_at", "fact_at", "ended",
+)  # fmt: skip
+(NOW, PHASE, NEXT, FREED, AWAKE, AWOKEN, LANE, ANSWERED, ROW_AT, VARYING_AT, CHUNK_AT,
+ DECODE_AT, FACT_AT, ENDED) = range(len(CLOCK_SCALARS))  # fmt: skip
+ENDS, ARRIVALS, DECISIONS = range(3)
+"""Phases of an instant."""
+
+SCALARS: Final = (
+    "replica", "head", "waiting", "free", "step", "clock", "count", "computed", "last", "before", "places", "order",
+    "loose", "fresh", "begun", "chunks", "given_up", "spare", "launched", "is_awake", "goes_on", "new", "context",
+    "pairs", "keys", "decodes", "attended", "steady", "steps", "limit", "evicted",
+)  # fmt: skip
+(
+    REPLICA, HEAD, WAITING, FREE, STEP, CLOCK, COUNT, COMPUTED, LAST, BEFORE, PLACES, ORDER,
+    LOOSE, FRESH, BEGUN, CHUNKS, GIVEN_UP, SPARE, LAUNCHED, IS_AWAKE, GOES_ON, NEW, CONTEXT,
+    PAIRS, KEYS, DECODES, ATTENDED, STEADY, STEPS, LIMIT, EVICTED,
+) = range(len(SCALARS))  # fmt: skip
+
+FIELDS: Final = (
+    "request", "prompt", "output", "done", "generated", "joined", "blocks", "place", "first_step", "last_step",
+    "is_fresh", "chosen", "taken",
+)  # fmt: skip
+(REQUEST, PROMPT, OUTPUT, DONE_TOKENS, GENERATED, JOINED, BLOCKS, PLACE, FIRST_STEP, LAST_STEP,
+ IS_FRESH, CHOSEN, TAKEN) = range(len(FIELDS))  # fmt: skip
+
+LINES: Final = ("order", "loose", "fresh", "begun", "chunks", "given_up", "spare", "heap", "ready")
+ORDERED, LOOSENED, FRESHLY, BEGINNING, CARRIED, PREEMPTED_ONES, SPARES, HEAP, READY = range(len(LINES))
+"""Slots: those that run by admission; loose; not carried yet; begun; chunks of the step; preempted by request; free."""
+
+LIMITS: Final = (
+    "block_tokens", "blocks", "max_tokens", "max_requests", "longest", "chunked", "max_run", "stride", "first",
+    "closed", "balanced", "horizon", "rows", "varying", "chunks", "decodes", "facts",
+)  # fmt: skip
+(
+    SIZE,
+    TOTAL,
+    MAX_TOKENS,
+    MAX_REQUESTS,
+    LONGEST,
+    CHUNKED,
+    MAX_RUN,
+    STRIDE,
+    FIRST,
+    CLOSED,
+    BALANCED,
+    HORIZON,
+    ROOM_ROWS,
+    ROOM_VARYING,
+    ROOM_CHUNKS,
+    ROOM_DECODES,
+    ROOM_FACTS,
+) = range(len(LIMITS))
+
+FACT_ADMITTED, FACT_PREEMPTED, FACT_FINISHED = 2, 3, 4
+"""``serving.decision``'s numbers of these facts (a test compares them)."""
+ROW: Final = (
+    "start", "kind", "slot", "requests", "new", "decodes", "context", "waiting", "running", "used", "count", "end",
+    "number", "replica",
+)  # fmt: skip
+"""Columns of a row of steps: those of ``lanes.log.STEP_ROW`` first."""
+(ROW_START, ROW_KIND, ROW_SLOT, ROW_REQUESTS, ROW_NEW, ROW_DECODES, ROW_CONTEXT, ROW_WAITING, ROW_RUNNING, ROW_USED,
+ ROW_COUNT, ROW_END, ROW_NUMBER, ROW_REPLICA) = range(len(ROW))  # fmt: skip
+STEP_PREFILL, STEP_DECODE, STEP_MIXED = 0, 1, 2
+"""``graph.blueprint``'s numbers of these kinds of step (a test compares them)."""
+
+DECODE_TERMS: Final = (
+    "heads", "dims", "operand_bytes", "kv_heads", "flops", "read", "flop_rate", "byte_rate", "floor_s", "head_s",
+    "hidden_head_s", "most",
+)  # fmt: skip
+PREFILL_TERMS: Final = (
+    "ramp", "twice", "dims", "flop_rate", "byte_rate", "read", "ends", "fixed", "serial_s", "key_s", "most",
+)  # fmt: skip
+"""Fields of ``cost.scalar``'s records, in the order of their columns here."""
+
+
+@njit(error_model="numpy")
+def _decode_ns(terms, batch, keys, gap_s, longest_ns):
+    """Return nanoseconds of decode attention (``cost.scalar.decode_ns``), or −1 where arrays have to tell."""
+    if keys > terms[11]:
+        return -1
+    blocks = batch * terms[3]
+    hidden = blocks * terms[10]
+    hidden *= hidden
+    compute = keys * terms[4] / terms[6]
+    reading = (keys * terms[5] + batch * terms[0] * terms[1] * terms[2]) / terms[7]
+    if hidden > 0.0:
+        reading = math.sqrt(reading * reading + hidden)
+    fixed = terms[8] + blocks * terms[9]
+    ns = (fixed + math.sqrt(compute * compute + reading * reading) + gap_s) * 1e9
+    if not ns < longest_ns:
+        return -1
+    return np.int64(np.rint(ns))
+
+
+@njit(error_model="numpy")
+def _prefill_ns(terms, pairs, queries, keys, gap_s, longest_s):
+    """Return nanoseconds of prefill attention (``cost.scalar.prefill_ns``), or −1 where arrays have to tell."""
+    if keys > terms[10] or queries > terms[10]:
+        return -1
+    busy = (pairs + queries * terms[0]) * terms[1] * terms[2] / terms[3]
+    busy += (keys * terms[5] + queries * terms[6]) / terms[4]
+    serial = terms[8] * math.sqrt(pairs) + terms[9] * keys
+    seconds = terms[7] + math.sqrt(busy * busy + serial * serial) + gap_s
+    if not seconds < longest_s:
+        return -1
+    return np.int64(np.rint(seconds * 1e9))
+
+
+@njit(error_model="numpy")
+def _fact(s, g, facts, now, kind, request, value, used):
+    at = g[FACT_AT]
+    facts[at, 0] = now
+    facts[at, 1] = kind
+    facts[at, 2] = request
+    facts[at, 3] = value
+    facts[at, 4] = used
+    facts[at, 5] = s[REPLICA]
+    g[FACT_AT] = at + 1
+
+
+@njit(error_model="numpy")
+def _close(s, g, slot, decodes, one, last_step):
+    """Log an episode of decoding, if one is open."""
+    first = slot[FIRST_STEP, one]
+    if 0 <= first <= last_step:
+        at = g[DECODE_AT]
+        decodes[at, 0] = 0
+        decodes[at, 1] = slot[REQUEST, one]
+        decodes[at, 2] = first
+        decodes[at, 3] = last_step
+        decodes[at, 4] = s[REPLICA]
+        g[DECODE_AT] = at + 1
+    slot[FIRST_STEP, one] = -1
+
+
+@njit(error_model="numpy")
+def _before(slot, finishes, a, b):
+    """Whether a member of the group comes before another: by the clock at its last token, then by admission."""
+    return finishes[a] < finishes[b] or (finishes[a] == finishes[b] and slot[PLACE, a] < slot[PLACE, b])
+
+
+@njit(error_model="numpy")
+def _join(s, slot, line, finishes, phases, lim, one):
+    """Let a sequence join the group."""
+    clock, done = s[CLOCK], slot[DONE_TOKENS, one]
+    slot[JOINED, one] = clock
+    finishes[one] = clock + slot[OUTPUT, one] - slot[GENERATED, one]
+    phases[(clock - done) % lim[SIZE]] += 1
+    s[COMPUTED] += done
+    heap, at = line[HEAP], s[COUNT]
+    s[COUNT] = at + 1
+    while at > 0:
+        above = (at - 1) >> 1
+        if not _before(slot, finishes, one, heap[above]):
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = one
+    slot[IS_FRESH, one] = 1
+    line[FRESHLY, s[FRESH]] = one
+    s[FRESH] += 1
+
+
+@njit(error_model="numpy")
+def _pop(s, slot, line, finishes):
+    """Take the member out of the group that has its last token first."""
+    heap = line[HEAP]
+    found = heap[0]
+    s[COUNT] -= 1
+    size = s[COUNT]
+    if size > 0:
+        last, at = heap[size], 0
+        while True:
+            below = 2 * at + 1
+            if below >= size:
+                break
+            if below + 1 < size and _before(slot, finishes, heap[below + 1], heap[below]):
+                below += 1
+            if not _before(slot, finishes, heap[below], last):
+                break
+            heap[at] = heap[below]
+            at = below
+        heap[at] = last
+    return found
+
+
+@njit(error_model="numpy")
+def _remove(line, name, count, one):
+    """Take a slot out of a list of so many, which keeps its order."""
+    row = line[name]
+    at = 0
+    while row[at] != one:
+        at += 1
+    for place in range(at, count - 1):
+        row[place] = row[place + 1]
+
+
+@njit(error_model="numpy")
+def _put_back(s, slot, line, one):
+    """Put a prompt of which a step has computed a part among those begun, by admission."""
+    row, at = line[BEGINNING], s[BEGUN]
+    while at > 0 and slot[PLACE, row[at - 1]] > slot[PLACE, one]:
+        row[at] = row[at - 1]
+        at -= 1
+    row[at] = one
+    s[BEGUN] += 1
+
+
+@njit(error_model="numpy")
+def _first_waiting(s, line):
+    """Return the slot of the first that waits where it was preempted, else −1; then its request is at ``HEAD``."""
+    return line[PREEMPTED_ONES, 0] if s[GIVEN_UP] > 0 else -1
+
+
+@njit(error_model="numpy")
+def _needed(s, slot, prompts, one):
+    """Return the tokens that the first that waits computes."""
+    if one < 0:
+        return prompts[s[HEAD]]
+    return slot[PROMPT, one] + slot[GENERATED, one]
+
+
+@njit(error_model="numpy")
+def _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, blocks, facts, now, used):
+    """Take up the first that waits, with its first chunk."""
+    if one >= 0:
+        for place in range(s[GIVEN_UP] - 1):
+            line[PREEMPTED_ONES, place] = line[PREEMPTED_ONES, place + 1]
+        s[GIVEN_UP] -= 1
+    else:
+        s[SPARE] -= 1
+        one = line[SPARES, s[SPARE]]
+        request = s[HEAD]
+        s[HEAD] = behind[request]
+        slot[REQUEST, one] = request
+        slot[PROMPT, one] = prompts[request]
+        slot[OUTPUT, one] = outputs[request]
+        slot[GENERATED, one] = 0
+        slot[FIRST_STEP, one] = -1
+        slot[LAST_STEP, one] = -1
+    slot[DONE_TOKENS, one] = 0
+    slot[IS_FRESH, one] = 0
+    slot[BLOCKS, one] = blocks
+    slot[PLACE, one] = s[PLACES]
+    s[PLACES] += 1
+    s[WAITING] -= 1
+    line[ORDERED, s[ORDER]] = one
+    s[ORDER] += 1
+    _fact(s, g, facts, now, FACT_ADMITTED, slot[REQUEST, one], slot[PROMPT, one] + slot[GENERATED, one], used)
+    slot[TAKEN, one] = count
+    line[CARRIED, s[CHUNKS]] = one
+    s[CHUNKS] += 1
+    return one
+
+
+@njit(error_model="numpy")
+def _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
+    """Choose prompt chunks (``PromptQueue.choose``); return whether a prompt that is begun lacks a block."""
+    size, longest = lim[SIZE], lim[LONGEST]
+    chunks = 0
+    for place in range(s[BEGUN]):
+        one = line[BEGINNING, place]
+        count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, longest)
+        if count == 0:
+            continue
+        missing = -(-(slot[DONE_TOKENS, one] + count) // size) - slot[BLOCKS, one]
+        if missing > free:
+            return True
+        free -= missing
+        budget -= count
+        slot[TAKEN, one] = count
+        line[CARRIED, chunks] = one
+        chunks += 1
+    for place in range(chunks):
+        one = line[CARRIED, place]
+        slot[BLOCKS, one] = -(-(slot[DONE_TOKENS, one] + slot[TAKEN, one]) // size)
+    s[CHUNKS] = chunks
+    while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
+        one = _first_waiting(s, line)
+        need = _needed(s, slot, prompts, one)
+        count = min(need, budget, longest)
+        if count < need and not lim[CHUNKED] and (s[CHUNKS] > 0 or need <= lim[MAX_TOKENS]):
+            break
+        missing = -(-count // size)
+        if missing > free:
+            break
+        free -= missing
+        budget -= count
+        _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, lim[TOTAL] - free)
+    if s[CHUNKS] > 0:
+        s[FREE] = free
+    return False
+
+
+@njit(error_model="numpy")
+def _join_loose(s, slot, line, finishes, phases, lim):
+    for place in range(s[LOOSE]):
+        _join(s, slot, line, finishes, phases, lim, line[LOOSENED, place])
+    s[LOOSE] = 0
+
+
+@njit(error_model="numpy")
+def _launch(s, g, slot, line, decodes, group):
+    """Note what a step carries (``GroupedScheduler._launch``): chunks that were chosen, and the group or nobody."""
+    count = s[COUNT] if group else 0
+    s[DECODES] = count
+    s[STEADY] = s[CHUNKS] == 0 and count == s[ORDER]
+    if group:
+        step, last = s[STEP], s[LAST]
+        s[BEFORE] = last
+        for place in range(s[FRESH]):
+            one = line[FRESHLY, place]
+            if slot[FIRST_STEP, one] >= 0 and last != slot[LAST_STEP, one]:
+                _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
+            if slot[FIRST_STEP, one] < 0:
+                slot[FIRST_STEP, one] = step
+            slot[IS_FRESH, one] = 0
+        s[FRESH] = 0
+        s[LAST] = step
+    new = context = pairs = keys = 0
+    for place in range(s[CHUNKS]):
+        one = line[CARRIED, place]
+        start, taken = slot[DONE_TOKENS, one], slot[TAKEN, one]
+        new += taken
+        context += start
+        pairs += taken * start + taken * (taken + 1) // 2
+        keys += start + taken
+        if start > 0:
+            _remove(line, BEGINNING, s[BEGUN], one)
+            s[BEGUN] -= 1
+    s[NEW], s[CONTEXT], s[PAIRS], s[KEYS] = new, context, pairs, keys
+    s[ATTENDED] = s[COMPUTED] + count if group else 0
+    s[LAUNCHED] = 1
+    s[STEPS] = 0
+
+
+@njit(error_model="numpy")
+def _next(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
+    """Decide the next step (``GroupedScheduler.next``); it is launched, or there is nothing to run."""
+    s[CHUNKS] = 0
+    asked = s[WAITING] > 0 or s[BEGUN] > 0
+    if asked and not lim[CHUNKED]:
+        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS], s[FREE]):
+            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+            return
+        if s[CHUNKS] > 0:
+            _launch(s, g, slot, line, decodes, False)
+            return
+    _join_loose(s, slot, line, finishes, phases, lim)
+    group = s[COUNT] > 0
+    free = s[FREE]
+    if group:
+        free -= phases[s[CLOCK] % lim[SIZE]]
+    if free < 0:
+        _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+        return
+    if asked and lim[CHUNKED]:
+        budget = lim[MAX_TOKENS] - s[COUNT]
+        if _choose(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget, free):
+            _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now)
+            return
+        if s[CHUNKS] > 0:
+            _launch(s, g, slot, line, decodes, group)
+            return
+    if not group:
+        return
+    s[FREE] = free
+    _launch(s, g, slot, line, decodes, True)
+
+
+@njit(error_model="numpy")
+def _decoding(slot, one):
+    return slot[GENERATED, one] > 0 and slot[PROMPT, one] + slot[GENERATED, one] == slot[DONE_TOKENS, one] + 1
+
+
+@njit(error_model="numpy")
+def _grow(s, g, slot, line, lim, facts, now, one, tokens):
+    """Take the blocks that ``tokens`` need, from those admitted later if need be; return whether it has them."""
+    while True:
+        missing = -(-tokens // lim[SIZE]) - slot[BLOCKS, one]
+        if missing <= s[FREE]:
+            if missing > 0:
+                s[FREE] -= missing
+                slot[BLOCKS, one] += missing
+            return True
+        victim = -1
+        for place in range(s[ORDER] - 1, -1, -1):
+            other = line[ORDERED, place]
+            if other == one:
+                break
+            if slot[BLOCKS, other] > 0 and not slot[CHOSEN, other]:
+                victim = other
+                break
+        if victim < 0:
+            return False
+        s[EVICTED] += 1
+        s[FREE] += slot[BLOCKS, victim]
+        slot[BLOCKS, victim] = 0
+        slot[DONE_TOKENS, victim] = 0
+        _remove(line, ORDERED, s[ORDER], victim)
+        s[ORDER] -= 1
+        row, at = line[PREEMPTED_ONES], s[GIVEN_UP]
+        while at > 0 and slot[REQUEST, row[at - 1]] > slot[REQUEST, victim]:
+            row[at] = row[at - 1]
+            at -= 1
+        row[at] = victim
+        s[GIVEN_UP] += 1
+        s[WAITING] += 1
+        _fact(s, g, facts, now, FACT_PREEMPTED, slot[REQUEST, victim], slot[GENERATED, victim], lim[TOTAL] - s[FREE])
+
+
+@njit(error_model="numpy")
+def _careful_decodes(s, g, slot, line, lim, facts, now, budget):
+    """Choose decodes (``Scheduler._decodes``); return how many."""
+    ready = 0
+    for place in range(s[ORDER]):
+        one = line[ORDERED, place]
+        if _decoding(slot, one):
+            line[READY, ready] = one
+            ready += 1
+    chosen = 0
+    for place in range(min(ready, budget)):
+        one = line[READY, place]
+        done = slot[DONE_TOKENS, one]
+        has_room = done < slot[BLOCKS, one] * lim[SIZE]
+        if has_room or (slot[BLOCKS, one] > 0 and _grow(s, g, slot, line, lim, facts, now, one, done + 1)):
+            slot[CHOSEN, one] = 1
+            chosen += 1
+    return chosen
+
+
+@njit(error_model="numpy")
+def _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, budget):
+    """Choose chunks (``Scheduler._prefills``)."""
+    whole = not lim[CHUNKED]
+    limit = budget if whole else min(budget, lim[LONGEST])
+    ready = 0
+    for place in range(s[ORDER]):
+        one = line[ORDERED, place]
+        if not _decoding(slot, one):
+            line[READY, ready] = one
+            ready += 1
+    exhausted = False
+    for place in range(ready):
+        one = line[READY, place]
+        count = min(slot[PROMPT, one] + slot[GENERATED, one] - slot[DONE_TOKENS, one], budget, limit)
+        if count == 0 or slot[BLOCKS, one] == 0:
+            continue
+        if _grow(s, g, slot, line, lim, facts, now, one, slot[DONE_TOKENS, one] + count):
+            slot[CHOSEN, one] = 1
+            slot[TAKEN, one] = count
+            line[CARRIED, s[CHUNKS]] = one
+            s[CHUNKS] += 1
+            budget -= count
+        else:
+            exhausted = True
+    while s[WAITING] > 0 and budget > 0 and s[ORDER] < lim[MAX_REQUESTS]:
+        one = _first_waiting(s, line)
+        need = _needed(s, slot, prompts, one)
+        count = min(need, budget, limit)
+        alone = need > lim[MAX_TOKENS] and s[CHUNKS] == 0
+        if s[EVICTED] > 0 or (whole and count < need and not alone):
+            break
+        missing = -(-count // lim[SIZE])
+        if exhausted or missing > s[FREE]:
+            break
+        s[FREE] -= missing
+        used = lim[TOTAL] - s[FREE]
+        one = _admit(s, g, slot, line, prompts, outputs, behind, lim, one, count, missing, facts, now, used)
+        slot[CHOSEN, one] = 1
+        budget -= count
+
+
+@njit(error_model="numpy")
+def _careful(s, g, slot, line, finishes, phases, prompts, outputs, behind, lim, decodes, facts, now):
+    """Decide as the scheduler itself does, where somebody may have to give way (``GroupedScheduler._careful``)."""
+    size, clock = lim[SIZE], s[CLOCK]
+    for place in range(s[COUNT]):
+        one = line[HEAP, place]
+        grown = clock - slot[JOINED, one]
+        slot[DONE_TOKENS, one] += grown
+        slot[GENERATED, one] += grown
+        slot[BLOCKS, one] = -(-slot[DONE_TOKENS, one] // size)
+        if not slot[IS_FRESH, one]:
+            slot[LAST_STEP, one] = s[LAST]
+    s[COUNT] = s[COMPUTED] = s[LOOSE] = s[FRESH] = s[BEGUN] = 0
+    phases[:] = 0
+    chosen = 0
+    while True:
+        s[EVICTED] = s[CHUNKS] = 0
+        for place in range(s[ORDER]):
+            slot[CHOSEN, line[ORDERED, place]] = 0
+        if lim[CHUNKED]:
+            chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
+            if s[EVICTED] == 0:
+                _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS] - chosen)
+        else:
+            _careful_prefills(s, g, slot, line, prompts, outputs, behind, lim, facts, now, lim[MAX_TOKENS])
+            chosen = 0
+            if s[CHUNKS] == 0:
+                chosen = _careful_decodes(s, g, slot, line, lim, facts, now, lim[MAX_TOKENS])
+        if chosen + s[CHUNKS] > 0 or s[EVICTED] == 0:
+            break
+    for place in range(s[ORDER]):
+        one = line[ORDERED, place]
+        if slot[DONE_TOKENS, one] == 0:
+            continue
+        if not _decoding(slot, one):
+            line[BEGINNING, s[BEGUN]] = one
+            s[BEGUN] += 1
+        elif slot[CHOSEN, one]:
+            _join(s, slot, line, finishes, phases, lim, one)
+        else:
+            line[LOOSENED, s[LOOSE]] = one
+            s[LOOSE] += 1
+    if chosen + s[CHUNKS] > 0:
+        _launch(s, g, slot, line, decodes, chosen > 0)
+        s[STEADY] = 0  # who gave way may come back in the next step
+
+
+@njit(error_model="numpy")
+def _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, last_step):
+    s[FREE] += slot[BLOCKS, one]
+    _remove(line, ORDERED, s[ORDER], one)
+    s[ORDER] -= 1
+    line[SPARES, s[SPARE]] = one
+    s[SPARE] += 1
+    g[ENDED] += 1
+    g[FREED] += 1
+    loads[s[REPLICA]] -= slot[PROMPT, one] + slot[OUTPUT, one]
+    _fact(s, g, facts, now, FACT_FINISHED, slot[REQUEST, one], slot[GENERATED, one], lim[TOTAL] - s[FREE])
+    if slot[FIRST_STEP, one] >= 0:
+        _close(s, g, slot, decodes, one, last_step)
+
+
+@njit(error_model="numpy")
+def _entered(s, phases, size, steps):
+    """Return the blocks that members enter in the next ``steps`` steps but the first."""
+    rounds, rest = (steps - 1) // size, (steps - 1) % size
+    entered = rounds * s[COUNT]
+    for step in range(1, rest + 1):
+        entered += phases[(s[CLOCK] + step) % size]
+    return entered
+
+
+@njit(error_model="numpy")
+def _affordable(s, phases, size, limit, free):
+    """Return how many of the next ``limit`` steps have their blocks, when all but the first take from ``free``."""
+    if (limit // size + 1) * s[COUNT] <= free:
+        return limit
+    for step in range(1, limit):
+        free -= phases[(s[CLOCK] + step) % size]
+        if free < 0:
+            return step
+    return limit
+
+
+@njit(error_model="numpy")
+def _log_run(s, g, head, pending, now, width, rows, varying):
+    """Write the step or run of steps that ends, and what varied in it."""
+    at = g[ROW_AT]
+    rows[at] = head
+    rows[at, ROW_COUNT] = s[STEPS]
+    rows[at, ROW_END] = now
+    g[ROW_AT] = at + 1
+    out, size = g[VARYING_AT], s[STEPS] * width
+    varying[out : out + size] = pending[:size]
+    g[VARYING_AT] = out + size
+
+
+@njit(error_model="numpy")
+def _land(s, g, slot, line, finishes, phases, lim, loads, now, chunks, decodes, facts):
+    """Account for what ends now (``GroupedScheduler.complete``)."""
+    steps, size, first = s[STEPS], lim[SIZE], s[STEP]
+    s[STEP] = first + steps
+    s[STEPS] = 0
+    if s[DECODES] > 0:
+        if steps > 1:
+            s[FREE] -= _entered(s, phases, size, steps)
+            s[LAST] = first + steps - 1
+        clock = s[CLOCK] + steps
+        s[CLOCK] = clock
+        s[COMPUTED] += steps * s[COUNT]
+        while s[COUNT] > 0 and finishes[line[HEAP, 0]] <= clock:
+            one = _pop(s, slot, line, finishes)
+            phases[(slot[JOINED, one] - slot[DONE_TOKENS, one]) % size] -= 1
+            done = slot[DONE_TOKENS, one] + clock - slot[JOINED, one]
+            slot[DONE_TOKENS, one] = done
+            slot[GENERATED, one] = slot[OUTPUT, one]
+            slot[BLOCKS, one] = -(-done // size)
+            s[COMPUTED] -= done
+            # its blocks are given back below; nobody looks at them in between
+            _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, s[LAST])
+    for place in range(s[CHUNKS]):
+        one = line[CARRIED, place]
+        start, count = slot[DONE_TOKENS, one], slot[TAKEN, one]
+        done = start + count
+        slot[DONE_TOKENS, one] = done
+        if slot[FIRST_STEP, one] >= 0:  # computed anew after a preemption
+            _close(s, g, slot, decodes, one, slot[LAST_STEP, one])
+        left = slot[PROMPT, one] + slot[GENERATED, one] - done
+        sampled = 0
+        if left == 0:
+            if slot[GENERATED, one] < slot[OUTPUT, one]:
+                slot[GENERATED, one] += 1
+                sampled = 1
+            if slot[GENERATED, one] >= slot[OUTPUT, one]:
+                _finish(s, g, slot, line, lim, loads, facts, decodes, now, one, slot[LAST_STEP, one])
+            else:
+                line[LOOSENED, s[LOOSE]] = one
+                s[LOOSE] += 1
+        elif left == 1 and slot[GENERATED, one] > 0:  # the last token of what it computes anew is a decode step
+            line[LOOSENED, s[LOOSE]] = one
+            s[LOOSE] += 1
+        else:
+            _put_back(s, slot, line, one)
+        at = g[CHUNK_AT]
+        chunks[at, 0] = first
+        chunks[at, 1] = slot[REQUEST, one]
+        chunks[at, 2] = start
+        chunks[at, 3] = count
+        chunks[at, 4] = sampled
+        chunks[at, 5] = s[REPLICA]
+        g[CHUNK_AT] = at + 1
+    s[CHUNKS] = 0
+
+
+@njit(error_model="numpy")
+def _head(s, lim, head, now, kind, context, number):
+    """Note what is known of a step, or run of steps, that begins now."""
+    head[ROW_START] = now
+    head[ROW_KIND] = kind
+    head[ROW_SLOT] = 0 if s[DECODES] > 0 else -1
+    head[ROW_REQUESTS] = s[CHUNKS] + s[DECODES]
+    head[ROW_NEW] = s[NEW]
+    head[ROW_DECODES] = s[DECODES]
+    head[ROW_CONTEXT] = context
+    head[ROW_WAITING] = s[WAITING]
+    head[ROW_RUNNING] = s[ORDER]
+    head[ROW_USED] = lim[TOTAL] - s[FREE]
+    head[ROW_NUMBER] = number
+    head[ROW_REPLICA] = s[REPLICA]
+
+
+@njit(error_model="numpy")
+def _counts(s):
+    """Return what a step is told by (``graph.prices.parts.ALIASES``)."""
+    return (
+        s[NEW] + s[DECODES], s[CHUNKS] + s[DECODES], s[NEW], s[DECODES], s[CONTEXT], s[CONTEXT] + s[NEW], s[KEYS],
+    )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
+def find_row(s, radix, places, keys):
+    """Return the position of a step's counts in a table, or of a free one, and their key."""
+    counts = _counts(s)
+    key = 0
+    for place in range(len(places)):
+        at = places[place]
+        if at >= 0:
+            key = key * radix[at] + counts[at]
+    at = key % len(keys)
+    while keys[at] != key and keys[at] != -1:
+        at = (at + 1) % len(keys)
+    return at, key
+
+
+@njit(error_model="numpy")
+def _make_row(s, parts, part_ns, at, key, keys, values, made):
+    """Add up a row from its parts, and give it the next number; return 0, or what is to be asked for."""
+    if parts[0] == 0:
+        return ASK_ROW
+    if 2 * (made[1] + 1) > len(keys):
+        return WIDEN
+    counts = _counts(s)
+    total = 0
+    for part in range(parts[0]):
+        place = parts[1 + part]
+        ns = part_ns[part, counts[place] if place >= 0 else 0]
+        if ns < 0:
+            return ASK_PART
+        total += ns
+    keys[at] = key
+    values[at, 0] = total
+    values[at, 1] = made[0]
+    made[0] += 1
+    made[1] += 1
+    return 0
+
+
+@njit(error_model="numpy")
+def _price_prompts(
+    s,
+    g,
+    lim,
+    seconds,
+    radix,
+    places,
+    keys,
+    values,
+    parts,
+    part_ns,
+    made,
+    cores,
+    core_kinds,
+    terms,
+    answer,
+    head,
+    pending,
+    ends,
+):
+    """Price a step that prefills; return 0, or what is to be asked for."""
+    kind = STEP_MIXED if s[DECODES] > 0 else STEP_PREFILL
+    table = 1 if s[DECODES] > 0 else 0
+    at, key = find_row(s, radix, places[table], keys[table])
+    if keys[table, at] != key:
+        asked = _make_row(s, parts[table], part_ns[table], at, key, keys[table], values[table], made[table])
+        if asked:
+            return asked
+    total, number = values[table, at, 0], values[table, at, 1]
+    for core in range(cores[table]):
+        if g[ANSWERED]:
+            ns = answer[core]
+        elif core_kinds[table, core, 0] == 0:
+            ns = _prefill_ns(terms[table, core], s[PAIRS], s[NEW], s[KEYS], seconds[0], seconds[2])
+        else:
+            ns = _decode_ns(terms[table, core], s[DECODES], s[ATTENDED], seconds[0], seconds[2] * 1e9)
+        if ns < 0:
+            return ASK_STEP
+        pending[core] = ns
+        total += core_kinds[table, core, 1] * ns
+    g[ANSWERED] = 0
+    if total >= NEVER - g[NOW]:
+        return TOO_LATE
+    _head(s, lim, head, g[NOW], kind, s[CONTEXT] + s[ATTENDED], number)
+    s[STEPS] = s[LIMIT] = 1
+    ends[s[REPLICA]] = g[NOW] + total
+    return 0
+
+
+@njit(error_model="numpy")
+def _price_decodes(
+    s,
+    g,
+    line,
+    finishes,
+    phases,
+    lim,
+    seconds,
+    decode_rows,
+    cores,
+    core_kinds,
+    terms,
+    answer,
+    head,
+    pending,
+    ends,
+    until,
+):
+    """Begin or continue a run of decode steps, up to an instant; return 0, or what is to be asked for."""
+    count, mine = s[DECODES], s[REPLICA]
+    base = decode_rows[count, 0]
+    if base < 0:
+        return ASK_DECODE
+    if s[LAUNCHED]:
+        limit = min(finishes[line[HEAP, 0]] - s[CLOCK], lim[MAX_RUN]) if s[STEADY] else 1
+        s[LIMIT] = _affordable(s, phases, lim[SIZE], limit, s[FREE])
+        _head(s, lim, head, g[NOW], STEP_DECODE, s[ATTENDED], decode_rows[count, 1])
+        ends[mine] = g[NOW]
+    classes = cores[2]
+    gap = seconds[1] if decode_rows[count, 2] else seconds[0]
+    steps, end, limit = s[STEPS], ends[mine], s[LIMIT]
+    keys, first = s[ATTENDED] + steps * count, steps
+    while True:
+        total = base
+        for core in range(classes):
+            ns = answer[core] if g[ANSWERED] else _decode_ns(terms[2, core], count, keys, gap, seconds[2] * 1e9)
+            if ns < 0:
+                total = -1
+                break
+            pending[steps * classes + core] = ns
+            total += core_kinds[2, core, 1] * ns
+        if total < 0:
+            break
+        g[ANSWERED] = 0
+        if total >= NEVER - end:
+            return TOO_LATE
+        end += total
+        steps += 1
+        keys += count
+        if steps >= limit or end >= until:
+            break
+    s[STEPS] = steps
+    ends[mine] = end
+    return ASK_STEP if steps == first else 0
+
+
+@njit(error_model="numpy")
+def _settle(tree, keys, lane):
+    """Bring a tournament of lanes up to date, whose root has the smallest key, the first lane among equals."""
+    size = len(tree) >> 1
+    at = (size + lane) >> 1
+    while at > 0:
+        left, right = tree[2 * at], tree[2 * at + 1]
+        tree[at] = left if right < 0 or keys[left] <= keys[right] else right
+        at >>= 1
+
+
+@njit(error_model="numpy")
+def _wake(s, g, awake):
+    """Ask a lane for a decision, once."""
+    if not s[IS_AWAKE]:
+        s[IS_AWAKE] = 1
+        awake[g[AWAKE]] = s[REPLICA]
+        g[AWAKE] += 1
+
+
+@njit(error_model="numpy")
+def _is_full(g, lim):
+    return (
+        g[ROW_AT] >= lim[ROOM_ROWS]
+        or g[VARYING_AT] >= lim[ROOM_VARYING]
+        or g[CHUNK_AT] >= lim[ROOM_CHUNKS]
+        or g[DECODE_AT] >= lim[ROOM_DECODES]
+        or g[FACT_AT] >= lim[ROOM_FACTS]
+    )
+
+
+@njit(cache=True, error_model="numpy")
+def advance(
+    g,
+    s,
+    slot,
+    line,
+    finishes,
+    phases,
+    head,
+    pending,
+    ends,
+    end_tree,
+    loads,
+    load_tree,
+    awake,
+    answer,
+    lim,
+    seconds,
+    arrived,
+    prompts,
+    outputs,
+    refused,
+    behind,
+    tail,
+    came,
+    routed,
+    radix,
+    places,
+    keys,
+    values,
+    parts,
+    part_ns,
+    made,
+    decode_rows,
+    cores,
+    core_kinds,
+    terms,
+    rows,
+    varying,
+    chunks,
+    decodes,
+    facts,
+):
+    """Go on from instant to instant until there is nothing more to do, or something is needed.
+
+    Parameters
+    ----------
+    g : int64 array of shape (len(CLOCK_SCALARS),)
+    s, slot, line, finishes, phases : int64 arrays
+        The state by lane: (lanes, len(SCALARS)), (lanes, len(FIELDS), slots), (lanes, len(LINES), slots),
+        (lanes, slots), (lanes, block tokens).
+    head, pending : int64 arrays of shape (lanes, len(ROW)) and (lanes, …)
+        The row of the run under way, and what varies in it.
+    ends, loads : int64 arrays of shape (lanes,)
+        When what is under way ends, ``NEVER`` where nothing is; tokens of unfinished requests.
+    end_tree, load_tree : int64 arrays of shape (2 × a power of 2,)
+        The lane with the smallest of them below each node, −1 where there is none.
+    awake : int64 array of shape (lanes,)
+    answer : int64 array
+        What the classes take that were asked for.
+    lim : int64 array of shape (len(LIMITS),)
+    seconds : float64 array of shape (3,)
+        The gap before a kernel without and with a captured graph, and how long none may take.
+    arrived, prompts, outputs : int64 arrays of shape (requests,)
+        Of the run; those at ``FIRST``, ``FIRST + STRIDE``, … come here.
+    refused : bool array of shape (requests,)
+    behind : int64 array of shape (requests,)
+        Of each that waits or waited, the next one at its lane.
+    tail : int64 array of shape (lanes,)
+        The last that came to each lane, −1 before there is one.
+    came, routed : int64 arrays of shape (requests,)
+        When and where each came; written here.
+    radix : int64 array of shape (7,)
+        One more than each of a step's counts can be.
+    places : int64 array of shape (2, 7)
+        The counts that tell a row of a step that prefills, and of a mixed one; −1 behind them.
+    keys, values : int64 arrays of shape (2, size) and (2, size, 2)
+        Those counts as one number, −1 where there is none → nanoseconds without attention, number of the row.
+    parts : int64 array of shape (2, 1 + parts)
+        Into how many parts a row falls, 0 where they can't be added up here, and the count that each depends on, −1 for
+        none.
+    part_ns : int64 array of shape (2, parts, count)
+        Nanoseconds of each, −1 where unknown.
+    made : int64 array of shape (2, 2)
+        The number of the next row, and rows in the table.
+    decode_rows : int64 array of shape (requests that may run + 1, 3)
+        Sequences that decode → nanoseconds without attention, −1 where unknown; row; whether a graph is captured.
+    cores : int64 array of shape (3,)
+        Classes that attend, of the steps that prefill, are mixed, and decode.
+    core_kinds : int64 array of shape (3, classes, 2)
+        0 where one is of prefill, else 1; its instances.
+    terms : float64 array of shape (3, classes, 12)
+        ``PREFILL_TERMS`` or ``DECODE_TERMS``.
+    rows, varying, chunks, decodes, facts : int64 arrays
+        What is logged, the lane last: (…, len(ROW)), (…,), (…, 6), (…, 5), (…, 6).
+
+    Returns
+    -------
+    int
+        ``DONE``, ``FULL``, ``ASK_DECODE``, ``ASK_PART``, ``ASK_ROW``, ``ASK_STEP``, ``WIDEN`` or ``TOO_LATE``.
+    """
+    stride, first, total, lanes = lim[STRIDE], lim[FIRST], len(arrived), len(ends)
+    while True:
+        now = g[NOW]
+        if g[PHASE] == ENDS:
+            while ends[end_tree[1]] == now:
+                if _is_full(g, lim):
+                    return FULL
+                lane = end_tree[1]
+                mine = s[lane]
+                if mine[STEPS] < mine[LIMIT]:
+                    mine[GOES_ON] = 1
+                else:
+                    width = cores[2] if mine[CHUNKS] == 0 else cores[1] if mine[DECODES] > 0 else cores[0]
+                    _log_run(mine, g, head[lane], pending[lane], now, width, rows, varying)
+                    _land(
+                        mine, g, slot[lane], line[lane], finishes[lane], phases[lane], lim, loads, now, chunks, decodes,
+                        facts,
+                    )  # fmt: skip
+                    if lim[BALANCED]:
+                        _settle(load_tree, loads, lane)
+                _wake(mine, g, awake)
+                ends[lane] = NEVER
+                _settle(end_tree, ends, lane)
+            g[PHASE] = ARRIVALS
+        if g[PHASE] == ARRIVALS:
+            while True:
+                request = first + g[NEXT] * stride
+                if request >= total or (g[FREED] <= 0 if lim[CLOSED] else arrived[request] != now):
+                    break
+                if _is_full(g, lim):
+                    return FULL
+                g[NEXT] += 1
+                g[FREED] -= 1
+                lane = load_tree[1] if lim[BALANCED] else g[NEXT] - 1 - (g[NEXT] - 1) // lanes * lanes
+                came[request] = now
+                routed[request] = lane
+                if refused[request]:
+                    g[ENDED] += 1
+                    g[FREED] += 1
+                    continue
+                mine = s[lane]
+                if mine[WAITING] > mine[GIVEN_UP]:
+                    behind[tail[lane]] = request
+                else:
+                    mine[HEAD] = request
+                tail[lane] = request
+                mine[WAITING] += 1
+                if lim[BALANCED]:
+                    loads[lane] += prompts[request] + outputs[request]
+                    _settle(load_tree, loads, lane)
+                if mine[WAITING] == 1:  # those before it are kept out as ever
+                    if mine[GOES_ON]:
+                        mine[GOES_ON] = 0
+                        _log_run(mine, g, head[lane], pending[lane], now, cores[2], rows, varying)
+                        _land(
+                            mine, g, slot[lane], line[lane], finishes[lane], phases[lane], lim, loads, now, chunks,
+                            decodes, facts,
+                        )  # fmt: skip
+                    elif mine[STEPS] > 0:
+                        mine[LIMIT] = mine[STEPS]
+                _wake(mine, g, awake)
+            g[PHASE] = DECISIONS
+        request = first + g[NEXT] * stride
+        soon = NEVER if lim[CLOSED] or request >= total else arrived[request]
+        while g[AWOKEN] < g[AWAKE]:
+            lane = awake[g[AWOKEN]]
+            mine = s[lane]
+            if not mine[GOES_ON] and not mine[LAUNCHED] and ends[lane] == NEVER:
+                if _is_full(g, lim):
+                    return FULL
+                _next(
+                    mine, g, slot[lane], line[lane], finishes[lane], phases[lane], prompts, outputs, behind, lim,
+                    decodes, facts, now,
+                )  # fmt: skip
+            asked = 0
+            if mine[GOES_ON] or mine[LAUNCHED]:
+                if mine[CHUNKS] > 0:
+                    asked = _price_prompts(
+                        mine, g, lim, seconds, radix, places, keys, values, parts, part_ns, made, cores, core_kinds,
+                        terms, answer, head[lane], pending[lane], ends,
+                    )  # fmt: skip
+                else:
+                    if mine[GOES_ON]:
+                        ends[lane] = now
+                    until = now if lim[CLOSED] else min(soon, lim[HORIZON] + 1)
+                    if mine[WAITING] > 0:
+                        until = NEVER if lim[HORIZON] == NEVER - 1 else lim[HORIZON] + 1
+                    asked = _price_decodes(
+                        mine, g, line[lane], finishes[lane], phases[lane], lim, seconds, decode_rows, cores, core_kinds,
+                        terms, answer, head[lane], pending[lane], ends, until,
+                    )  # fmt: skip
+                if asked:
+                    g[LANE] = lane
+                    return asked
+                mine[GOES_ON] = mine[LAUNCHED] = 0
+                _settle(end_tree, ends, lane)
+            mine[IS_AWAKE] = 0
+            g[AWOKEN] += 1
+        g[AWAKE] = g[AWOKEN] = 0
+        now = min(ends[end_tree[1]], soon)
+        if now > lim[HORIZON]:
+            return DONE
+        g[NOW] = now
+        g[PHASE] = ENDS

@@ -1,0 +1,193 @@
+"""The prices of a stage as the compiled lane reads them: arrays that are filled when a step first asks.
+
+Constants of attention are those of ``cost.scalar``; everything else comes from
+:class:`~clustersim.graph.prices.steps.StepPrices`, so that no price is worked out twice in two ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray, Int64Array
+from clustersim.cost.scalar import DecodeTerms, PrefillTerms, roofline_of
+from clustersim.graph.prices.parts import ALIASES, window_of
+from clustersim.graph.prices.pricer import LONGEST_S
+from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.table import attention_shape
+from clustersim.graph.program import CostClass
+
+UNKNOWN: Final = -1
+FEW_ROWS: Final = (1 << 12) - 1
+"""Places of the first table of rows; it grows when it is half full."""
+MOST_VALUES: Final = 1 << 16
+"""Values of a count up to which what depends on it alone is kept in an array."""
+MOST_KEYS: Final = 1 << 62
+PREFILL, MIXED, DECODE = range(3)
+"""Kinds of step, in the order of the tables here."""
+
+
+class KernelPrices:
+    """Those of one stage, for replicas with the same limits.
+
+    Parameters
+    ----------
+    prices : StepPrices
+    most : sequence of int
+        The most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
+    requests : int
+        The most that may decode in a step.
+
+    Attributes
+    ----------
+    obstacle : str
+        Why the kernel cannot price these steps; empty if it can.
+    plain : bool
+        Whether the kernel prices attention itself, and need not ask at each step.
+    """
+
+    def __init__(self, prices: StepPrices, most: Sequence[int], requests: int) -> None:
+        self.prices = prices
+        pricer, programs = prices.pricer, prices.programs
+        self.prompts = prices.prefill, prices.mixed
+        self.classes = [
+            [(program.classes[column], int(program.template.counts[column])) for column in columns]
+            for program, columns in (
+                (programs["prefill"], prices.prefill.columns),
+                (programs["mixed"], prices.mixed.columns),
+                (programs["decode"], _attending(programs["decode"].classes)),
+            )
+        ]
+        self.radix = np.array([1 + one for one in most], np.int64)
+        self.places = np.full((2, len(ALIASES)), UNKNOWN, np.int64)
+        for table, prompts in enumerate(self.prompts):
+            self.places[table, : len(prompts.used)] = prompts.used
+        self.seconds = np.array([pricer.gap_s(graph=False), pricer.gap_s(graph=True), LONGEST_S])
+        self.decode_rows = np.full((requests + 1, 3), UNKNOWN, np.int64)
+        self.keys, self.values = _empty(FEW_ROWS)
+        self.made = np.zeros((2, 2), np.int64)
+        self.parts, self.part_ns, self.part_rows = self._parts()
+        self.plain = True
+        self.obstacle = self._obstacle()
+        if not self.obstacle:
+            self.cores = np.array([len(one) for one in self.classes], np.int64)
+            self.kinds, self.terms = self._terms()
+
+    def _parts(self) -> tuple[Int64Array, Int64Array, list[list[Int64Array]]]:
+        """Return the parts that the kernel adds rows up of, none where a part depends on more than one small count."""
+        most = max(len(prompts.parts) for prompts in self.prompts)
+        parts = np.zeros((2, 1 + most), np.int64)
+        width, rows = 1, []
+        for table, prompts in enumerate(self.prompts):
+            radix = [int(self.radix[part.places[0]]) if part.places else 1 for part in prompts.parts]
+            if all(len(part.places) <= 1 for part in prompts.parts) and max(radix) <= MOST_VALUES:
+                parts[table, 0] = len(radix)
+                parts[table, 1 : 1 + len(radix)] = [part.places[0] if part.places else -1 for part in prompts.parts]
+                width = max(width, *radix)
+                sizes = zip(radix, prompts.parts, strict=True)
+                rows.append([np.zeros((size, part.classes), np.int64) for size, part in sizes])
+            else:
+                rows.append([])
+        return parts, np.full((2, most, width), UNKNOWN, np.int64), rows
+
+    def _obstacle(self) -> str:
+        for prompts in self.prompts:
+            if prod(int(self.radix[place]) for place in prompts.used) >= MOST_KEYS:
+                return "counts of a step exceed 62 bits"
+        for cls, _ in (one for classes in self.classes for one in classes):
+            if window_of(cls) is not None:
+                return "the model attends within windows"
+        return ""
+
+    def _terms(self) -> tuple[Int64Array, FloatArray]:
+        """Return kind and instances of each class that attends, and its constants."""
+        most = max(map(len, self.classes))
+        width = max(len(fields(DecodeTerms)), len(fields(PrefillTerms)))
+        kinds, terms = np.zeros((3, most, 2), np.int64), np.zeros((3, most, width))
+        for table, classes in enumerate(self.classes):
+            for place, (cls, instances) in enumerate(classes):
+                kinds[table, place] = cls.node.op != "attention_prefill", instances
+                found = self._terms_of(cls)
+                terms[table, place, : len(found)] = found
+        return kinds, terms
+
+    def _terms_of(self, cls: CostClass) -> list[float]:
+        """Return the constants of a class; where plain numbers do not price it, they are good for no key at all."""
+        pricer, shape = self.prices.pricer, attention_shape(cls.node)
+        prefills = cls.node.op == "attention_prefill"
+        roofline = roofline_of(pricer.cost, cls.node.op)
+        plain = False
+        record: DecodeTerms | PrefillTerms | None = None
+        if roofline is not None and prefills:
+            record = PrefillTerms.of(roofline, shape)
+            plain = record.plain(pricer.gap_s(graph=False))
+        elif roofline is not None:
+            record = DecodeTerms.of(roofline, shape)
+            plain = record.plain(1, min(pricer.gap_s(graph=False), pricer.gap_s(graph=True)))
+        self.plain = self.plain and plain
+        if record is None or not plain:
+            return [*[0.0] * (len(fields(PrefillTerms if prefills else DecodeTerms)) - 1), -1.0]
+        return [getattr(record, one.name) for one in fields(record)]
+
+    def learn_decode(self, count: int) -> None:
+        """Fill in what steps of so many decodes cost."""
+        price = self.prices.decode(count)
+        self.decode_rows[count] = price.base_ns, price.number, self.prices.pricer.in_graph((count,))
+
+    def learn_parts(self, table: int, counts: Sequence[int]) -> None:
+        """Fill in what the parts of a step that are not known cost."""
+        for number, part in enumerate(self.prompts[table].parts):
+            at = counts[part.places[0]] if part.places else 0
+            if self.part_ns[table, number, at] == UNKNOWN:
+                by_class, ns = part.price(tuple(counts))
+                self.part_ns[table, number, at] = ns
+                self.part_rows[table][number][at] = by_class
+
+    def learn_row(self, table: int, at: int, key: int, base_ns: int, number: int) -> None:
+        """Fill in what a step costs besides attention, and its row, at a free place for its key."""
+        self.keys[table, at] = key
+        self.values[table, at] = base_ns, number
+        self.made[table, 1] += 1
+        if 2 * self.made[table, 1] > self.keys.shape[1]:
+            self.widen()
+
+    def settle(self) -> None:
+        """Tell the prices of rows that the kernel has made since."""
+        for table, prompts in enumerate(self.prompts):
+            known, made = len(prompts.rows), int(self.made[table, 0])
+            if made > known:
+                at = np.flatnonzero((self.keys[table] != UNKNOWN) & (self.values[table, :, 1] >= known))
+                at = at[np.argsort(self.values[table, at, 1])]
+                keys, places = self.keys[table, at], prompts.used
+                values = {}
+                for place in reversed(places):
+                    keys, values[place] = np.divmod(keys, self.radix[place])
+                found = np.zeros((len(at), prompts.parts[0].classes), np.int64)
+                for part, rows in zip(prompts.parts, self.part_rows[table], strict=True):
+                    found += rows[values[part.places[0]] if part.places else 0]
+                prompts.rows.extend((row, prompts.columns) for row in found)
+        self.made[:, 0] = [len(prompts.rows) for prompts in self.prompts]
+
+    def widen(self) -> None:
+        """Make room for more rows."""
+        old_keys, old_values = self.keys, self.values
+        self.keys, self.values = _empty(4 * old_keys.shape[1] + 3)
+        size = self.keys.shape[1]
+        for table in (PREFILL, MIXED):
+            for place in np.flatnonzero(old_keys[table] != UNKNOWN).tolist():
+                at = int(old_keys[table, place]) % size
+                while self.keys[table, at] != UNKNOWN:
+                    at = (at + 1) % size
+                self.keys[table, at], self.values[table, at] = old_keys[table, place], old_values[table, place]
+
+
+def _attending(classes: Sequence[CostClass]) -> tuple[int, ...]:
+    return tuple(index for index, cls in enumerate(classes) if cls.node.op == "attention_decode")
+
+
+def _empty(size: int) -> tuple[Int64Array, Int64Array]:
+    return np.full((2, size), UNKNOWN, np.int64), np.zeros((2, size, 2), np.int64)

@@ -1,0 +1,174 @@
+"""Compiled lanes decide what Python lanes decide, record for record.
+
+Here the kernel runs as Python (``NUMBA_DISABLE_JIT``, which ``tests/conftest.py`` sets), so that this needs no
+compiler; one test compiles it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clustersim.graph.blueprint import STEP_KINDS
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.compiled import kernel as k
+from clustersim.replay.compiled import lanes as compiled_lanes
+from clustersim.replay.compiled import prices as compiled_prices
+from clustersim.replay.replay import ReplayInput, replay
+from clustersim.run.simulate import replay_input
+from clustersim.scenario.load import load
+from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
+from tests.effort import examples
+from tests.laws.agreement import same
+from tests.laws.lane_cases import Case, case_input, lengths_of
+
+TOGETHER = (
+    ("quickstart", ("plan.pp=1", "plan.tp=8")),
+    ("tp-on-one-node", ("serving.kv_blocks=700", "serving.scheduler=continuous")),
+    (
+        "azure-hour-fleet",
+        (
+            "plan.dp=3",
+            "topology.nodes=3",
+            "workload.requests=600",
+            "plan.tp=8",
+            "serving.long_prompt_tokens=512",
+        ),
+    ),
+)
+"""Scenarios that ship, and what makes lanes of them that can be compiled."""
+
+
+@st.composite
+def plain_cases(draw: st.DrawFn) -> Case:
+    """Draw a case whose lanes can be compiled: many requests, and mostly too few K/V blocks for all of them."""
+    block_tokens = draw(st.sampled_from((1, 4, 16)))
+    pool_tokens = draw(st.sampled_from((32, 44, 64, 100, 300, 10_000)))
+    lengths = lengths_of(draw(st.sampled_from((12, 30, 80))))
+    instants = st.just(0) | st.integers(0, 40_000).map(lambda i: i * 10)
+    chunked = draw(st.booleans())
+    case: Case = {
+        "plan": draw(st.sampled_from(({}, {"dp": 2}, {"dp": 3}, {"tp": 2}, {"tp": 2, "ep": 2}))),
+        "scheduler": "chunked_prefill" if chunked else "continuous",
+        "max_batch_requests": draw(st.sampled_from((1, 2, 4, 8))),
+        "max_batch_tokens": draw(st.sampled_from((8, 9, 16, 40, 256))),
+        "kv_block_tokens": block_tokens,
+        "kv_blocks": -(-pool_tokens // block_tokens),
+        "arrivals": sorted((at, *both) for at, both in draw(st.lists(st.tuples(instants, lengths), max_size=25))),
+    }
+    if chunked and draw(st.integers(0, 3)) == 0:
+        case["long_prompt_tokens"] = draw(st.sampled_from((2, 5)))
+    if draw(st.booleans()):
+        case["router"] = "least_outstanding"
+    if draw(st.integers(0, 3)) == 0:
+        case["concurrency"] = draw(st.integers(1, 9))
+    if draw(st.integers(0, 2)) == 0:
+        case["horizon_ns"] = draw(st.integers(0, 400_000))
+    return case
+
+
+def agree(inputs: ReplayInput, *tables: str) -> int:
+    """Hold compiled lanes to Python lanes, some tables row by row; return how many sequences were preempted."""
+    never, always = (replay(replace(inputs, compiled=mode)) for mode in ("never", "always"))
+    assert not always.interpreted, "it was not compiled"
+    assert never.interpreted
+    same(never, always, "compiled")
+    assert never.reasons == always.reasons
+    for name in tables:
+        ours, theirs = getattr(never.timeline, name), getattr(always.timeline, name)
+        assert all(np.array_equal(ours[column], theirs[column]) for column in ours), name
+    return int(never.preemptions.sum())
+
+
+@examples(40)
+@given(plain_cases(), st.sampled_from((1, 3, 4096)), st.sampled_from((1, 3, 1 << 15)))
+def test_compiled_lanes_decide_as_python_lanes(case: Case, most: int, room: int) -> None:
+    """With runs cut short, and what is logged handed on after every step, or every few."""
+    with (
+        mock.patch("clustersim.replay.events.decode_run.MAX_RUN", most),
+        mock.patch.object(compiled_lanes, "ROOM", room),
+    ):
+        agree(case_input(case))
+
+
+def test_compiled_lanes_preempt_as_python_lanes() -> None:
+    """Where blocks lack all the time: a hundred evictions, under both schedulers."""
+    for scheduler in ("continuous", "chunked_prefill"):
+        arrivals = [(100 * i, 5 + i % 7, 40 + i % 11) for i in range(60)]
+        case = {"arrivals": arrivals, "scheduler": scheduler, "max_batch_requests": 8, "max_batch_tokens": 16,
+                "kv_blocks": 30, "kv_block_tokens": 4}  # fmt: skip
+        assert agree(case_input(case)) > 50
+
+
+@pytest.mark.parametrize(("name", "overrides"), TOGETHER, ids=[name for name, _ in TOGETHER])
+def test_compiled_lanes_price_as_python_lanes(name: str, overrides: tuple[str, ...]) -> None:
+    """With rooflines and real models, and a table of rows that has to grow."""
+    with mock.patch.object(compiled_prices, "FEW_ROWS", 7):
+        agree(inputs_of(name, overrides), "steps", "passes", "chunks", "decodes", "facts")  # folded alike, in one order
+
+
+def test_parts_that_depend_on_large_counts_are_asked_for() -> None:
+    name, overrides = TOGETHER[0]
+    with mock.patch.object(compiled_prices, "MOST_VALUES", 100):
+        agree(inputs_of(name, overrides))
+
+
+def test_the_numbers_in_the_kernel_are_those_of_the_package() -> None:
+    assert (k.FACT_ADMITTED, k.FACT_PREEMPTED, k.FACT_FINISHED) == (ADMITTED, PREEMPTED, FINISHED)
+    assert (STEP_KINDS[k.STEP_PREFILL], STEP_KINDS[k.STEP_DECODE], STEP_KINDS[k.STEP_MIXED]) == (
+        "prefill", "decode", "mixed",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan": ParallelPlan(pp=2), "layers": 2}, "a pipeline is not"),
+        ({"prefix_caching": True}, "replicas that share a clock are not"),
+    ],
+)
+def test_what_is_not_compiled_says_why(change: dict[str, Any], said: str) -> None:
+    given_ = case_input({"arrivals": [(0, 4, 4)] * 3} | {key: one for key, one in change.items() if key != "plan"})
+    if "plan" in change:
+        from tests.round_numbers import deployment
+
+        given_ = deployment([(0, 4, 4)], **change)
+    assert replay(replace(given_, compiled="always")).interpreted == said
+
+
+def test_machine_code_gives_what_the_kernel_gives_as_python() -> None:
+    """The compiler's integers wrap and its divisions round as Python's do, wherever the kernel relies on it."""
+    expected = {
+        name: replay(replace(inputs_of(name, how), compiled="always")).timeline.digest for name, how in TOGETHER
+    }
+    script = (
+        "import json\nfrom dataclasses import replace\nfrom clustersim.replay.replay import replay\n"
+        "from tests.laws.test_compiled_lanes import TOGETHER, inputs_of\n"
+        "found = {name: replay(replace(inputs_of(name, how), compiled='always')) for name, how in TOGETHER}\n"
+        "assert not any(one.interpreted for one in found.values())\n"
+        "print(json.dumps({name: one.timeline.digest for name, one in found.items()}))\n"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=plain,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
+
+
+def inputs_of(name: str, overrides: tuple[str, ...]) -> ReplayInput:
+    """What the replay of a scenario that ships is a function of."""
+    scenario = load(name, [*overrides, "expect=null", "targets=null"])
+    return replay_input(scenario, scenario.requests())
