@@ -19,6 +19,7 @@ from clustersim.errors import did_you_mean
 COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "sweep": ("sweep:sweep", "Simulate many variants of a scenario: table and page."),
+    "rate": ("rate:rate", "Find the highest rate at which targets are met."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),
     "launch": ("launch:launch", "Write what starts a scenario with an engine."),

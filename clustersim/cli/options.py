@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from clustersim.errors import did_you_mean
+from clustersim.units import UnitError, parse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -25,6 +26,42 @@ class Choice(click.Choice[str]):
         """Return what is wrong with a value."""
         hint = did_you_mean(str(value), [str(choice) for choice in self.choices])
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
+
+
+def goals(command: Command) -> Command:
+    """Add what is to be met: ``--targets`` and ``--share``."""
+    for option in (
+        click.option(
+            "--share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+            help="Of all requests, that must meet every target.",
+        ),
+        click.option("--targets", metavar="NAME=TIME,…", help="'ttft=1 s, tpot=50 ms' [those of the scenario]."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def target_changes(text: str | None) -> tuple[str, ...]:
+    """Return targets such as ``ttft=1 s, tpot=50 ms`` as ``--set`` takes them; in place of the scenario's."""
+    if text is None:
+        return ()
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name.strip() and value.strip() for name, _, value in pairs):
+        raise click.BadParameter(
+            f"expected NAME=TIME, such as 'ttft=1 s, tpot=50 ms', found {text!r}", param_hint="--targets"
+        )
+    return ("targets={" + ", ".join(f"{name.strip()}: {value.strip()}" for name, _, value in pairs) + "}",)
+
+
+def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Read a time such as ``100 s``, in seconds; ``0 s`` is one."""
+    try:
+        found = parse(value, "time")
+    except UnitError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if found < 0.0:
+        raise click.BadParameter(f"found {value!r}; expected a time of at least nothing", ctx, param)
+    return found
 
 
 def many_runs(command: Command) -> Command:

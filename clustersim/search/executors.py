@@ -11,8 +11,8 @@ import importlib.util
 import re
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,13 +69,8 @@ def opened(text: str, workers: int | None) -> Iterator[Executors]:
     if kind not in KINDS or (kind == "local" and address):
         raise refusal(f"no executor {text!r}; expected local, dask, ray, dask:ADDRESS or ray:ADDRESS{_hint(kind)}")
     if kind == "local":
-        count = workers or usable_cores()
-
-        @contextmanager
-        def here() -> Iterator[Executor]:
-            yield Here()
-
-        yield Executors(workers=count, pool=here if count == 1 else lambda: local_pool(count))
+        with ExitStack() as stack:
+            yield _local(workers or usable_cores(), stack)
         return
     library = {"dask": "distributed", "ray": "ray"}[kind]
     try:
@@ -99,6 +94,24 @@ def opened(text: str, workers: int | None) -> Iterator[Executors]:
             yield executor
 
         yield Executors(workers=count, pool=again)
+
+
+def _local(workers: int, stack: ExitStack) -> Executors:
+    """Return what opens this machine's pool, and a new one where a worker of the last one was killed."""
+    pools: list[Executor] = []
+
+    @contextmanager
+    def pool() -> Iterator[Executor]:
+        try:
+            if pools:
+                pools[-1].submit(version)
+        except BrokenExecutor:
+            pools.clear()
+        if not pools:
+            pools.append(Here() if workers == 1 else stack.enter_context(local_pool(workers)))
+        yield pools[-1]
+
+    return Executors(workers=workers, pool=pool)
 
 
 def _hint(kind: str) -> str:

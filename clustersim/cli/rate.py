@@ -1,0 +1,94 @@
+"""``clustersim rate``: the highest rate that a deployment bears."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clustersim.cli import options
+from clustersim.cli.limits import memory_and_time
+from clustersim.cli.tables import print_table
+from clustersim.limits import Limits
+from clustersim.search.executors import opened
+from clustersim.search.journal import opened_journal
+from clustersim.search.rate import Capacity, highest_rate
+from clustersim.search.runs import Runs, Variants
+from clustersim.search.sweep import command_of
+
+
+@click.command()
+@click.argument("scenario")
+@options.goals
+@click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, help="Of the rate [0.02].")
+@click.option(
+    "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
+)
+@options.many_runs
+@memory_and_time
+def rate(
+    scenario: str,
+    targets: str | None,
+    share: float,
+    tolerance: float,
+    lasting: float,
+    overrides: tuple[str, ...],
+    executor: str,
+    workers: int | None,
+    out: Path | None,
+    allow_code: bool,
+    as_json: bool,
+    quiet: bool,
+    max_memory: float,
+    max_time: float,
+) -> None:
+    """Find the highest rate at which SCENARIO meets its targets.
+
+    Bisection over the rate of drawn arrivals, or the scale of a trace, until the lowest rate that fails is within
+    --tolerance of the highest that does not. A share of all requests must meet every target: those of the scenario, or
+    --targets. Says which target breaks first, and why.
+    """
+    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    changes = (*overrides, *options.target_changes(targets))
+    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
+    loaded = variants.scenario()
+    folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
+    with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        runs = Runs(variants, executors, journal)
+        found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
+    if as_json:
+        click.echo(json.dumps(_plain(found, variants, folder, tolerance)))
+    elif not quiet:
+        _print(found, share)
+
+
+def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) -> dict[str, Any]:
+    return {
+        "rate_per_s": found.best.rate_per_s,
+        "share": found.best.share,
+        "limited_by": found.limited_by,
+        "why": found.why,
+        "tolerance": tolerance,
+        "fails_at_per_s": found.worse.rate_per_s,
+        "tried": [{"rate_per_s": one.rate_per_s, "share": one.share} for one in found.tried],
+        "command": command_of(variants, found.best.changes),
+        "out": str(folder),
+    }
+
+
+def _print(found: Capacity, share: float) -> None:
+    click.echo(f"{found.best.rate_per_s:g} requests/s: {found.best.share:.1%} meet every target (asked: {share:.0%})")
+    click.echo(f"at {found.worse.rate_per_s:g}/s {found.worse.share:.1%} do. {found.why}")
+    columns = ("rate /s", "share", "TTFT p99 ms", "TPOT p99 ms", "output tokens/s")
+    keys = ("ttft_ms.p99", "tpot_ms.p99", "throughput.output_tokens_per_s")
+    rows = [
+        (f"{one.rate_per_s:g}", f"{one.share:.1%}", *(_shown(one.row["numbers"].get(key)) for key in keys))
+        for one in found.tried
+    ]
+    print_table(columns, rows, numbers_from=0)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}"

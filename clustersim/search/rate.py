@@ -1,0 +1,225 @@
+"""The highest rate at which enough requests meet their targets: where it may lie is cut into four, again and again.
+
+That is what DistServe [1]_ calls goodput and Vidur [2]_ capacity. All rates are tried with common random numbers: the
+gaps between arrivals of a drawn workload are those of another rate, scaled, and its lengths are the same; a trace is
+played faster or slower. Each run lasts for some time of arrivals, since a short one ends before its queue has grown.
+
+.. [1] Zhong et al., "DistServe", OSDI 2024, arXiv:2401.09670, section 2.
+.. [2] Agrawal et al., "Vidur", MLSys 2024, arXiv:2405.05465, section 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clustersim.clock import NS_PER_S
+from clustersim.errors import InputError, Problem
+from clustersim.report.metrics.latencies import targets_ns
+from clustersim.scenario.scenario import Scenario, TraceWorkload
+from clustersim.search.point import Row
+from clustersim.search.runs import Runs
+from clustersim.workload.arrivals import Constant, Gamma, Poisson
+
+SHARE: Final = "goodput.share"
+_MOST_DOUBLINGS: Final = 24
+_ALONE: Final = 2.0**-12
+"""Of the first rate: so rarely that requests don't meet (assumed)."""
+_GROWS: Final = 1.02
+_BETWEEN: Final = 3
+"""Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
+_NEARLY: Final = 0.97
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A rate, requests per second, what was changed for it, and its row."""
+
+    rate_per_s: float
+    changes: tuple[str, ...]
+    row: Row
+
+    @property
+    def share(self) -> float:
+        """Share of all requests that met every target; 0 where nothing ran."""
+        found = self.row["numbers"].get(SHARE)
+        return 0.0 if found is None else float(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The highest rate that was found to do, the lowest that does not, and what breaks there.
+
+    Parameters
+    ----------
+    best, worse : Tried
+    tried : tuple of Tried
+        All, by rate.
+    limited_by : str
+        ``ttft``, ``tpot`` or ``e2e``: the target that most requests miss at ``worse``.
+    why : str
+    """
+
+    best: Tried
+    worse: Tried
+    tried: tuple[Tried, ...]
+    limited_by: str
+    why: str
+
+
+class _Load:
+    """How a scenario is given another rate.
+
+    Raises
+    ------
+    InputError
+        When it has none, or no targets.
+    """
+
+    def __init__(self, scenario: Scenario, runs: Runs, lasting_s: float) -> None:
+        workload = scenario.workload
+        if not targets_ns(scenario.targets):
+            message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
+            raise InputError(scenario.problem("targets", message))
+        self.lasting_s = lasting_s
+        self.is_trace = isinstance(workload, TraceWorkload)
+        if isinstance(workload, TraceWorkload):
+            requests = runs.variants.requests(scenario)
+            lasts_s = float(requests.arrived_at_ns[-1] - requests.arrived_at_ns[0]) / NS_PER_S
+            if len(requests) < 2 or lasts_s <= 0.0:
+                raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))
+            self.first = (len(requests) - 1) / lasts_s
+            self.scale, self.requests = workload.rate_scale, len(requests)
+        elif isinstance(workload.arrivals, Poisson | Gamma | Constant):
+            self.first, self.scale, self.requests = workload.arrivals.rate_per_s, 1.0, workload.requests
+        else:
+            message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
+            raise InputError(scenario.problem("workload.arrivals.process", message))
+
+    def changes(self, rate: float) -> tuple[str, ...]:
+        """Return what makes requests come at a rate, for as long as is asked."""
+        count = max(self.requests, math.ceil(rate * self.lasting_s))
+        if self.is_trace:
+            found = (f"workload.trace.rate_scale={self.scale * rate / self.first!r}",)
+            more = (f"workload.trace.requests={count}", "workload.trace.repeat=true")
+            return found + (more if count > self.requests else ())
+        return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={count}"
+
+
+def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: float, lasting_s: float) -> Capacity:
+    """Return the highest rate at which a share of all requests meets every target.
+
+    Parameters
+    ----------
+    runs : Runs
+    scenario : Scenario
+        Whose rate is tried first.
+    share : float
+    tolerance : float
+        How far, relatively, the lowest rate that does not may lie above the highest that does.
+    lasting_s : float
+        Arrivals of each run last as long, if the workload has not more requests.
+
+    Raises
+    ------
+    InputError
+        When nothing can be simulated, even lone requests miss their targets, or none ever does.
+    """
+    load = _Load(scenario, runs, lasting_s)
+    tried: dict[float, Tried] = {}
+
+    def attempts(rates: Sequence[float]) -> list[Tried]:
+        rates = [float(f"{rate:.6g}") for rate in rates]  # what people can write down
+        new = [rate for rate in dict.fromkeys(rates) if rate not in tried]
+        all_changes = [load.changes(rate) for rate in new]
+        for rate, changes, row in zip(new, all_changes, runs.rows(all_changes), strict=True):
+            if row["failed"] is not None:
+                raise InputError(Problem(message=f"at {rate:g}/s: {row['failed']}"))
+            tried[rate] = Tried(rate_per_s=rate, changes=changes, row=row)
+        return [tried[rate] for rate in rates]
+
+    def attempt(rate: float) -> Tried:
+        return attempts([rate])[0]
+
+    best = worse = attempt(load.first)
+    if best.share >= share:
+        for _ in range(_MOST_DOUBLINGS):
+            worse = attempt(2.0 * best.rate_per_s)
+            if worse.share < share:
+                break
+            served = [one.row["numbers"]["throughput.requests_per_s"] for one in (best, worse)]
+            if served[1] < _GROWS * served[0]:
+                raise _too_short(worse, served[1], scenario)
+            best = worse
+    else:
+        best = attempt(_ALONE * load.first)
+        if best.share < share:
+            raise _nobody(best, share, scenario)
+    while worse.rate_per_s > best.rate_per_s * (1.0 + tolerance):
+        step = (worse.rate_per_s / best.rate_per_s) ** (1.0 / (_BETWEEN + 1))
+        between = attempts([best.rate_per_s * step**number for number in range(1, _BETWEEN + 1)])
+        each = [best, *between, worse]
+        if len({one.rate_per_s for one in each}) < len(each):
+            break
+        first = next(number for number, one in enumerate(each) if one.share < share)
+        best, worse = each[first - 1], each[first]
+    limit = limiting(worse.row["numbers"])
+    return Capacity(
+        best=best,
+        worse=worse,
+        tried=tuple(tried[rate] for rate in sorted(tried)),
+        limited_by=limit,
+        why=reason(limit, worse.row["numbers"], scenario),
+    )
+
+
+def limiting(numbers: Mapping[str, Any]) -> str:
+    """Return the target that the fewest requests meet."""
+    met = {key.removeprefix("met."): value for key, value in numbers.items() if key.startswith("met.")}
+    return min(met, key=lambda name: (met[name], name)) if met else "nothing"
+
+
+def reason(limit: str, numbers: Mapping[str, Any], scenario: Scenario) -> str:
+    """Say in words why requests miss a target."""
+    has = numbers.get
+    told = []
+    if limit in ("ttft", "e2e") and has("ttft_queueing_ms.p90") is not None:
+        queue, prefill = has("ttft_queueing_ms.p90"), has("ttft_prefill_ms.p90")
+        told.append(f"nine in ten wait up to {queue:,.0f} ms in the queue, and {prefill:,.0f} ms for their prompt")
+    if limit == "tpot" and has("itl_ms.p50") is not None:
+        middle, tail = has("itl_ms.p50"), has("itl_ms.p99")
+        told.append(f"gaps between tokens are {middle:,.1f} ms in the median, {tail:,.1f} ms at p99")
+    if (has("kv_occupancy.max") or 0.0) >= _NEARLY:
+        told.append("the K/V cache is full" + (f" ({has('preemptions'):,} preemptions)" if has("preemptions") else ""))
+    places = scenario.serving.max_batch_requests * scenario.plan.dp
+    running = has("batch.running")
+    if running is not None:
+        full = " of at most" if running >= 0.9 * places else " of"
+        told.append(f"{running:,.0f}{full} {places:,} requests run at a time in the mean")
+    return f"{limit.upper()}: " + "; ".join(told)
+
+
+def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:
+    """Return the error for targets that even lone requests miss."""
+    numbers = alone.row["numbers"]
+    name = limiting(numbers)
+    median = numbers.get(f"{name}_ms.p50")
+    least = "" if median is None else f", whose {name.upper()} is {median:,.4g} ms in the median"
+    met = numbers.get(f"met.{name}", 0.0)
+    message = (
+        f"{scenario.targets[name]} is met by {met:.1%} of requests even when they come one by one ("
+        f"{alone.rate_per_s:g}/s){least}; expected a target that {share:.0%} can meet, or another plan"
+    )
+    return InputError(scenario.problem(f"targets.{name}", message))
+
+
+def _too_short(at: Tried, served: float, scenario: Scenario) -> InputError:
+    """Return the error for runs that end before anybody misses a target."""
+    message = (
+        f"at {at.rate_per_s:g}/s only {served:,.1f}/s are served, and still {at.share:.1%} of requests meet their "
+        "targets: the run ends before its queue is as long as they allow; add --lasting with a longer time, or "
+        "tighter targets"
+    )
+    return InputError(scenario.problem("targets", message))

@@ -1,0 +1,82 @@
+"""``clustersim rate``: the highest rate that does, for any number of workers, and what has none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+
+SCENARIO = """
+name: small
+topology: {name: dgx-h100, nodes: 1}
+model: llama-3.1-70b
+plan: {tp: 8}
+workload: {arrivals: {process: constant, rate: 4/s}, prompt_tokens: 1000, output_tokens: 20, requests: 20}
+targets: {ttft: 300 ms, tpot: 50 ms}
+"""
+FAST = ("--lasting", "4 s", "--tolerance", "0.05", "--workers", "1")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+def rate(*args: str) -> Result:
+    return CliRunner().invoke(main, ["rate", "small.yaml", *args], catch_exceptions=False)
+
+
+def test_the_best_rate_does_and_the_next_does_not():
+    told = rate(*FAST, "--json")
+    assert told.exit_code == 0, told.stderr
+    found = json.loads(told.stdout)
+    shares = {one["rate_per_s"]: one["share"] for one in found["tried"]}
+    assert shares[found["rate_per_s"]] == found["share"] >= 0.9 > shares[found["fails_at_per_s"]]
+    assert found["rate_per_s"] < found["fails_at_per_s"] <= found["rate_per_s"] * 1.05
+    assert found["limited_by"] in ("ttft", "tpot")
+    assert found["why"].startswith(found["limited_by"].upper())
+
+
+def test_the_first_rate_may_be_too_high_or_too_low_and_the_answer_is_the_same():
+    found = [json.loads(rate(*FAST, "--json", "--set", f"workload.arrivals.rate={one}/s").stdout) for one in (1, 300)]
+    assert found[0]["rate_per_s"] == pytest.approx(found[1]["rate_per_s"], rel=0.06)
+
+
+def test_a_looser_target_bears_no_lower_rate_and_breaks_elsewhere():
+    tight, loose = (
+        json.loads(rate(*FAST, "--json", "--targets", f"ttft={ttft}, tpot=20 ms").stdout) for ttft in ("66 ms", "20 s")
+    )
+    assert loose["rate_per_s"] > tight["rate_per_s"]
+    assert (tight["limited_by"], loose["limited_by"]) == ("ttft", "tpot")
+
+
+def test_any_number_of_workers_finds_the_same():
+    one, two = (
+        rate("--lasting", "2 s", "--tolerance", "0.2", "--json", "--workers", n, "--out", n) for n in ("1", "2")
+    )
+    assert {**json.loads(one.stdout), "out": ""} == {**json.loads(two.stdout), "out": ""}
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--targets", "ttft=1 ms"], "targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (["--targets", "ttft=1000 s"], "the run ends before its queue is as long as they allow"),
+        (["--targets", "ttf=1 s"], "unknown key 'ttf'; did you mean 'ttft'?"),
+        (["--targets", "ttft"], "expected NAME=TIME"),
+        (["--set", "targets={}"], "says no target"),
+        (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
+        (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
+        (["--share", "0"], "--share"),
+    ],
+)
+def test_what_has_no_rate_is_told(args, told):
+    found = rate("--lasting", "1 s", "--workers", "1", *args)
+    assert found.exit_code == 2
+    assert told in found.stderr
