@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from clustersim.legality.finding import Fault
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.operators.priced import as_priced
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.plan import experts, routing
 from clustersim.plan.exchange import Exchange
 from clustersim.replay.events import decode_jumps, lockstep, stepper
 from clustersim.replay.lanes import prices as lane_prices
@@ -226,6 +227,54 @@ def untabled(patch: Patch) -> None:
     patch.setattr(TableCost, "seconds", lambda self, op, shape: self.fallback.seconds(op, shape))
 
 
+def placing(*changed: tuple[Any, str, Any]) -> Mutation:
+    """Put other functions, given the ones they replace, among those that place experts and count their visits."""
+
+    def mutate(patch: Patch) -> None:
+        for name in ("expert_hosts", "_balanced"):  # as they are, without what they remember
+            patch.setattr(experts, name, getattr(experts, name).__wrapped__)
+        patch.setattr(expert, "rank_loads", experts.rank_loads.__wrapped__)
+        for module, name, change in changed:
+            patch.setattr(module, name, partial(change, getattr(module, name)))
+
+    return mutate
+
+
+def a_copy_of_each(original: Any, often: Any, ranks: int, redundant: int) -> list[int]:
+    """Copy experts in turn, however often they are visited."""
+    return [1 + redundant // len(often) + (number < redundant % len(often)) for number, _ in enumerate(often)]
+
+
+def copied_by_whole_visits(original: Any, often: Any, ranks: int, redundant: int) -> list[int]:
+    """Copy the most visited expert on every rank before the next one has a copy."""
+    copies = [1] * len(often)
+    for number in sorted(range(len(often)), key=lambda one: -often[one]):
+        copies[number] += min(ranks - 1, redundant - sum(copies) + len(often))
+    return copies
+
+
+def dealt(original: Any, often: Any, ranks: int, redundant: int) -> Any:
+    """Deal experts and copies out in turn, whatever a rank has already."""
+    copies = experts._copies(often, ranks, redundant)
+    found, at = [], 0
+    for many in copies:
+        found.append(tuple((at + one) % ranks for one in range(many)))
+        at += many
+    return tuple(found)
+
+
+def turned(original: Any, *some: Any) -> Any:
+    """Give each rank the experts of the next one."""
+    hosts = original(*some)
+    ranks = 1 + max(max(mine) for mine in hosts)
+    return tuple(tuple((rank + 1) % ranks for rank in mine) for mine in hosts)
+
+
+def one_home(original: Any, *some: Any) -> Any:
+    """Let tokens visit the first copy of an expert alone."""
+    return tuple(mine[:1] for mine in original(*some))
+
+
 def a_copy_for_each_rank(patch: Patch) -> None:
     """A token crosses to a node as often as it reaches ranks there."""
     original = Exchange.reached
@@ -275,6 +324,15 @@ LATENT = {"model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"n
 SLIDING = {"model": {"name": "tiny", "source": "a test", "config": GPT_OSS | {"num_hidden_layers": 4}}}
 SPREAD = {"plan": {"tp": 2, "ep": 2}, "model": EXPERTS}
 SKEWED = {"plan": {"tp": 2, "ep": {"degree": 2, "routing": {"zipf": 1.2}}}, "model": EXPERTS}
+
+
+def placed(zipf: float, **more: Any) -> dict[str, Any]:
+    """Return a scenario of four replicas that share their experts."""
+    ep = {"degree": 4, "scope": "global", "routing": {"zipf": zipf}, **more}
+    return {"plan": {"dp": 4, "tp": 1, "ep": ep}, "model": EXPERTS}
+
+
+PLACED, COPIED = placed(1.2), placed(0.5, redundant=4)
 LOCKSTEP = {"plan": {"dp": 2, "tp": 1, "ep": {"degree": 2, "scope": "global"}}, "model": EXPERTS}
 DEEPEP = {
     "topology": {"name": "dgx-h100", "nodes": 2}, "model": EXPERTS,
@@ -304,6 +362,19 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("grouped products read all experts", instead(pricing, "active_experts", lambda node, rows: node.experts), SPREAD),
     ("grouped products read an expert per row", instead(pricing, "active_experts", lambda node, rows: rows), SPREAD),
     ("experts are visited evenly", instead(expert, "rank_loads", lambda *_: None), SKEWED),
+    ("each rank has the experts of the next one", placing((experts, "expert_hosts", turned)), PLACED),
+    ("experts are strided", placing((experts, "expert_hosts", lambda _, many, top_k, ep, layer: tuple(
+        (number % ep.degree,) for number in range(many)))), PLACED),
+    ("layers rank their experts alike", placing((experts, "layer_visits", lambda original, many, top_k, ep, layer:
+        original(many, top_k, ep, 0))), PLACED),
+    ("experts are ranked in order", placing((routing, "_mixed", lambda _, number: number)), PLACED),
+    ("a token visits an expert more than once", placing((experts, "visits", lambda _, weights, top_k: tuple(
+        weight / sum(weights) * top_k for weight in weights))), placed(2.0)),
+    ("each expert is copied in turn", placing((experts, "_copies", a_copy_of_each)), COPIED),
+    ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)), COPIED),
+    ("copies are dealt out", placing((experts, "_balanced", dealt)), COPIED),
+    ("ranks have the copies of the next one", placing((experts, "_balanced", turned)), COPIED),
+    ("only the first copy is visited", placing((experts, "expert_hosts", one_home)), COPIED),
     ("the gap before kernels is dropped", instead(Pricer, "gap_s", lambda self, *, graph: 0.0), ENGINE),
     ("nothing runs as a graph", instead(Pricer, "in_graph", lambda self, decodes: False), ENGINE),
     ("a graph of one sequence is too large", instead(Pricer, "in_graph", lambda self, some: sum(some) > 1), ENGINE),
@@ -345,6 +416,14 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("decodes in lockstep are split too late", thresholds(overlap_decode_tokens=3), LOCKSTEP_HALVES),
     ("replicas that idle bring nothing", no_dummies, LOCKSTEP | FEW),
 ]  # fmt: skip
+SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
+    ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
+     placed(1.2, redundant=4)),
+    ("every expert is on every rank", placing((experts, "_balanced", turned)), placed(0.5, redundant=24)),
+    ("all are visited alike", placing((experts, "layer_visits", lambda original, many, top_k, ep, layer:
+        original(many, top_k, ep, 0))), placed(0.0, redundant=8)),
+]  # fmt: skip
+"""Mistakes where they change nothing: another way to the same experts on the same ranks."""
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -358,6 +437,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "spread": {"plan": {"tp": 1, "sp": {"degree": 2, "scheme": "all_gather", "partition": "striped", "decode": "dp"}}},
     "experts": SPREAD,
     "lockstep": LOCKSTEP,
+    "copies": COPIED,
     "deepep": DEEPEP,
     "kept": KEPT,
     "low latency": STRAIGHT,
@@ -466,3 +546,11 @@ def test_audit_catches_mutated_prices(name: str, mutation: Mutation, changes: di
     with patched(mutation):
         result = simulate(scenario)
     assert "RUN-2" in {found.rule for found in audit_run(result).violations}
+
+
+@pytest.mark.parametrize(("name", "mutation", "changes"), SAME, ids=[one[0] for one in SAME])
+def test_another_way_to_the_same_prices_is_legal(name: str, mutation: Mutation, changes: dict[str, Any]) -> None:
+    del name
+    with patched(mutation):
+        result = simulate(scenario_of(whole(changes)))
+    assert audit_run(result).violations == ()
