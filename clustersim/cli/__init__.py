@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "rate": ("rate:rate", "Find the highest rate at which targets are met."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),
+    "compare": ("compare:compare", "Compare runs: what differs, and where it comes from."),
     "launch": ("launch:launch", "Write what starts a scenario with an engine."),
     "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
     "audit": ("audit:audit", "Check that what a run recorded was legal."),

@@ -29,6 +29,22 @@ def differing(one: Scenario, other: Scenario) -> list[str]:
     return [path for path in _paths(_by_content(one), _by_content(other)) if not _under(path, NO_MATTER)]
 
 
+def differences(one: Scenario, other: Scenario) -> list[tuple[str, Any, Any]]:
+    """Return (path, value of one, value of the other) where two resolved scenarios differ; None where there is none.
+
+    A name and what is expected say nothing about a deployment, and are left out.
+    """
+    documents = _by_content(one), _by_content(other)
+    odd = [path for path in _paths(*documents) if not _under(path, ("name", "expect"))]
+    return [(path, *(_at(portable, path) for portable in (one.portable, other.portable))) for path in odd]
+
+
+def _at(document: Any, path: str) -> Any:
+    for part in path.split("."):
+        document = document.get(part) if isinstance(document, Mapping) else None
+    return document
+
+
 def _by_content(scenario: Scenario) -> Any:
     """Return the resolved document, in which a file that it names counts by its content and not by its path."""
     return replaced(scenario.document, {text: f"sha256 {file.sha256}" for text, file in scenario.files.items()})
@@ -63,7 +79,7 @@ def refuse_incomparable(one: tuple[Scenario, Requests], other: tuple[Scenario, R
     if odd:
         more = f" and {counted(len(odd) - 3, 'more value')}" if len(odd) > 3 else ""
         what = f"of another scenario: {', '.join(odd[:3])}{more} {'differs' if len(odd) == 1 else 'differ'}"
-    elif not _same_requests(one[1], other[1]):
+    elif not same_requests(one[1], other[1]):
         what = "of other requests: a file that the scenario names has changed"
     else:
         return
@@ -71,7 +87,8 @@ def refuse_incomparable(one: tuple[Scenario, Requests], other: tuple[Scenario, R
     raise InputError(Problem(path="--against", message=f"{name} {message}"))
 
 
-def _same_requests(one: Requests, other: Requests) -> bool:
+def same_requests(one: Requests, other: Requests) -> bool:
+    """Tell whether two runs are of the same requests: when they arrive, and how long they are."""
     columns = ("prompt_tokens", "output_tokens", "arrived_at_ns")
     return one.concurrency == other.concurrency and all(
         np.array_equal(getattr(one, column), getattr(other, column)) for column in columns
@@ -131,4 +148,11 @@ def under_another_plan(one: History, other: History, paths: list[str]) -> str:
     return f"{looked}, {len(differ):,} did not come to the same, the first of them request {differ[0]}"
 
 
-__all__ = ["differing", "refuse_incomparable", "same_or_first_difference", "under_another_plan"]
+__all__ = [
+    "differences",
+    "differing",
+    "refuse_incomparable",
+    "same_or_first_difference",
+    "same_requests",
+    "under_another_plan",
+]

@@ -125,7 +125,7 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def _some_of(*choices: str) -> Check:
+def some_of(*choices: str) -> Check:
     def check(value: Any) -> tuple[Any, str | None]:
         if isinstance(value, list) and value and all(word in choices for word in value):
             return tuple(value), None
@@ -155,7 +155,7 @@ FIGURES: Final[Known] = {
     "kv_cache": {"height": (300, PIXELS), "bins": (1000, _POINTS)},
     "latencies": {
         "height": (560, PIXELS),
-        "metrics": (tuple(LATENCIES), _some_of(*LATENCIES)),
+        "metrics": (tuple(LATENCIES), some_of(*LATENCIES)),
         "scale": ("auto", one_of("auto", "linear", "log")),
     },
     "requests": {"height": (600, PIXELS), "bins": (300, _POINTS), "max_points": (4000, _POINTS)},

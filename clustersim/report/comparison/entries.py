@@ -1,0 +1,101 @@
+"""What is compared: runs that were recorded, or that have just been simulated, each with its scenario."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.errors import IllegalPlanError, InputError, Problem
+from clustersim.report.files.run_directory import read_run
+from clustersim.report.files.summary import summary_of
+from clustersim.run.causes import Causes, causes_of
+from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
+from clustersim.run.recorded import refuse_other_plan
+from clustersim.run.simulate import simulate
+from clustersim.scenario.load import load
+from clustersim.scenario.scenario import Scenario
+from clustersim.timeline.timeline import Timeline
+from clustersim.workload.requests import Requests
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """A run that is compared.
+
+    Parameters
+    ----------
+    name : str
+        What it is called: the folder or scenario, as it was given.
+    scenario : Scenario
+    arrivals : Requests
+    summary : dict
+        The object of ``summary.json``.
+    requests : dict
+        The columns of ``requests.parquet``.
+    timeline : Timeline
+    """
+
+    name: str
+    scenario: Scenario
+    arrivals: Requests
+    summary: dict[str, Any]
+    requests: dict[str, Any]
+    timeline: Timeline
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Where the time of each request went."""
+        return causes_of(self.timeline, self.requests)
+
+    @cached_property
+    def finished(self) -> Any:
+        """Which requests finished, bool of shape (requests,)."""
+        return np.array([outcome == "finished" for outcome in self.requests["outcome"]], np.bool_)
+
+
+def read_entry(given: str, allow_code: bool | None) -> Entry:
+    """Read a run directory, or simulate a scenario.
+
+    Raises
+    ------
+    InputError
+        When it is neither, or can't be read.
+    IllegalPlanError
+        When a scenario's plan is illegal.
+    """
+    if Path(given).is_dir():
+        run = read_run(Path(given))
+        scenario = load(Path(given) / "scenario.yaml", allow_code=False)
+        arrivals = scenario.requests()
+        refuse_other_plan(run.timeline, scenario, len(arrivals), Path(given))
+        if not np.array_equal(run.requests["request"], np.arange(len(arrivals))):
+            message = f"{len(run.requests['request']):,} rows; expected one for each of {len(arrivals):,} requests"
+            raise InputError(Problem(file=str(Path(given) / "requests.parquet"), message=message))
+        return Entry(
+            name=given,
+            scenario=scenario,
+            arrivals=arrivals,
+            summary=dict(run.summary),
+            requests=dict(run.requests),
+            timeline=run.timeline,
+        )
+    scenario = load(given, allow_code=allow_code)
+    refuse_if_too_large(scenario)
+    verdict = check_scenario(scenario)
+    if verdict.violations:
+        raise IllegalPlanError("\n".join(verdict_lines(scenario, verdict)))
+    scenario.refuse_code()
+    arrivals = scenario.requests()
+    result = simulate(scenario, requests=arrivals)
+    return Entry(
+        name=given,
+        scenario=scenario,
+        arrivals=arrivals,
+        summary=summary_of(result, verdict),
+        requests=dict(result.columns),
+        timeline=result.timeline,
+    )

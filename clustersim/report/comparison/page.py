@@ -1,0 +1,37 @@
+"""The page that compares runs: one HTML file, which opens from disk and asks no host for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clustersim.report.comparison.comparison import Comparison
+from clustersim.report.comparison.panels import FIGURES, PANELS
+from clustersim.report.dashboard import page, section
+from clustersim.report.figures.layout import read_layout
+
+
+def comparison_html(found: Sequence[Comparison], layout: Mapping[str, Any]) -> str:
+    """Return the page of one run beside others.
+
+    Parameters
+    ----------
+    found : sequence of Comparison
+        All of the same first run.
+    layout : mapping
+        A parsed dashboard file, such as ``dashboards/compare.yaml``.
+
+    Raises
+    ------
+    InputError
+        For an unknown figure or option.
+    """
+    checked = read_layout(layout, FIGURES)
+    sections = [
+        section(panel, PANELS[panel.figure](found, panel), f"figure-{index}")
+        for index, panel in enumerate(checked.panels)
+    ]
+    names = [found[0].a.name, *(one.b.name for one in found)]
+    setup = f"{found[0].a.scenario.name}: " + ", ".join(f"{len(one.scenario)} values differ" for one in found)
+    footer = f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out."
+    return page(" against ".join(names), setup, sections, footer=footer)

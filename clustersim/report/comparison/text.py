@@ -1,0 +1,93 @@
+"""A comparison in words and numbers, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from clustersim.report.comparison.comparison import Comparison, largest
+
+MOST_ROWS: Final = 20
+Rows = list[tuple[str, ...]]
+
+
+def number(value: float | None) -> str:
+    """Return a number with as many digits as tell two of them apart; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def signed(a: float | None, b: float | None) -> str:
+    """Return b less a with its sign, and what share of a that is."""
+    if a is None or b is None:
+        return "–"
+    share = f" ({(b - a) / abs(a):+.1%})" if a else ""
+    return f"{'+' if b > a else ''}{number(b - a)}{share}" if b != a else "="
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """Return a value of a scenario, shortened."""
+    text = "–" if value is None else str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def basis(found: Comparison) -> str:
+    """Say over which requests causes were added up."""
+    if not found.same_requests:
+        return (
+            "The workloads differ, so no request is compared with itself: means over all that finished, "
+            f"{int(found.a.finished.sum()):,} and {int(found.b.finished.sum()):,}."
+        )
+    if not len(found.compared):
+        return "No request finished in both runs."
+    mean = found.difference_ns.sum() / len(found.compared) / 1e6
+    return (
+        f"{len(found.compared):,} requests finished in both; end to end each took {mean:+,.3f} ms on average, "
+        "which these parts add up to."
+    )
+
+
+def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[str, ...], Rows]]:
+    """Return (what it is, columns, rows) of each table."""
+    a, b = found.a.name, found.b.name
+    rows: list[tuple[str, tuple[str, ...], Rows]] = [
+        (
+            _counted("Scenario", len(found.scenario), most),
+            ("path", a, b),
+            [(path, shown(one), shown(other)) for path, one, other in found.scenario[:most]],
+        )
+    ]
+    odd = [row for row in found.metrics if row[1] != row[2]]
+    rows.append(
+        (
+            f"Figures: {len(odd)} of {len(found.metrics)} differ",
+            ("figure", a, b, "difference"),
+            [(name, number(one), number(other), signed(one, other)) for name, one, other in odd],
+        )
+    )
+    differing = [one for one in found.causes if one.a_ms or one.b_ms]
+    rows.append(
+        (
+            f"Where the time goes, ms per request. {basis(found)}",
+            ("cause", "kind", a, b, "difference"),
+            [
+                (one.cause, one.kind, number(one.a_ms), number(one.b_ms), signed(one.a_ms, one.b_ms))
+                for one in differing[:most]
+            ],
+        )
+    )
+    if found.same_requests and found.difference_ns.any():
+        listed = [(str(one["request"]), *_of_request(one)) for one in largest(found)]
+        rows.append(("Requests that differ most, ms", ("request", a, b, "difference", "mostly"), listed))
+    return rows
+
+
+def _of_request(row: dict[str, Any]) -> Sequence[str]:
+    return (number(row["a_ms"]), number(row["b_ms"]), signed(row["a_ms"], row["b_ms"]), str(row["cause"]))
+
+
+def _counted(what: str, many: int, most: int) -> str:
+    if not many:
+        return f"{what}: no difference"
+    return f"{what}: {many} {'value' if many == 1 else 'values'}" + (f", the first {most}" if many > most else "")

@@ -1,0 +1,242 @@
+"""What each step spent its time on: operators, collectives, host work, sends and waits between stages; no remainder.
+
+A chain is the sum of its operators. Where operators overlap, the time is that of the critical path: from the operator
+that ends last back to the one that it started after, and so on to the start of the pass. Between the passes of a
+step are its sends, and the wait for a stage that is still busy; a stage that lets its output go before its pass ends
+makes that negative. All of it is whole nanoseconds, and the parts of a row of ``steps`` add up to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.timeline.passes import Passes
+from clustersim.timeline.rank_nodes import RankNodes
+from clustersim.timeline.spans import STREAMS
+from clustersim.timeline.stretch import Stretch
+from clustersim.timeline.tables import Tables
+
+SEND: Final = ("send", "send")
+WAIT: Final = ("wait for a stage", "bubble")
+CONTENTION: Final = ("contention on links", "collective")
+IDLE: Final = ("wait inside a pass", "bubble")
+KINDS: Final = {"compute": "operator", "comm": "collective", "host": "host"}
+"""Stream → kind of a part."""
+
+Label = tuple[str, str]
+"""Name and kind of a part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepParts:
+    """What the rows of ``steps`` spent their time on.
+
+    Parameters
+    ----------
+    labels : tuple of (name, kind)
+    ns : int64 array of shape (rows of steps, labels)
+        Each row adds up to the time from its start to its end.
+    """
+
+    labels: tuple[Label, ...]
+    ns: Int64Array
+
+
+class StepRows:
+    """Finds the row of ``steps`` that a step of a replica is in."""
+
+    def __init__(self, tables: Tables) -> None:
+        steps = tables.steps
+        code = steps["replica"].astype(np.int64) << 32 | steps["step"].astype(np.int64)
+        self._order = np.argsort(code, kind="stable")
+        self._codes = code[self._order]
+
+    def of(self, replica: Int64Array, step: Int64Array) -> Int64Array:
+        """Return rows of ``steps``."""
+        code = replica.astype(np.int64) << 32 | step.astype(np.int64)
+        found: Int64Array = self._order[np.searchsorted(self._codes, code, side="right") - 1]
+        return found
+
+
+def step_parts(tables: Tables) -> StepParts:
+    """Split the time of every row of ``steps``.
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline. A run of passes lies in one row of steps, as replays record them.
+    """
+    passes, rows = Passes(tables), StepRows(tables)
+    labels: dict[Label, int] = {}
+    for label in (SEND, WAIT, CONTENTION, IDLE):
+        labels[label] = len(labels)
+    of_instances = [_labels(template, labels) for template in tables.templates]
+    total = np.zeros((len(tables.steps["step"]), len(labels)), np.int64)
+    table = tables.passes
+    sharing = tables.layout.values("lockstep")[tables.layout.of_replica(table["replica"])]
+    members = int(sharing.max(initial=0))
+    for number, template in enumerate(tables.templates):
+        runs = np.flatnonzero(table["template"] == number)
+        if not len(runs):
+            continue
+        found = _Template(passes, template, number, of_instances[number], labels)
+        ns = found.parts(runs)
+        for member in range(members):
+            mine = np.flatnonzero(sharing[runs] > member)
+            at = rows.of(table["replica"][runs[mine]] + member, table["first_step"][runs[mine]])
+            if len(np.unique(at)) == len(at):
+                total[at] += ns[mine]
+            else:
+                np.add.at(total, at, ns[mine])
+    length = tables.steps["end_ns"] - tables.steps["start_ns"]
+    rest = length - total.sum(axis=1)
+    sent = np.minimum(_sent(tables, rows), np.maximum(rest, 0))
+    total[:, labels[SEND]] += sent
+    total[:, labels[WAIT]] += rest - sent
+    kept = np.flatnonzero(total.any(axis=0))
+    names = list(labels)
+    return StepParts(labels=tuple(names[at] for at in kept.tolist()), ns=total[:, kept])
+
+
+def _labels(template: PassTemplate, labels: dict[Label, int]) -> Int64Array:
+    """Return the number of the label of each instance."""
+    found = np.zeros(len(template.instance_class), np.int64)
+    for instance, symbol in zip(template.node_instance.tolist(), template.node_symbol.tolist(), strict=True):
+        stream = STREAMS[int(template.instance_stream[instance])]
+        label = (template.symbols[symbol][0], KINDS.get(stream, stream))
+        found[instance] = labels.setdefault(label, len(labels))
+    return found
+
+
+def _sent(tables: Tables, rows: StepRows) -> Int64Array:
+    """Return how long the sends of each row of ``steps`` took: from the first rank's start to the last one's end."""
+    found = np.zeros(len(tables.steps["step"]), np.int64)
+    for mine, times in tables.sends():
+        took = times[:, 1].max(axis=1) - times[:, 0].min(axis=1, where=times[:, 1] > 0, initial=np.iinfo(np.int64).max)
+        took = np.where(times[:, 1].any(axis=1), took, 0)
+        at = rows.of(tables.transfers["replica"][mine], tables.transfers["step"][mine])
+        np.add.at(found, at, took)
+    return found
+
+
+class _Template:
+    """The passes of one template."""
+
+    def __init__(
+        self, passes: Passes, template: PassTemplate, number: int, of_instance: Int64Array, labels: Mapping[Label, int]
+    ) -> None:
+        self._passes, self._template, self._number = passes, template, number
+        self._of_instance, self._labels = of_instance, labels
+
+    def parts(self, runs: Int64Array) -> Int64Array:
+        """Return ns by label of each run of passes."""
+        tables = self._passes.tables
+        irregular = tables.passes["irregular"][runs]
+        own = np.array(
+            [number >= 0 and not isinstance(tables.irregular[number], Stretch) for number in irregular.tolist()]
+        )
+        found = np.zeros((len(runs), len(self._labels)), np.int64)
+        for row in np.flatnonzero(own).tolist():
+            found[row] = self._of_nodes(int(irregular[row]))
+        plain = np.flatnonzero(~own)
+        found[plain] = self._chained(runs[plain]) if self._template.is_chain else self._laid_out(runs[plain])
+        if self._template.is_chain:
+            for row in np.flatnonzero(~own & (irregular >= 0)).tolist():
+                stretch = tables.irregular[int(irregular[row])]
+                assert isinstance(stretch, Stretch)
+                found[row, self._labels[CONTENTION]] += stretch.lost_ns
+        return found
+
+    def _chained(self, runs: Int64Array) -> Int64Array:
+        """Add up durations by class, then by label."""
+        tables, template = self._passes.tables, self._template
+        width = template.num_classes
+        weights = np.zeros((width, len(self._labels)), np.int64)
+        np.add.at(weights, (template.instance_class, self._of_instance), 1)
+        rows, back = np.unique(tables.passes["row"][runs], return_inverse=True)
+        values = tables.row_values[tables.rows["at"][rows][:, None] + np.arange(width)]
+        for number in np.unique(tables.rows["columns"][rows]).tolist():
+            alike = np.flatnonzero(tables.rows["columns"][rows] == number)
+            values[np.ix_(alike, list(tables.column_sets[number]))] = 0
+        total: Int64Array = _product(values, weights)[back] * tables.passes["steps"][runs].astype(np.int64)[:, None]
+        done = 0
+        for block in self._passes.blocks(runs):
+            for _, columns, steps, varying in self._passes.varying(block):
+                of = block.of[steps]
+                firsts = np.flatnonzero(np.concatenate(([True], of[1:] != of[:-1])))
+                total[done + of[firsts]] += _product(np.add.reduceat(varying, firsts, axis=0), weights[list(columns)])
+            done += len(block.runs)
+        return total
+
+    def _laid_out(self, runs: Int64Array) -> Int64Array:
+        """Walk the critical path of every pass."""
+        template = self._template
+        found = np.zeros((len(runs), len(self._labels)), np.int64)
+        shape, befores = RankNodes(template), _befores(template)
+        done = 0
+        for block in self._passes.blocks(runs):
+            durations = self._passes.durations(block, self._number)
+            for first in range(0, len(durations), 2048):
+                by_instance = durations[first : first + 2048][:, template.instance_class]
+                ends = shape.ends(by_instance)
+                passing = np.zeros((len(ends), len(befores)), np.bool_)
+                passing[np.arange(len(ends)), ends.argmax(axis=1)] = True
+                of = done + block.of[first : first + 2048]
+                for instance in range(len(befores) - 1, -1, -1):
+                    some = np.flatnonzero(passing[:, instance])
+                    if not len(some):
+                        continue
+                    np.add.at(found[:, self._of_instance[instance]], of[some], by_instance[some, instance])
+                    before = befores[instance]
+                    if len(before):
+                        latest = before[ends[np.ix_(some, before)].argmax(axis=1)]
+                        begins = ends[some, instance] - by_instance[some, instance]
+                        passing[some[begins > 0], latest[begins > 0]] = True
+            done += len(block.runs)
+        return found
+
+    def _of_nodes(self, number: int) -> Int64Array:
+        """Walk back over the nodes of a pass with times of their own: to the one that ends last before each starts."""
+        times = self._passes.tables.irregular[number]
+        assert not isinstance(times, Stretch)
+        starts, ends = (np.asarray(side, np.int64) for side in times)
+        order = np.argsort(ends, kind="stable")
+        found = np.zeros(len(self._labels), np.int64)
+        at, until = int(order[-1]), int(ends[order[-1]])
+        sorted_ends = ends[order]
+        while until > 0:
+            begin = int(starts[at])
+            found[self._of_instance[self._template.node_instance[at]]] += until - begin
+            before = int(np.searchsorted(sorted_ends, begin, side="right")) - 1
+            while before >= 0 and starts[order[before]] >= begin:
+                before -= 1
+            until = int(ends[order[before]]) if before >= 0 else 0
+            found[self._labels[IDLE]] += begin - until
+            at = int(order[max(before, 0)])
+        return found
+
+
+def _product(values: Int64Array, weights: Int64Array) -> Int64Array:
+    """Multiply two matrices of whole numbers from 0: in floats, which is much faster, while these are exact."""
+    if int(values.max(initial=0)) * max(1, int(weights.sum(axis=0).max(initial=0))) < 1 << 53:
+        return (values.astype(np.float64) @ weights.astype(np.float64)).astype(np.int64)
+    product: Int64Array = values @ weights
+    return product
+
+
+def _befores(template: PassTemplate) -> list[Int64Array]:
+    """Return for each instance those that it may have started after: what it needs, and what its streams ran before."""
+    free: dict[tuple[int, int], int] = {}
+    found = []
+    plain = zip(template.instance_s, template.instance_stream.tolist(), template.after, strict=True)
+    for instance, (coordinates, stream, after) in enumerate(plain):
+        places = [(s, stream) for s in coordinates]
+        found.append(np.array(sorted({*after, *(free[place] for place in places if place in free)}), np.int64))
+        free |= dict.fromkeys(places, instance)
+    return found

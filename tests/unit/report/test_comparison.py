@@ -1,0 +1,169 @@
+"""Runs side by side: causes that can be derived in the head, workloads that differ, the page, mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from clustersim.catalog import path_of
+from clustersim.cli import main
+from clustersim.report.comparison.panels import FIGURES, PANELS
+from clustersim.report.figures.layout import read_layout
+
+OUTPUT = 16
+PLAIN: dict[str, Any] = {
+    "name": "plain",
+    "topology": {"name": "dgx-h100", "nodes": 1},
+    "model": "llama-3.1-8b",
+    "serving": {"engine": {"name": "vllm-0.19", "schedule": "100 us", "front_end": "6 ms"}},
+    "workload": {"arrivals": "all_at_once", "prompt_tokens": 512, "output_tokens": OUTPUT, "requests": 2},
+}
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def written(folder: Path, name: str, **parts: Any) -> str:
+    """Write a scenario with other values at dotted paths, and return its path."""
+    document = json.loads(json.dumps(PLAIN))
+    for path, value in parts.items():
+        at = document
+        *above, last = path.split("__")
+        for part in above:
+            at = at.setdefault(part, {})
+        at[last] = value
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return str(file)
+
+
+def compared(*given: str) -> dict[str, Any]:
+    result = invoke("compare", *given, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def cause(found: dict[str, Any], name: str, which: str = "difference_ns") -> int:
+    return next((int(one[which]) for one in found["causes"] if one["cause"] == name), 0)
+
+
+def test_a_slower_host_is_the_only_cause_of_a_difference(tmp_path: Path) -> None:
+    """One prefill and 15 decodes, each 50 µs longer, for two requests in the same steps."""
+    slow = written(tmp_path, "slow", serving__engine={"name": "vllm-0.19", "schedule": "150 us", "front_end": "6 ms"})
+    found = compared(written(tmp_path, "plain"), slow)
+    assert found["scenario"] == [{"path": "serving.engine.schedule", "a": "100 us", "b": "150 us"}]
+    assert found["requests"]["difference_ns"] == 2 * OUTPUT * 50_000 == cause(found, "schedule")
+    assert sum(abs(one["difference_ns"]) for one in found["causes"]) == 2 * OUTPUT * 50_000
+    by_name = {one["name"]: one for one in found["metrics"]}
+    assert by_name["e2e_ms.mean"]["difference"] == pytest.approx(OUTPUT * 0.05)
+    assert found["requests"]["largest"][0]["cause"] == "schedule"
+
+
+def test_a_request_that_finds_the_batch_full_waits_in_the_queue(tmp_path: Path) -> None:
+    """With one place the second request waits for as long as the first one takes, less its front end."""
+    found = compared(written(tmp_path, "both"), written(tmp_path, "one", serving__max_batch_requests=1))
+    assert cause(found, "queue", "a_ns") == 0
+    times = [row["b_ms"] for row in sorted(found["requests"]["largest"], key=lambda row: row["request"])]
+    assert cause(found, "queue", "b_ns") / 1e6 == pytest.approx(times[0] - 6, abs=1e-9)
+    assert cause(found, "queue", "b_ns") / 1e6 == pytest.approx(times[1] - times[0], abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run directories of one stage, of two, and of two pools."""
+    folder = tmp_path_factory.mktemp("runs")
+    workload = {
+        "arrivals": {"process": "poisson", "rate": "20/s"},
+        "prompt_tokens": 900,
+        "output_tokens": 8,
+        "requests": 12,
+    }
+    pools = {"prefill": {"tp": 1}, "decode": {"tp": 2}}
+    files = {
+        "one": written(folder, "one", workload=workload),
+        "two": written(folder, "two", workload=workload, plan={"pp": 2}),
+        "pools": written(folder, "pools", workload=workload, plan=pools, serving__scheduler="disaggregated"),
+        "other": written(folder, "other", workload=workload | {"requests": 9}),
+    }
+    found = {}
+    for name, file in files.items():
+        found[name] = str(folder / f"run-{name}")
+        done = invoke("run", file, "--out", found[name], "--quiet", "--no-audit")
+        assert done.exit_code == 0, done.output
+    return found
+
+
+@pytest.mark.parametrize("other", ["two", "pools"])
+def test_causes_add_up_to_the_difference(runs: dict[str, str], other: str) -> None:
+    found = compared(runs["one"], runs[other])
+    assert found["requests"]["same"]
+    assert found["requests"]["compared"] == 12
+    assert sum(one["difference_ns"] for one in found["causes"]) == found["requests"]["difference_ns"] != 0
+    e2e = next(one for one in found["metrics"] if one["name"] == "e2e_ms.mean")
+    for side in "ab":
+        assert sum(one[f"{side}_ns"] for one in found["causes"]) / 12e6 == pytest.approx(e2e[side], abs=1e-6)
+    wait = {"two": "wait for a stage", "pools": "hand-over"}[other]
+    assert cause(found, wait, "b_ns") > 0 == cause(found, wait, "a_ns")
+
+
+def test_a_run_compared_with_itself_differs_in_nothing(runs: dict[str, str]) -> None:
+    found = compared(runs["one"], runs["one"])
+    assert found["scenario"] == []
+    assert {one["difference"] for one in found["metrics"]} == {0}
+    assert {one["difference_ns"] for one in found["causes"]} == {0}
+    assert "Scenario: no difference" in invoke("compare", runs["one"], runs["one"]).stdout
+
+
+def test_requests_of_other_workloads_are_not_compared_with_themselves(runs: dict[str, str]) -> None:
+    found = compared(runs["one"], runs["other"])
+    assert (found["requests"]["same"], found["requests"]["compared"], found["requests"]["largest"]) == (False, 0, [])
+    assert {one["difference_ns"] for one in found["causes"]} == {None}
+    assert found["scenario"] == [{"path": "workload.requests", "a": 12, "b": 9}]
+    assert "The workloads differ" in invoke("compare", runs["one"], runs["other"]).stdout
+
+
+def test_more_runs_are_each_compared_with_the_first(runs: dict[str, str], tmp_path: Path) -> None:
+    found = compared(runs["one"], runs["two"], runs["pools"])
+    assert found["others"] == [compared(runs["one"], runs["pools"])]
+    page = tmp_path / "page.html"
+    done = invoke("compare", runs["one"], runs["two"], runs["other"], "-o", str(page))
+    assert done.exit_code == 0, done.output
+    html = page.read_text(encoding="utf-8")
+    assert "Where the difference comes from" in html
+    assert "<th>plan.pp</th>" in html
+
+
+def test_the_layout_that_ships_has_every_figure_with_its_defaults() -> None:
+    shipped = yaml.safe_load(path_of("dashboards", "compare").read_text(encoding="utf-8"))
+    plain = {
+        "title": shipped["title"],
+        "figures": [{"figure": name} for name in [one["figure"] for one in shipped["figures"]]],
+    }
+    assert read_layout(shipped, FIGURES) == read_layout(plain, FIGURES)
+    assert {one["figure"] for one in shipped["figures"]} == set(FIGURES) == set(PANELS)
+
+
+def test_what_cannot_be_compared_is_refused(runs: dict[str, str], tmp_path: Path) -> None:
+    assert invoke("compare", runs["one"]).exit_code == 2
+    assert invoke("compare", runs["one"], "no-such").exit_code == 2
+    assert invoke("compare", runs["one"], "illegal-five-ways").exit_code == 1
+    layout = tmp_path / "odd.yaml"
+    layout.write_text("figures: [{figure: causez}]", encoding="utf-8")
+    odd = invoke("compare", runs["one"], runs["two"], "-o", str(tmp_path / "x.html"), "--layout", str(layout))
+    assert (odd.exit_code, "did you mean 'causes'" in odd.stderr) == (2, True)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in Path(runs["one"]).rglob("*"):
+        if file.is_file():
+            (copy / file.relative_to(runs["one"])).parent.mkdir(exist_ok=True)
+            (copy / file.relative_to(runs["one"])).write_bytes(file.read_bytes())
+    (copy / "requests.parquet").write_bytes((Path(runs["other"]) / "requests.parquet").read_bytes())
+    mixed = invoke("compare", runs["one"], str(copy))
+    assert (mixed.exit_code, "expected one for each of 12 requests" in mixed.stderr) == (2, True)
