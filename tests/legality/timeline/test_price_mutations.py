@@ -28,6 +28,7 @@ from clustersim.graph.prices import pricer as pricing
 from clustersim.graph.prices import table as price_table
 from clustersim.graph.prices.parts import Prompts
 from clustersim.graph.prices.pricer import Pricer
+from clustersim.legality.audit import check_history
 from clustersim.legality.finding import Fault
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.operators.priced import as_priced
@@ -532,6 +533,26 @@ def test_a_record_that_declares_nothing_says_what_is_not_compared() -> None:
     found = as_priced(Reading(replace(history, declared=replace(history.declared, deployment=None))))
     assert found.looked_at == 0
     assert "what operators cost" in found.lacks[0]
+
+
+NAMED = {
+    "halving_doubling": (NODE, "all_reduce", "ring"),
+    "torus": (NODE | {"topology": {"name": "tpu-v5p", "dims": [2, 2, 2]}}, "all_reduce", "ring"),
+    "pairwise": ({"plan": {"dp": 8, "ep": {"degree": 8, "scope": "global"}}, "model": EXPERTS}, "all_to_all", "direct"),
+}
+
+
+@pytest.mark.parametrize("algorithm", NAMED)
+def test_an_algorithm_that_is_named_is_the_one_that_is_compared(algorithm: str) -> None:
+    """No shipped scenario chooses these: the second opinion of each runs here alone."""
+    changes, kind, other = NAMED[algorithm]
+    base = document(**{key: value for key, value in changes.items() if key != "topology"}) | changes
+    took, declared = (
+        history_of_run(simulate(scenario_of(base | {"collectives": {kind: name}}))) for name in (algorithm, other)
+    )
+    assert check_history(took).violations == ()
+    found = check_history(replace(took, declared=declared.declared)).violations
+    assert "RUN-2" in {violation.rule for violation in found}
 
 
 def test_unmutated_code_is_legal() -> None:
