@@ -22,11 +22,13 @@ from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.search.point import Row
 from clustersim.search.runs import Runs
 from clustersim.workload.arrivals import Constant, Gamma, Poisson
+from clustersim.workload.draws import DrawnWorkload
 
 SHARE: Final = "goodput.share"
 _MOST_DOUBLINGS: Final = 24
 _ALONE: Final = 2.0**-12
 """Of the first rate: so rarely that requests don't meet (assumed)."""
+_WITH_RATE: Final = (Poisson, Gamma, Constant)
 _GROWS: Final = 1.02
 _BETWEEN: Final = 3
 """Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
@@ -92,7 +94,7 @@ class _Load:
                 raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))
             self.first = (len(requests) - 1) / lasts_s
             self.scale, self.requests = workload.rate_scale, len(requests)
-        elif isinstance(workload.arrivals, Poisson | Gamma | Constant):
+        elif isinstance(workload.arrivals, _WITH_RATE):
             self.first, self.scale, self.requests = workload.arrivals.rate_per_s, 1.0, workload.requests
         else:
             message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
@@ -173,6 +175,24 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
         limited_by=limit,
         why=reason(limit, worse.row["numbers"], scenario),
     )
+
+
+def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Sequence[str]) -> None:
+    """Refuse targets that even lone requests of a scenario with some changes miss; where arrivals have a rate to lower.
+
+    Raises
+    ------
+    InputError
+        With what lone requests reach.
+    """
+    if isinstance(scenario.workload, DrawnWorkload) and not isinstance(scenario.workload.arrivals, _WITH_RATE):
+        return
+    load = _Load(scenario, runs, 0.0)
+    rate = float(f"{_ALONE * load.first:.6g}")
+    row = runs.row((*changes, *load.changes(rate)))
+    alone = Tried(rate_per_s=rate, changes=(), row=row)
+    if row["failed"] is None and alone.share < share:
+        raise _nobody(alone, share, scenario)
 
 
 def limiting(numbers: Mapping[str, Any]) -> str:

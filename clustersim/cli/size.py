@@ -1,0 +1,124 @@
+"""``clustersim size``: the fewest devices, nodes or dollars that meet targets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from clustersim.cli import options
+from clustersim.cli.limits import memory_and_time
+from clustersim.cli.tables import print_table
+from clustersim.errors import InputError, Problem
+from clustersim.limits import Limits
+from clustersim.search.executors import opened
+from clustersim.search.journal import opened_journal
+from clustersim.search.runs import Runs, Variants
+from clustersim.search.size import BY, SURVIVES, Size, Sized, Sizer, least_size, nested
+from clustersim.search.sweep import command_of
+from clustersim.search.varied import combinations, varied_of
+
+
+@click.command()
+@click.argument("scenario")
+@options.goals
+@click.option("--by", type=options.Choice(BY), default="devices", show_default=True, help="What is to be least.")
+@click.option("--survive", type=options.Choice(SURVIVES), help="Targets are met with the first of them down, too.")
+@click.option(
+    "--rack-nodes", type=click.IntRange(1), metavar="N", help="Nodes of a rack [the topology's nodes_per_leaf]."
+)
+@click.option("--vary", "varied", multiple=True, metavar="KEY=VALUES", help="Try these plans: plan.tp=1,2,4.")
+@click.option("--most", type=click.IntRange(1), default=256, show_default=True, metavar="N", help="Replicas to try.")
+@options.many_runs
+@memory_and_time
+def size(
+    scenario: str,
+    targets: str | None,
+    share: float,
+    by: str,
+    survive: str | None,
+    rack_nodes: int | None,
+    varied: tuple[str, ...],
+    most: int,
+    overrides: tuple[str, ...],
+    executor: str,
+    workers: int | None,
+    out: Path | None,
+    allow_code: bool,
+    as_json: bool,
+    quiet: bool,
+    max_memory: float,
+    max_time: float,
+) -> None:
+    """Find the fewest devices with which SCENARIO meets its targets.
+
+    Replicas (plan.dp) are added, and nodes as they need them, until a share of all requests meets every target. With
+    --vary, plans are compared, and the one that takes least of --by is chosen.
+    """
+    if rack_nodes is not None and survive != "rack":
+        raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
+    keys = [varied_of(text) for text in varied]
+    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    changes = (*overrides, *options.target_changes(targets))
+    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
+    loaded = variants.scenario()
+    folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
+    plans = combinations(keys, zipped=False) if keys else [()]
+    found: list[Sized] = []
+    problems: list[Problem] = []
+    with opened(executor, workers) as executors, opened_journal(folder) as journal:
+        runs = Runs(variants, executors, journal)
+        for values in plans:
+            own = [f"{key.key}={value}" for key, value in zip(keys, values, strict=True)]
+            try:
+                sizer = Sizer(runs, own, survive, rack_nodes)
+                if by == "usd":
+                    sizer.refuse_unpriced()
+                found.append(least_size(sizer, share=share, most=most))
+            except InputError as error:
+                problems += error.problems
+    if not found:
+        raise InputError(dict.fromkeys(problems))
+    best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
+    if as_json:
+        plain = _plain(best.best) | {"summary": nested(best.best.row["numbers"])}
+        more = {"limited_by": best.limited_by, "why": best.why, "tried": [_plain(one) for one in best.tried]}
+        told = {"command": command_of(variants, best.best.changes), "out": str(folder)}
+        click.echo(json.dumps(plain | more | told))
+    elif not quiet:
+        _print(best, share)
+        if len(plans) > 1:
+            click.echo(f"of {len(found)} plans that do: {command_of(variants, best.best.changes)}")
+
+
+def _plain(one: Size) -> dict[str, object]:
+    return {
+        "devices": one.devices,
+        "nodes": one.nodes,
+        "replicas": one.replicas,
+        "usd_per_hour": one.usd_per_hour,
+        "share": one.share,
+    }
+
+
+def _print(found: Sized, share: float) -> None:
+    best = found.best
+    price = "" if best.usd_per_hour is None else f", {best.usd_per_hour:,.2f} USD/h"
+    lost = "" if best.lost is None else ", with the loss"
+    click.echo(f"{best.devices} devices on {best.nodes} nodes, {best.replicas} replicas{price}")
+    click.echo(f"{best.share:.1%} of requests meet every target{lost} (asked: {share:.0%})")
+    if found.why is not None:
+        click.echo(f"one replica less: {found.why}")
+    columns = ("replicas", "devices", "nodes", "share", "TTFT p99 ms", "TPOT p99 ms")
+    rows = [
+        (str(one.replicas), str(one.devices), str(one.nodes), f"{one.share:.1%}",
+         *(_shown(one, key) for key in ("ttft_ms.p99", "tpot_ms.p99")))
+        for one in found.tried
+    ]  # fmt: skip
+    print_table(columns, rows, numbers_from=0)
+
+
+def _shown(one: Size, key: str) -> str:
+    value = (one.row if one.lost is None else one.lost)["numbers"].get(key)
+    return "–" if value is None else f"{value:,.1f}"

@@ -1,0 +1,87 @@
+"""``clustersim size``: the fewest that do, one less that does not, and what no number does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+
+SCENARIO = """
+name: small
+topology: {name: dgx-h100, nodes: 1}
+model: llama-3.1-70b
+plan: {tp: 8}
+workload: {arrivals: {process: constant, rate: 40/s}, prompt_tokens: 1000, output_tokens: 20, requests: 120}
+targets: {ttft: 300 ms, tpot: 50 ms}
+"""
+DISAGGREGATED = ("--set", "serving.scheduler=disaggregated")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+def size(*args: str) -> Result:
+    return CliRunner().invoke(main, ["size", "small.yaml", "--workers", "1", *args], catch_exceptions=False)
+
+
+def found(*args: str) -> dict[str, Any]:
+    told = size("--json", *args)
+    assert told.exit_code == 0, told.stderr
+    plain: dict[str, Any] = json.loads(told.stdout)
+    return plain
+
+
+def test_the_size_does_and_one_replica_less_does_not():
+    told = found()
+    shares = {one["replicas"]: one["share"] for one in told["tried"]}
+    assert told["share"] == shares[told["replicas"]] >= 0.9 > shares[told["replicas"] - 1]
+    assert told["replicas"] + 1 in shares
+    assert (told["devices"], told["nodes"]) == (8 * told["replicas"], told["replicas"])
+    assert told["summary"]["goodput"]["share"] == told["share"]
+    assert told["limited_by"] in ("ttft", "tpot")
+
+
+def test_a_lost_node_takes_one_more_where_each_replica_has_one():
+    plain, lost = found(), found("--survive", "node")
+    assert lost["replicas"] == plain["replicas"] + 1
+    assert found("--survive", "device")["replicas"] == lost["replicas"]
+    assert found("--survive", "rack", "--rack-nodes", "2")["replicas"] == plain["replicas"] + 2
+
+
+def test_of_several_plans_the_least_is_chosen():
+    each = [found("--set", f"plan.tp={tp}")["devices"] for tp in (4, 8)]
+    assert found("--vary", "plan.tp=4,8")["devices"] == min(each)
+    priced = found("--by", "usd", "--set", "topology.price=2 USD/h", "--vary", "plan.tp=4,8")
+    assert priced["usd_per_hour"] == 2.0 * min(each)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--targets", "ttft=1 ms"], "targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (["--most", "1"], "1 replicas on 8 devices don't meet the targets: "),
+        (["--survive", "rack"], "does not say how many nodes a rack has; add --rack-nodes"),
+        (["--rack-nodes", "2"], "--rack-nodes says what --survive rack loses"),
+        (["--by", "usd"], "h100-sxm-80gb has no price"),
+        (["--survive", "nod"], "did you mean 'node'?"),
+        (
+            ["--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving.scheduler=disaggregated"],
+            "has two pools",
+        ),
+        (["--set", "targets={}"], "says no target"),
+        (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
+    ],
+)
+def test_what_has_no_size_is_told(args, told):
+    done = size(*args)
+    assert done.exit_code == 2
+    assert told in done.stderr
