@@ -1,4 +1,5 @@
-"""Every field of every file of a run directory, broken: ``audit``, ``dashboard`` and ``trace`` of it end well.
+"""Every field of every file of a run directory, broken: ``audit``, ``compare``, ``dashboard`` and ``trace`` of it
+end well.
 
 ``pytest tests/fuzz/test_run_files.py --long`` tries 20,000 breaches (the suite one of each column and 10 of each JSON
 file); ``CLUSTERSIM_FUZZ_SEED=7`` draws other rows and breaches.
@@ -22,7 +23,7 @@ from tests.fuzz.run_files import Breach, breaches
 from tests.fuzz.test_fuzz import SEED, run
 
 COUNT: Final = times(1000) if is_long() else 0
-COMMANDS: Final = ("audit", "dashboard", "trace")
+COMMANDS: Final = ("audit", "compare", "dashboard", "trace")
 __all__ = ["run"]
 
 
@@ -55,7 +56,8 @@ def test_every_command_ends_as_it_should_whatever_a_file_of_a_run_says(
     found: list[str] = []
     for command, breach in chosen(every, draw):
         breach.apply(tmp_path / "r" / breach.file)
-        found += faults_of([command, "r"], f"seed {SEED}: {command} of {breach}")
+        others = [str(run)] if command == "compare" else []
+        found += faults_of([command, "r", *others], f"seed {SEED}: {command} of {breach}")
         shutil.copy(run / breach.file, tmp_path / "r" / breach.file)
     assert not found, "\n".join(found)
 

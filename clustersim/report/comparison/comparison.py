@@ -9,10 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import NS_PER_MS, Int64Array
+from clustersim.errors import InputError, Problem
 from clustersim.report.comparison.entries import Entry
 from clustersim.run.comparison import differences, same_requests
 
 NO_FIGURES: Final = ("seed", "wall_s", "scenario", "devices", "legality")
+MOST: Final = 10**300
+"""No figure of a run is as large; what is was not written by one."""
 MOST_REQUESTS: Final = 10
 """Requests that are listed, those that differ most."""
 
@@ -107,6 +110,9 @@ def _numbers(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, flo
         if isinstance(value, Mapping) and (path or key not in NO_FIGURES):
             yield from _numbers(value, f"{path}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool) and (path or key not in NO_FIGURES):
+            if not -MOST < value < MOST:
+                message = f"expected a number between -1e300 and 1e300, but found {str(value)[:30]}"
+                raise InputError(Problem(file="summary.json", path=f"{path}{key}", message=message))
             yield f"{path}{key}", value
 
 

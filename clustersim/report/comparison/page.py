@@ -9,6 +9,7 @@ from clustersim.report.comparison.comparison import Comparison
 from clustersim.report.comparison.panels import FIGURES, PANELS
 from clustersim.report.dashboard import page, section
 from clustersim.report.figures.layout import read_layout
+from clustersim.units import plural
 
 
 def comparison_html(found: Sequence[Comparison], layout: Mapping[str, Any]) -> str:
@@ -32,6 +33,8 @@ def comparison_html(found: Sequence[Comparison], layout: Mapping[str, Any]) -> s
         for index, panel in enumerate(checked.panels)
     ]
     names = [found[0].a.name, *(one.b.name for one in found)]
-    setup = f"{found[0].a.scenario.name}: " + ", ".join(f"{len(one.scenario)} values differ" for one in found)
+    setup = f"{found[0].a.scenario.name}: " + ", ".join(
+        f"{plural(len(one.scenario), 'difference')} in the scenario" for one in found
+    )
     footer = f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out."
     return page(" against ".join(names), setup, sections, footer=footer)
