@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Final, get_args
 
 from clustersim import units
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.plan.exchange import ExpertExchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,9 @@ class Engine:
         the others before they are sent the activations (inputs are prepared, pickled, and called for).
     front_end_s : float
         Time of a request in front of and behind the replicas: it is part of TTFT and of the end-to-end latency.
+    experts_within, experts_across : str
+        How tokens get to experts inside one TP group, and to those that are spread over more ranks, where a plan does
+        not say it (:mod:`clustersim.plan.exchange`).
     """
 
     name: str
@@ -62,6 +66,8 @@ class Engine:
     collective_launch_s: float = 0.0
     stage_s: float = 0.0
     front_end_s: float = 0.0
+    experts_within: ExpertExchange = "all_to_all"
+    experts_across: ExpertExchange = "all_to_all"
 
     def of_stages(self, stages: int) -> Engine:
         """Return the overheads of plans of so many stages: the first one's host time is in ``schedule``."""
@@ -76,8 +82,8 @@ class Engine:
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
-_ABSENT_IS_NONE: Final = ("stage", "front_end")
-"""Costs that an engine need not say; it has none of them then."""
+_ABSENT_IS_NONE: Final = ("stage", "front_end", "experts_within", "experts_across")
+"""What an engine need not say: it has no such costs then, and exchanges tokens by an all-to-all."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
 MOST_TOKENS: Final = 1_000_000_000
@@ -133,6 +139,12 @@ def _read(field: str, value: object) -> object:
     if field == "source":
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"expected a sentence that names the source, but found {value!r}")
+        return value
+    if field.startswith("experts_"):
+        ways = [way for way in get_args(ExpertExchange) if way != "all_reduce" or field == "experts_within"]
+        if value not in ways:
+            hint = did_you_mean(value, ways) if isinstance(value, str) else ""
+            raise ValueError(f"expected one of {', '.join(ways)}, but found {value!r}{hint}")
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise ValueError(

@@ -35,7 +35,7 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
             return Problem(path=f"plan.ep.{key}", message=THRESHOLDS_NEED_OVERLAP)
     if plan.ep.degree == 1 and plan.ep.overlap != "none":
         return Problem(path="plan.ep.overlap", message=VISITS_NEED_EP)
-    if plan.ep.degree == 1 and plan.ep.exchange != "all_to_all":
+    if plan.ep.degree == 1 and plan.ep.exchange != "all_to_all" and not plan.ep.exchange_by_engine:
         return Problem(path="plan.ep.exchange", message=VISITS_NEED_EP)
     if plan.ep.exchange == "all_reduce" and (plan.is_lockstep or plan.sp.degree > 1):
         return Problem(path="plan.ep.exchange", message=REPLICATED)

@@ -76,7 +76,8 @@ class ExpertPlan:
     dispatched or combined (``clustersim.graph.passes.two_batch``), from ``overlap_decode_tokens`` new tokens on where
     all of them decode, else from ``overlap_prefill_tokens`` on.
     ``exchange`` says how tokens get to their experts and back (:mod:`clustersim.plan.exchange`), ``dispatch`` in which
-    format DeepEP brings them there; None: fp8 where weights are multiplied in it, else that of activations.
+    format DeepEP brings them there; None: fp8 where weights are multiplied in it, else that of activations. With
+    ``exchange_by_engine`` nobody asked for that exchange: it follows the plan (:meth:`ParallelPlan.settled`).
     """
 
     degree: int = 1
@@ -89,6 +90,7 @@ class ExpertPlan:
     overlap_prefill_tokens: int = 0
     exchange: ExpertExchange = "all_to_all"
     dispatch: DispatchFormat | None = None
+    exchange_by_engine: bool = field(default=False, compare=False)
 
     @property
     def sends(self) -> bool:
@@ -162,6 +164,18 @@ class ParallelPlan:
         """Ranks that share one expert's tensors: tp when there is no EP, else the ranks that it spans / ep."""
         ranks = self.stage_ranks * (self.dp if self.is_lockstep else 1)
         return self.tp if self.ep.degree == 1 else ranks // self.ep.degree
+
+    @property
+    def has_experts_within(self) -> bool:
+        """Whether experts are spread inside TP groups, whose ranks have all tokens, with nothing to hide."""
+        alone = self.sp.degree == 1 and not self.is_lockstep and self.ep.overlap == "none"
+        return alone and self.ep.degree > 1 and self.tp % self.ep.degree == 0
+
+    def settled(self) -> ParallelPlan:
+        """Return the plan with an exchange that it can have, where nobody asked for one."""
+        if not self.ep.exchange_by_engine or self.ep.exchange != "all_reduce" or self.has_experts_within:
+            return self
+        return replace(self, ep=replace(self.ep, exchange="all_to_all"))
 
     @property
     def is_two_batch(self) -> bool:

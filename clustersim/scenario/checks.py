@@ -149,7 +149,7 @@ def _experts(plan: object) -> Iterator[Finding]:
             yield (*path, "ep", "routing"), "has zipf and file; expected one of them"
         uneven = isinstance(routing, dict) and any(routing[key] for key in said)  # zipf 0: all alike
         overlap = ep.get("overlap", "none") != "none"
-        exchange = ep.get("exchange", "all_to_all") != "all_to_all"
+        exchange = (ep.get("exchange") or "all_to_all") != "all_to_all"
         if ep.get("degree", 1) == 1:
             for key, given in (
                 ("routing", uneven),

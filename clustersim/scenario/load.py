@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,7 +30,7 @@ from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import build_plan, build_pool_plans, check_visits, refuse_mixed
+from clustersim.scenario.plan import as_the_engine, build_plan, build_pool_plans, check_visits, refuse_mixed
 from clustersim.scenario.references import build_model
 from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
@@ -99,6 +100,9 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     else:
         pools = attempt(lambda: _pools(part, document, topology, allow_code))
         plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
+    if engine is not None:
+        plan = None if plan is None else as_the_engine(plan, engine[0])
+        pools = pools and tuple(replace(pool, plan=as_the_engine(pool.plan, engine[0])) for pool in pools)
     if model is not None:
         for one in _plans(part, plan, pools):
             attempt(partial(check_visits, *one, model[0], document))
@@ -131,6 +135,8 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     resolved["topology"], resolved["model"] = cluster[1], model[1]
     resolved["serving"]["engine"] = engine[1]
     resolved["precision"]["weights"] = precision.weights
+    for holder, of in [(resolved["plan"][pool.name], pool.plan) for pool in pools] or [(resolved["plan"], plan)]:
+        holder["ep"]["exchange"] = of.ep.exchange if of.ep.degree > 1 else None
     if pools:
         resolved["plan"] = {pool.name: resolved["plan"][pool.name] for pool in pools}
     files = named_files(_absolute_files(resolved, document))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clustersim.cluster.topology import Topology
+from clustersim.cost.engine import Engine
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
@@ -85,7 +86,8 @@ def build_plan(
             overlap=part.ep.overlap,
             overlap_decode_tokens=part.ep.overlap_decode_tokens,
             overlap_prefill_tokens=part.ep.overlap_prefill_tokens,
-            exchange=part.ep.exchange,
+            exchange=part.ep.exchange or "all_to_all",
+            exchange_by_engine=part.ep.exchange is None,
             dispatch=part.ep.dispatch,
         ),
         stages=None if cuts is None else tuple(cuts),
@@ -96,6 +98,14 @@ def build_plan(
     if topology is None or part.placement == "packed" or plan.placement is not None:
         return plan
     return replace(plan, placement=_of_kind(part.placement, plan.world, topology, taken, document, path))
+
+
+def as_the_engine(plan: ParallelPlan, engine: Engine) -> ParallelPlan:
+    """Return a plan whose tokens get to experts as the engine brings them there, where the plan does not say how."""
+    if not plan.ep.exchange_by_engine or plan.ep.degree == 1:
+        return plan
+    way = engine.experts_within if plan.has_experts_within else engine.experts_across
+    return replace(plan, ep=replace(plan.ep, exchange=way))
 
 
 def _routing(part: RoutingPart, document: Document, path: KeyPath) -> Routing | None:

@@ -167,7 +167,7 @@ class ExpertPart(Part):
     overlap: Literal["none", "two_batch"] = "none"
     overlap_decode_tokens: Index = 0
     overlap_prefill_tokens: Index = 0
-    exchange: ExpertExchange = "all_to_all"
+    exchange: ExpertExchange | None = None
     dispatch: DispatchFormat | None = None
 
 

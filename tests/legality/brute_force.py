@@ -187,7 +187,7 @@ class BruteForce:
         for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
             if getattr(plan.ep, key):
                 yield 0.1, f"ep.{key}", 0
-        if plan.ep.exchange != "all_to_all":
+        if plan.ep.exchange != "all_to_all" and not plan.ep.exchange_by_engine:
             yield 0.5, "ep.exchange", "all_to_all"
         if plan.ep.dispatch is not None:
             yield 0.1, "ep.dispatch", None

@@ -95,7 +95,7 @@ def changed(deployment: Deployment, change: Change) -> Deployment:
             deployment = replace(deployment, precision=replace(deployment.precision, **{name: value}))
         else:
             raise ValueError(f"no rule proposes to change {path}")
-    return deployment if plan is deployment.plan else replace(deployment, plan=plan)
+    return deployment if plan is deployment.plan else replace(deployment, plan=plan.settled())
 
 
 _DEGREES: Final = {
@@ -131,7 +131,7 @@ def degree_change(deployment: Deployment, **degrees: int) -> Change:
         change.append(("plan.ep.overlap", "none"))
         least = ("overlap_decode_tokens", "overlap_prefill_tokens")
         change += [(f"plan.ep.{name}", 0) for name in least if getattr(plan.ep, name)]
-    if degrees.get("ep") == 1 and plan.ep.exchange != "all_to_all":
+    if degrees.get("ep") == 1 and plan.ep.exchange != "all_to_all" and not plan.ep.exchange_by_engine:
         change.append(("plan.ep.exchange", "all_to_all"))
         change += [("plan.ep.dispatch", None)] if plan.ep.dispatch is not None else []
     if plan.placement is not None and set(degrees) - {"ep"}:

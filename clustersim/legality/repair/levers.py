@@ -82,6 +82,8 @@ def _values(deployment: Deployment, path: str, now: Any) -> Iterable[Any]:
         return [USUAL_UTILIZATION] if now < USUAL_UTILIZATION else []
     if path.startswith("serving."):
         return [] if now is None else [now >> shift for shift in range(1, now.bit_length())]
+    if path == "plan.ep.exchange" and deployment.plan.ep.exchange_by_engine:
+        return ()  # it follows the rest of the plan
     if path in _DEFAULTS and now is _DEFAULTS[path]:
         return ()
     return _CHOICES[path]

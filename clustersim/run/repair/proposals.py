@@ -57,6 +57,16 @@ class Proposal:
     simulates: bool
 
 
+def _as_asked(scenario: Scenario) -> str:
+    """Return the resolved document in JSON, without the exchanges of experts that are the engine's own."""
+    document = json.loads(json.dumps(scenario.document))
+    plans = [(pool.plan, document["plan"][pool.name]) for pool in scenario.pools]
+    for plan, written in plans or [(scenario.plan, document["plan"])]:
+        if plan.ep.exchange_by_engine:
+            written["ep"]["exchange"] = None
+    return json.dumps(document)
+
+
 class Proposals:
     """The search for legal scenarios near one."""
 
@@ -70,7 +80,7 @@ class Proposals:
             for number, (one, name) in enumerate(zip(each, names, strict=True))
         ]
         self.search = Search(self.scopes, self._crowded)
-        self.written = parse_json(json.dumps(scenario.document), "a legal scenario nearby")
+        self.written = parse_json(_as_asked(scenario), "a legal scenario nearby")
         self.refused = 0
         self.is_nearest = True
 
