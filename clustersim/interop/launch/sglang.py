@@ -81,7 +81,9 @@ def _plan(started: Started, account: Account) -> None:
     ranks = inside * plan.pp
     started.devices, started.nodes = ranks, server.nodes_of(ranks)
     _replicas(started, account, wide=wide, ranks=ranks)
-    if server.is_moe and ep.degree > 1:
+    if ep.degree == 1:
+        account.says(server, "plan.ep")  # with one rank nothing is placed
+    elif server.is_moe:
         _put(started, account, "plan.ep", ep.degree)
         if wide:
             started.options["--moe-a2a-backend"] = "deepep"

@@ -57,7 +57,9 @@ def _plan(started: Started, account: Account) -> None:
         config |= {"moe_tensor_parallel_size": inside // ep.degree, "moe_expert_parallel_size": ep.degree}
     elif server.is_moe:
         account.refuse(f"TensorRT-LLM keeps experts inside the {inside} ranks of TP, found plan.ep.degree: {ep.degree}")
-    if ep.degree > 1 and ep.placement != "contiguous":
+    if ep.degree == 1:
+        account.says(server, "plan.ep")  # with one rank nothing is placed
+    elif ep.placement != "contiguous":
         account.leaves(server, "plan.ep.placement", "TensorRT-LLM places experts in order")
     if ep.redundant:
         account.leaves(

@@ -133,6 +133,7 @@ class _Writer:
         """Write what is about experts, and return whether one server has all replicas."""
         plan, ep, server, account = self._server.plan, self._server.plan.ep, self._server, self._account
         if not server.is_moe or ep.degree == 1:
+            account.says(server, "plan.ep")  # with one rank nothing is placed
             return not server.is_moe or plan.dp == 1
         ranks = plan.tp * plan.dp
         inside = plan.dp == 1 or ep.scope == "global"
