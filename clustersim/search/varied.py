@@ -78,6 +78,9 @@ def combinations(varied: Sequence[Varied], *, zipped: bool) -> list[tuple[str, .
     if not varied:
         raise InputError(Problem(message="nothing varies; add --vary KEY=VALUES, such as --vary plan.tp=1,2,4,8"))
     keys = [one.key for one in varied]
+    if held := [key for key in keys if key.partition(".")[0] == "expect"]:
+        message = "varies nothing: many runs are not held to what a scenario expects"
+        raise InputError(Problem(message=message, file="--vary", path=held[0]))
     if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
         raise InputError(Problem(message="varies twice; list all of its values once", file="--vary", path=twice[0]))
     if zipped:

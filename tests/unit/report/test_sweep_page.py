@@ -1,0 +1,97 @@
+"""The page of a sweep: which figures it has, what they show, and that a click tells the command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from clustersim.errors import InputError
+from clustersim.report.figures.layout import read_layout
+from clustersim.report.sweep.figures import FIGURES, PANELS
+from clustersim.report.sweep.page import check_layout, sweep_html
+from clustersim.report.sweep.swept import Swept, is_better_low, leading
+
+LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
+
+
+def swept(varied: dict[str, Sequence[str]], chosen: Sequence[Sequence[str]], failed: int | None = None) -> Swept:
+    """A sweep whose n-th run has n ms of TTFT and 10 n tokens/s."""
+    numbers = [
+        {}
+        if run == failed
+        else {"ttft_ms.p99": float(run), "tpot_ms.p99": 1.0, "throughput.output_tokens_per_s": 10.0 * run}
+        for run in range(len(chosen))
+    ]
+    return Swept(
+        name="</script>",
+        varied=varied,
+        numbers=numbers,
+        chosen=chosen,
+        failed=["too <large>" if run == failed else None for run in range(len(chosen))],
+        commands=[f"clustersim run x --set n={run}" for run in range(len(chosen))],
+        targets={"ttft": 2.0},
+    )
+
+
+ONE = swept({"workload.arrivals.rate": ("2/s", "10/s", "1/s")}, [("2/s",), ("10/s",), ("1/s",)])
+TWO = swept({"plan.tp": ("1", "2"), "seed": ("1", "2")}, [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")], failed=3)
+
+
+def drawn(of: Swept, name: str, **options: Any) -> Any:
+    (panel,) = read_layout({"figures": [{"figure": name, **options}]}, FIGURES).panels
+    return PANELS[name](of, panel, "f")
+
+
+def test_a_figure_for_which_too_little_varies_is_left_out() -> None:
+    assert [name for name in FIGURES if drawn(ONE, name) is not None] == ["curve", "points"]
+    assert [name for name in FIGURES if drawn(TWO, name) is not None] == list(FIGURES)
+
+
+def test_a_curve_goes_along_the_rate_in_its_order() -> None:
+    line = drawn(ONE, "curve").figure.data[0]
+    assert list(line.customdata) == [3, 1, 2]
+    assert list(line.y) == [2.0, 0.0, 1.0]
+
+
+def test_a_heat_map_has_the_best_of_a_cell_and_none_where_runs_failed() -> None:
+    three = swept(
+        {"a": ("1", "2"), "b": ("1", "2"), "c": ("1", "2")}, [("1", "1", "1"), ("1", "1", "2"), ("2", "2", "1")]
+    )
+    latency, tokens = drawn(
+        three, "heat_map", x="a", y="b", values=["ttft_ms.p99", "throughput.output_tokens_per_s"]
+    ).figure.data
+    assert [list(row) for row in latency.z] == [[0.0, None], [None, 2.0]]
+    assert [list(row) for row in tokens.z] == [[10.0, None], [None, 20.0]]
+
+
+def test_the_page_escapes_what_it_is_given_and_holds_every_command() -> None:
+    html = sweep_html(TWO, LAYOUT)
+    assert "too &lt;large&gt;" in html
+    assert "<h1></script>" not in html
+    assert all(command in html for command in TWO.commands)
+
+
+@pytest.mark.parametrize(
+    ("panel", "told"),
+    [
+        ({"figure": "curv"}, "did you mean 'curve'"),
+        ({"figure": "curve", "x": "ttft.p99"}, "did you mean 'ttft_ms.p99'"),
+        ({"figure": "points", "values": ["tpot_ms.p98"]}, "did you mean 'tpot_ms"),
+        ({"figure": "points", "rows": 0}, "from 1 to"),
+    ],
+)
+def test_a_layout_is_checked(panel: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        check_layout({"figures": [panel]})
+
+
+def test_numbers_are_read_off_values_and_known_by_their_names() -> None:
+    assert [leading(text) for text in ("2.5/s", "-1 ms", "8")] == [2.5, -1.0, 8.0]
+    assert math.isnan(leading("ring"))
+    assert [is_better_low(key) for key in ("ttft_ms.p99", "makespan_s", "devices", "goodput.share")] == [True] * 3 + [
+        False
+    ]
+    assert not is_better_low("user_tokens_per_s.p50")
