@@ -66,9 +66,8 @@ def loads_of(reading: Reading, declared: Declared) -> Loads | None:
     here = (replica >= first) & (replica < first + declared.dp)
     prompt, output = (requests[name].astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     goes_on = (output > 1) if declared.role != "all" else np.zeros(count, bool)
-    rows = np.flatnonzero(here & np.isin(kind, (ARRIVED, REJECTED)))
-    rows = rows[np.lexsort((rows, time[rows], request[rows]))]
-    rows = rows[np.append(True, request[rows][1:] != request[rows][:-1])[: len(rows)]]
+    comes = here & np.isin(kind, (ARRIVED, REJECTED))
+    rows = np.flatnonzero(comes & (reading.residency.before(comes) < 0))
     rows = rows[np.lexsort((request[rows], time[rows]))]
     came, came_at, to, joins = request[rows], time[rows], replica[rows] - first, kind[rows] == ARRIVED
     weight = prompt + np.where(goes_on, 1, output)

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, REJECTED
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
@@ -14,15 +13,6 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 
 TIMELY: Final = "reject a request when it has waited as long as serving.queue_timeout says, and is not admitted"
 CLOSED: Final = "let the next request of a closed loop arrive when one ends, and not before"
-
-
-def _first(reading: Reading, kinds: tuple[int, ...], count: int) -> Int64Array:
-    """Return when each request has the first fact of some kinds."""
-    facts = reading.history.facts
-    assert facts is not None
-    rows, found = reading.facts_of(*kinds), np.full(count, NEVER)
-    np.minimum.at(found, facts["request"][rows], facts["time_ns"][rows].astype(np.int64))
-    return found
 
 
 def as_long_as_declared(reading: Reading, policies: Policies) -> Finding:
@@ -38,7 +28,7 @@ def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
     policy, horizon = policies.pools[0].policy, reading.declared.horizon_ns
     assert policy is not None
     came, admitted, rejected, left = (
-        _first(reading, kinds, count) for kinds in ((ARRIVED,), (ADMITTED,), (REJECTED,), (CANCELLED, LOST))
+        reading.residency.first_ns(count, *kinds) for kinds in ((ARRIVED,), (ADMITTED,), (REJECTED,), (CANCELLED, LOST))
     )
     waited = (came < NEVER) & (rejected < NEVER)
     timeout = policy.queue_timeout_ns
@@ -64,8 +54,8 @@ def _closed_loop(reading: Reading, count: int) -> Finding:
     loop = reading.history.concurrency
     if loop is None:
         return NOTHING
-    came = _first(reading, (ARRIVED, REJECTED), count)
-    ended = _first(reading, (FINISHED, CANCELLED, REJECTED, LOST), count)
+    came = reading.residency.first_ns(count, ARRIVED, REJECTED)
+    ended = reading.residency.first_ns(count, FINISHED, CANCELLED, REJECTED, LOST)
     came, ended = np.sort(came), np.sort(ended)
     due = np.concatenate((np.zeros(min(loop, count), np.int64), ended[: max(0, count - loop)]))
     return judged(

@@ -22,7 +22,6 @@ from clustersim.legality.timeline_rules.requests.census import numbers_told
 from clustersim.legality.timeline_rules.requests.failing import lost_as_declared
 from clustersim.legality.timeline_rules.requests.giving_up import given_up
 from clustersim.legality.timeline_rules.requests.told import instants_of_requests
-from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import at_rest
@@ -92,7 +91,7 @@ def none_lost(reading: Reading) -> Finding:
         findings.append(_ended_last(reading, count))
         twice = "is swapped out, or back, twice in a row"
         gone = reading.facts_of(PREEMPTED)
-        gone = gone[at_rest(facts, gone)] if out.any() else gone[:0]
+        gone = gone[at_rest(reading.residency)[gone]]
         away = out - back - np.bincount(facts["request"][gone], minlength=count)
         findings.append(say((away < 0) | (away > 1), twice, "swap out what runs, and back what was swapped out"))
         findings.append(say((finished > 0) & (away != 0), "finishes in host memory", "let it come back first"))
@@ -113,13 +112,10 @@ def _admitted_first(reading: Reading) -> Finding:
     pieces, facts = reading.pieces, reading.history.facts
     if pieces is None or facts is None or not len(pieces):
         return NOTHING
-    rows = reading.facts_of(ADMITTED)
-    admitted = Groups(facts["request"][rows].astype(np.int64))
     begun, request = pieces.begin[pieces.opens], pieces.request[pieces.opens]
-    at = admitted.find(request)
-    first = np.append(admitted.least(facts["time_ns"][rows].astype(np.int64)), np.iinfo(np.int64).min)[at]
+    first = reading.residency.first_ns(int(request.max()) + 1, ADMITTED)[request]
     return judged(
-        0, first > begun, "request {request}",
+        0, (first > begun) & (first < np.iinfo(np.int64).max), "request {request}",
         "a step carries it from {begun:,} ns, and it is admitted at {first:,} ns", "admit it first", request=request,
         begun=begun, first=first,
     )  # fmt: skip

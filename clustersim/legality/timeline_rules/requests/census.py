@@ -132,7 +132,7 @@ def _present(reading: Reading) -> Finding:
         return lacking(
             "how many requests wait and run (facts do not tell while some are swapped, handed over or moved)"
         )
-    waits, runs_now = _changes(facts)
+    waits, runs_now = _changes(reading, facts)
     order = np.lexsort((facts["time_ns"], facts["replica"]))
     replica, time = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns"))
     findings = []
@@ -151,18 +151,12 @@ def _present(reading: Reading) -> Finding:
     return merged(*findings)
 
 
-def _changes(facts: Table) -> tuple[Int64Array, Int64Array]:
+def _changes(reading: Reading, facts: Table) -> tuple[Int64Array, Int64Array]:
     """Return what each fact adds to the requests that wait, and to those that run."""
-    order = np.lexsort((facts["time_ns"], facts["request"]))  # at one instant as recorded
-    request, kind = facts["request"][order], facts["kind"][order]
-    state = np.where(kind == ADMITTED, 2, np.where(np.isin(kind, (ARRIVED, PREEMPTED)), 1, 0))
+    kind = facts["kind"]
     kept = kind != REUSED
-    state, owner = state[kept], request[kept]
-    before = np.where(
-        np.append(False, owner[1:] == owner[:-1])[: len(owner)], np.append(0, state[:-1])[: len(state)], 0
-    )
-    waits, runs = (np.zeros(len(kind), np.int64) for _ in range(2))
-    changed: BoolArray = order[kept]
-    waits[changed] = (state == 1).astype(np.int64) - (before == 1)
-    runs[changed] = (state == 2).astype(np.int64) - (before == 2)
+    state = np.where(kind == ADMITTED, 2, np.where(np.isin(kind, (ARRIVED, PREEMPTED)), 1, 0))
+    last = reading.residency.before(kept)
+    before = np.where(last < 0, 0, state[last])
+    waits, runs = (kept * ((state == one).astype(np.int64) - (before == one)) for one in (1, 2))
     return waits, runs

@@ -76,8 +76,7 @@ def _moved_by_failures(reading: Reading) -> Int64Array:
     """
     facts, hand_overs = reading.history.facts, reading.hand_overs
     assert facts is not None
-    rows = without(np.arange(len(facts["request"])), _set_aside(reading))
-    order = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]  # at one instant as recorded
+    order = without(reading.residency.rows, _set_aside(reading))
     request, replica, time = (facts[name][order].astype(np.int64) for name in ("request", "replica", "time_ns"))
     moves = np.flatnonzero((request[1:] == request[:-1]) & (replica[1:] != replica[:-1]))
     legal = reading.failed_between(replica[moves], time[moves], time[moves + 1])
@@ -94,8 +93,8 @@ def _after_failures(reading: Reading, fix: str) -> Finding:
     facts, pieces = reading.history.facts, reading.pieces
     if pieces is None or facts is None:
         return NOTHING
-    rows = without(reading.facts_of(ADMITTED, RECEIVED), reading.hand_overs.reserved)
-    rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
+    came = reading.residency.among(np.isin(facts["kind"], (ADMITTED, RECEIVED)))
+    rows = without(came, reading.hand_overs.reserved)
     request, time, replica = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "replica"))
     mine = np.flatnonzero(np.isin(pieces.request, _moved_by_failures(reading)))
     home = np.full(len(mine), -1, np.int64)

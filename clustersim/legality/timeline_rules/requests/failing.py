@@ -27,7 +27,6 @@ from clustersim.legality.history import (
 )
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.timeline.tables import Table
 
 ENDS: Final = (REJECTED, FINISHED, CANCELLED, LOST)
 LEAVES: Final = (*ENDS, PREEMPTED, HANDED_OVER)
@@ -42,33 +41,22 @@ def leaves_what_fails(reading: Reading) -> Finding:
     if facts is None or not declared.down:
         return NOTHING
     findings = []
-    rows = reading.facts_of(ADMITTED, RECEIVED, *LEAVES)
-    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
-    request, kind, replica, time = (
-        facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
-    )
-    following = np.append(request[1:] == request[:-1], False)[: len(rows)]
-    later = np.append(time[1:], LATEST_NS)[: len(rows)]
-    again = following & (np.append(kind[1:], ADMITTED)[: len(rows)] == ADMITTED)
-    here = ~np.isin(kind, LEAVES)
+    kinds, residency = facts["kind"], reading.residency
+    here, told = np.isin(kinds, (ADMITTED, RECEIVED)), np.isin(kinds, (ADMITTED, RECEIVED, *LEAVES))
+    rows = residency.among(here)
+    end = residency.after(told)[rows]
+    request, replica, time = (facts[name][rows].astype(np.int64) for name in ("request", "replica", "time_ns"))
+    later, again = np.where(end < 0, LATEST_NS, facts["time_ns"][end]), (end >= 0) & (kinds[end] == ADMITTED)
     for failed, since, _ in declared.down:
         if declared.horizon_ns is not None and since >= declared.horizon_ns:
             continue
-        mine = here & (replica == failed) & (time <= since) & (~following | (later > since))
+        mine = (replica == failed) & (time <= since) & (later > since)
         findings.append(judged(
-            int((replica == failed).sum()), mine & ~again, "replica {failed}, request {request}",
+            int((told & (facts["replica"] == failed)).sum()), mine & ~again, "replica {failed}, request {request}",
             "is there since {time:,} ns, and stays when the replica fails at {since:,} ns",
             "let what a replica served leave it when it fails", failed=failed, request=request, time=time, since=since,
         ))  # fmt: skip
     return merged(*findings)
-
-
-def _last_of_each(facts: Table, rows: Int64Array) -> Int64Array:
-    """Return the last of some facts of each request, at one instant the one recorded last."""
-    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
-    request = facts["request"][rows]
-    found: Int64Array = rows[np.append(request[1:] != request[:-1], True)[: len(rows)]]
-    return found
 
 
 def lost_as_declared(reading: Reading) -> Finding:
@@ -117,20 +105,19 @@ def _too_long(reading: Reading, request: Int64Array) -> BoolArray:
 
 def _all_lost(reading: Reading) -> Finding:
     """Judge whether all that ran or waited on a replica is lost with it, where that is declared."""
-    facts, declared = reading.history.facts, reading.declared
+    facts, declared, residency = reading.history.facts, reading.declared, reading.residency
     assert facts is not None
+    kind = facts["kind"]
     findings = []
     for failed, since in declared.loses:
         if declared.horizon_ns is not None and since >= declared.horizon_ns:
             continue
-        there = facts["replica"] == failed
-        ran = facts["request"][there & (facts["kind"] == PREEMPTED) & (facts["time_ns"] == since)]
+        there, before = facts["replica"] == failed, facts["time_ns"] < since
+        ran = facts["request"][there & (kind == PREEMPTED) & (facts["time_ns"] == since)]
         if reading.history.pools and not _of(declared, failed):  # others only had blocks set aside there
-            came = there & np.isin(facts["kind"], (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
-            last = _last_of_each(facts, np.flatnonzero(came))
-            ran = np.intersect1d(ran, facts["request"][last[facts["kind"][last] == RECEIVED]])
-        before = _last_of_each(facts, np.flatnonzero(facts["time_ns"] < since))
-        waits = before[(facts["kind"][before] == ARRIVED) & there[before]]
+            came = there & np.isin(kind, (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
+            ran = np.intersect1d(ran, facts["request"][(kind == RECEIVED) & came & (residency.after(came) < 0)])
+        waits = np.flatnonzero((kind == ARRIVED) & there & before & (residency.after(before) < 0))
         waits = waits[~_is_down(declared, failed, facts["time_ns"][waits], since)]
         gone = facts["request"][(facts["time_ns"] == since) & np.isin(facts["kind"], ENDS)]
         kept = np.setdiff1d(np.concatenate((ran, facts["request"][waits])), gone)

@@ -48,17 +48,15 @@ def given_up(reading: Reading) -> Finding:
     after = requests["cancels_ns"]
     if not len(rows) and not (after >= 0).any():
         return NOTHING
-    due = _due(facts, after)
+    due = _due(reading, facts, after)
     early = _before_it_is_due(facts, rows, due, after)
     return merged(early, _at_once(reading, facts, due), _goes_on(reading, due), _stays(reading, facts, due))
 
 
-def _due(facts: Table, after: Int64Array) -> Int64Array:
+def _due(reading: Reading, facts: Table, after: Int64Array) -> Int64Array:
     """Return when the client of each request gives it up; ``NEVER`` also where it never arrives."""
     count = max(len(after), int(facts["request"].max(initial=-1)) + 1)
-    came, due = np.full(count, NEVER), np.full(count, NEVER)
-    arrivals = facts["kind"] == ARRIVED
-    np.minimum.at(came, facts["request"][arrivals], facts["time_ns"][arrivals])
+    came, due = reading.residency.first_ns(count, ARRIVED), np.full(count, NEVER)
     some = np.flatnonzero((after >= 0) & (came[: len(after)] < NEVER))
     due[some] = came[some] + np.minimum(after[some], NEVER - came[some])
     return due
@@ -142,9 +140,7 @@ def _goes_on(reading: Reading, due: Int64Array) -> Finding:
     pieces, facts = reading.pieces, reading.history.facts
     if pieces is None or facts is None or not len(pieces):
         return NOTHING
-    gone, rows = np.full(len(due), NEVER), reading.facts_of(CANCELLED)
-    np.minimum.at(gone, facts["request"][rows], facts["time_ns"][rows])
-    begins = _last_begins(reading)
+    gone, begins = reading.residency.first_ns(len(due), CANCELLED), _last_begins(reading)
     known = pieces.request < len(due)
     who = np.where(known, pieces.request, 0)
     until = np.where(known, due[who], NEVER)
@@ -179,9 +175,8 @@ def _perhaps_carried(reading: Reading, facts: Table, due: Int64Array) -> BoolArr
 
     It began before the request was due; where a later step has ended since, that one has, too.
     """
-    runs, rows = reading.runs, reading.facts_of(ADMITTED)
+    runs, rows = reading.runs, reading.residency.among(facts["kind"] == ADMITTED)
     found, home = np.zeros(len(due), bool), np.full(len(due), -1)
-    rows = rows[np.argsort(facts["time_ns"][rows], kind="stable")]
     home[facts["request"][rows]] = facts["replica"][rows]
     if runs is None:
         return found

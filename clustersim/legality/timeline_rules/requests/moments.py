@@ -21,6 +21,7 @@ from clustersim.legality.history import (
     History,
 )
 from clustersim.legality.timeline_rules.requests.tally import UNKNOWN
+from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 
@@ -63,18 +64,14 @@ def gives_up(history: History, due: dict[int, int]) -> Iterator[Event]:
             yield due[who], GIVES_UP, who, UNKNOWN
 
 
-def told(history: History, reserved: Int64Array) -> Iterator[Event]:
+def told(history: History, hand_overs: HandOvers) -> Iterator[Event]:
     """Yield what facts tell."""
     facts = history.facts
     assert facts is not None
     kind, request, time = (facts[name].tolist() for name in ("kind", "request", "time_ns"))
-    come: dict[int, int] = {}
-    for row in np.flatnonzero(np.isin(facts["kind"], (ARRIVED, REJECTED))).tolist():
-        if request[row] not in come or (time[row], row) < (time[come[request[row]]], come[request[row]]):
-            come[request[row]] = row
-    aside = set(reserved.tolist())
-    for who, row in come.items():
-        yield time[row], COMES, who, row
+    comes, aside = np.isin(facts["kind"], (ARRIVED, REJECTED)), set(hand_overs.reserved.tolist())
+    for row in np.flatnonzero(comes & (hand_overs.residency.before(comes) < 0)).tolist():
+        yield time[row], COMES, request[row], row
     kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down or history.pools]
     for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
         yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row

@@ -118,23 +118,16 @@ def instants_of_requests(reading: Reading) -> Finding:
         ):  # fmt: skip
             if name in requests:
                 rows = reading.facts_of(*kinds)
-                found = _first(facts["request"][rows], facts["time_ns"][rows], count)
+                found = reading.residency.first_ns(count, *kinds)
                 # No fact of the kind at all: it was not recorded.
                 findings.append(_instants(requests[name], found, verb, judge_lack=bool(len(rows))))
     if "first_token_ns" in requests and pieces is not None:
         some = np.flatnonzero(pieces.is_chunk & (pieces.gave > 0))
-        found = _first(pieces.request[some], pieces.end[some], count)
+        some, found = some[pieces.request[some] < count], np.full(count, NEVER)
+        np.minimum.at(found, pieces.request[some], pieces.end[some])
         lack = reading.declared.horizon_ns is None
         findings.append(_instants(requests["first_token_ns"], found, "has its first token", judge_lack=lack))
     return merged(*findings)
-
-
-def _first(request: Int64Array, time: Int64Array, count: int) -> Int64Array:
-    """Return the earliest instant of each request; ``NEVER`` where there is none."""
-    found = np.full(count, NEVER, np.int64)
-    inside = request < count
-    np.minimum.at(found, request[inside], time[inside].astype(np.int64))
-    return found
 
 
 def _instants(told: Int64Array, found: Int64Array, verb: str, *, judge_lack: bool) -> Finding:

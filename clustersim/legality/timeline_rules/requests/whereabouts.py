@@ -359,7 +359,7 @@ def whereabouts_of(
 ) -> Whereabouts:
     """Return where requests wait, as it follows from a history with facts; ``pieces`` tell who leaves when."""
     found = Whereabouts(history)
-    events = list(told(history, hand_overs.reserved))
+    events = list(told(history, hand_overs))
     until = np.iinfo(np.int64).max if history.declared.horizon_ns is None else history.declared.horizon_ns
     changes = {instant for one in history.declared.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]

@@ -47,11 +47,7 @@ def _work_of(reading: Reading, declared: Declared) -> Finding:
     facts, runs = reading.history.facts, reading.runs
     assert facts is not None
     assert runs is not None
-    rows = np.flatnonzero(_within(declared, facts["replica"]))
-    rows = rows[np.argsort(facts["request"][rows], kind="stable")]
-    apart = np.diff(facts["request"][rows]) > 0
-    if not (apart | (np.diff(facts["time_ns"][rows]) >= 0)).all():  # those of one replica are in order of time
-        rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    rows = reading.residency.among(_within(declared, facts["replica"]))
     request, kind, replica, since = (
         facts[name][rows].astype(np.int64) for name in ("request", "kind", "replica", "time_ns")
     )

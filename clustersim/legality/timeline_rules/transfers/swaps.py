@@ -80,10 +80,8 @@ def _strays(reading: Reading, fix: str) -> Finding:
     out, back = (moves[f"{side}_rank"] == HOST for side in ("to", "from"))
     rows = np.flatnonzero((out | back) & (moves["from_replica"] == moves["to_replica"]))
     known = {row for swap in reading.swaps for row in (*swap.out, *swap.back)}
-    preempted: dict[int, int] = {}
-    some = np.flatnonzero(facts["kind"] == PREEMPTED)
-    for request, time in zip(facts["request"][some].tolist(), facts["time_ns"][some].tolist(), strict=True):
-        preempted[request] = max(preempted.get(request, -1), time)
+    some = reading.residency.among(facts["kind"] == PREEMPTED)
+    preempted = dict(zip(facts["request"][some].tolist(), facts["time_ns"][some].tolist(), strict=True))
     stray = np.array(
         [
             row not in known and int(moves["end_ns"][row]) > preempted.get(int(moves["request"][row]), -1)

@@ -14,6 +14,7 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, ARRIVED, HANDED_OVER, RECEIVED, History
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reservations import Reservations, reservations_of
+from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.timeline.tables import HOST, Table
 
 NONE = -1
@@ -37,9 +38,7 @@ class HandOvers:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        facts = history.facts
-        left, came = _told(facts, HANDED_OVER), _told(facts, RECEIVED)
-        self.left, self.came = left, came
+        self.left, self.came = left, came = self._told(HANDED_OVER), self._told(RECEIVED)
         self.again = bool(history.declared.down) and len(history.pools) == 2
         of_left, of_came = (numbered(one["request"]) if self.again else one["request"] for one in (left, came))
         both = np.intersect1d(of_left, of_came)
@@ -47,6 +46,13 @@ class HandOvers:
         self.request = left["request"][at_left]
         self.source, self.left_ns, self.entries = (left[name][at_left] for name in ("replica", "time_ns", "value"))
         self.target, self.came_ns, self.reached = (came[name][at_came] for name in ("replica", "time_ns", "value"))
+
+    def _told(self, kind: int) -> dict[str, Int64Array]:
+        names, facts = ("request", "replica", "time_ns", "value"), self.history.facts
+        if facts is None or "value" not in facts:
+            return dict.fromkeys(names, np.empty(0, np.int64))
+        rows = self.residency.among(facts["kind"] == kind)
+        return {name: facts[name][rows].astype(np.int64) for name in names}
 
     def __len__(self) -> int:
         return len(self.request)
@@ -88,6 +94,12 @@ class HandOvers:
         """Return the hand-over of each transfer, −1 where there is none."""
         names = ("request", "end_ns", "from_replica", "to_replica")
         return self.following(*(moves[name] for name in names))
+
+    @cached_property
+    def residency(self) -> Residency:
+        """The facts of each request one after the other."""
+        assert self.history.facts is not None
+        return Residency(self.history.facts)
 
     @cached_property
     def reservations(self) -> Reservations | None:
@@ -148,10 +160,8 @@ class HandOvers:
         home = np.full(int(facts["request"].max(initial=-1)) + 1, NONE, np.int64)
         arrived = facts["kind"] == ARRIVED
         home[facts["request"][arrived]] = facts["replica"][arrived]
-        rows = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] != home[facts["request"]]))
-        rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
-        request = facts["request"][rows]
-        return np.sort(rows[np.concatenate((np.ones(1, bool), request[1:] != request[:-1]))[: len(rows)]])
+        away = (facts["kind"] == ADMITTED) & (facts["replica"] != home[facts["request"]])
+        return np.flatnonzero(away & (self.residency.before(away) < 0))
 
     @cached_property
     def moves(self) -> Table | None:
@@ -169,12 +179,3 @@ def numbered(request: Int64Array) -> Int64Array:
     opens = np.flatnonzero(np.append(True, request[1:] != request[:-1])[: len(request)])
     sizes = np.diff(np.append(opens, len(request)))
     return (request << 32) + np.arange(len(request)) - np.repeat(opens, sizes)
-
-
-def _told(facts: Table | None, kind: int) -> dict[str, Int64Array]:
-    names = ("request", "replica", "time_ns", "value")
-    if facts is None or "value" not in facts:
-        return dict.fromkeys(names, np.empty(0, np.int64))
-    rows = np.flatnonzero(facts["kind"] == kind)
-    rows = rows[np.lexsort((facts["time_ns"][rows], facts["request"][rows]))]
-    return {name: facts[name][rows].astype(np.int64) for name in names}

@@ -17,6 +17,7 @@ from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.prefixes import Prefixes
+from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
@@ -225,6 +226,11 @@ class Reading:
         tangled = np.logical_or.reduceat(self.twice | self.split | (self.moved & ~self.declared_moves), pieces.opens)
         return np.repeat(~tangled, np.diff(np.append(pieces.opens, len(pieces))))
 
+    @property
+    def residency(self) -> Residency:
+        """The facts of each request one after the other."""
+        return self.hand_overs.residency
+
     @cached_property
     def preempted(self) -> tuple[Int64Array, Int64Array]:
         """Request and instant of every preemption, in order of these; without those that gave no entries back.
@@ -250,13 +256,12 @@ class Reading:
         return self._told(CANCELLED, LOST)
 
     def _told(self, *kinds: int, but: Int64Array | None = None) -> tuple[Int64Array, Int64Array]:
-        facts, rows = self.history.facts, self.facts_of(*kinds)
-        rows = rows if but is None else without(rows, but)
+        facts = self.history.facts
         if facts is None:
-            return rows, rows
-        request, time = facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
-        order = np.lexsort((time, request))
-        return request[order], time[order]
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        rows = self.residency.among(np.isin(facts["kind"], kinds))
+        rows = rows if but is None else without(rows, but)
+        return facts["request"][rows].astype(np.int64), facts["time_ns"][rows].astype(np.int64)
 
     def count_before(self, told: tuple[Int64Array, Int64Array], time: Int64Array, *, also_at: bool) -> Int64Array:
         """Return how many of the facts of each piece's request came before an instant (or at it)."""
@@ -322,7 +327,7 @@ class Reading:
         history, pieces = self.history, self.pieces
         if history.facts is None or pieces is None:
             return []
-        return swaps_of(history.facts, history.moves, pieces)
+        return swaps_of(self.residency, history.moves, pieces)
 
     @cached_property
     def sound(self) -> BoolArray:

@@ -18,9 +18,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.history import ADMITTED, CANCELLED, PREEMPTED, RECEIVED
+from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.timeline.tables import Table
-
-KINDS = (ADMITTED, PREEMPTED, CANCELLED, RECEIVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,42 +51,26 @@ class Reservations:
 
 def reservations_of(facts: Table, first_decode: int, failures: frozenset[tuple[int, int]]) -> Reservations:
     """Return what facts mean on replicas from ``first_decode`` on; ``failures`` are replicas and instants."""
-    request, replica, kind = facts["request"], facts["replica"], facts["kind"]
-    away = np.unique(request[replica >= first_decode])
-    rows = np.flatnonzero(np.isin(kind, KINDS) & np.isin(request, away))
-    then = np.select([kind[rows] == RECEIVED, kind[rows] != ADMITTED, replica[rows] < first_decode], [0, 1, 2], 3)
-    rows = rows[np.lexsort((then, facts["time_ns"][rows], request[rows]))]  # of replicas each is recorded by itself
-    reserved: list[tuple[int, int]] = []
-    vain: list[tuple[int, int]] = []
-    ended: list[tuple[int, int]] = []
-    unused: list[int] = []
-    owner, there, came, aside, begun = -1, -1, -1, -1, -1
-    for row in rows.tolist():
-        who, where, what = int(request[row]), int(replica[row]), int(kind[row])
-        if who != owner:
-            unused += [owner] if aside >= 0 else []
-            owner, there, came, aside, begun = who, -1, -1, -1, -1
-        if where < first_decode:
-            there, begun = (-1, row) if what == ADMITTED else (there, begun)
-        elif what == RECEIVED:
-            there, came, aside = where, row, -1
-        elif what == ADMITTED:
-            if there != where:
-                reserved.append((row, begun))
-                aside = row
-        elif aside >= 0 and int(replica[aside]) == where:
-            vain.append((row, aside))
-            aside = -1
-        elif came >= 0 and there == where:
-            ended.append((row, came))
-            came = -1
-        if there == where and (where, int(facts["time_ns"][row])) in failures:
-            there = -1
-    unused += [owner] if aside >= 0 else []
-    (aside_at, begun_at), (in_vain, of_vain), (stays, of_stays) = (
-        np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (sorted(reserved), vain, ended)
-    )
+    kind, replica, time, decodes = facts["kind"], facts["replica"], facts["time_ns"], facts["replica"] >= first_decode
+    then = np.select([kind == RECEIVED, kind != ADMITTED, ~decodes], [0, 1, 2], 3)
+    order = Residency(facts, then)  # of replicas each is recorded by itself
+    came, taken = decodes & (kind == RECEIVED), decodes & (kind == ADMITTED)
+    begun = ~decodes & (kind == ADMITTED)
+    drops = decodes & np.isin(kind, (PREEMPTED, CANCELLED))
+    last = order.before(came | begun)
+    there = (last >= 0) & came[last] & (replica[last] == replica)
+    for failed, since in failures:
+        hit = (came | taken | drops) & (replica == failed) & (time == since)
+        there &= (replica != failed) | (~hit[last] & (order.before(came | begun | hit) == last))
+    reserved = taken & ~there
+    aside = order.before(reserved | came)
+    vain = drops & (aside >= 0) & reserved[aside] & (replica[aside] == replica)
+    vain &= order.before(reserved | came | vain) == aside  # the first time only
+    ended = drops & there & ~vain
+    ended &= order.before(came | begun | ended) == last
+    unused = reserved & (order.after(reserved | came | vain) < 0)
+    rows, in_vain, stays = np.flatnonzero(reserved), order.among(vain), order.among(ended)
     return Reservations(
-        reserved=aside_at, begun=begun_at, vain=in_vain, of_vain=of_vain, ended=stays, of_ended=of_stays,
-        open=np.array(unused, np.int64),
+        reserved=rows, begun=order.before(begun)[rows], vain=in_vain, of_vain=aside[in_vain], ended=stays,
+        of_ended=last[stays], open=facts["request"][order.among(unused)].astype(np.int64),
     )  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import PREEMPTED, SWAPPED_IN, SWAPPED_OUT
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
+from clustersim.legality.timeline_rules.views.residency import Residency
 from clustersim.timeline.tables import HOST, Table
 
 
@@ -66,52 +67,40 @@ def held_at(pieces: Pieces, request: int, time: int) -> int:
     return int(pieces.computed[last] + pieces.count[last])
 
 
-def swaps_of(facts: Table, moves: Table | None, pieces: Pieces) -> list[Swap]:
+def swaps_of(residency: Residency, moves: Table | None, pieces: Pieces) -> list[Swap]:
     """Return all swaps, by request and time; a fact that does not follow its counterpart has a swap of its own."""
-    if not np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN)).any():
+    facts = residency.facts
+    out, back, gone = (facts["kind"] == kind for kind in (SWAPPED_OUT, SWAPPED_IN, PREEMPTED))
+    begins = out | (back & ~at_rest(residency))
+    if not begins.any():
         return []
-    rows = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
-    rows = rows[np.lexsort((rows, facts["time_ns"][rows], facts["request"][rows]))]
+    time = np.append(facts["time_ns"], -1)
+    value = np.append(facts["value"], -1) if "value" in facts else np.full(len(time), -1)
+    back_at, lost, since = residency.after(out | back | gone), residency.after(gone), residency.before(gone)
+    owner = np.append(residency.before(begins), -1)
     found: list[Swap] = []
-    open_swap: Swap | None = None
-    preempted: dict[int, int] = {}
-    for row in rows.tolist():
-        request, replica, time = (int(facts[name][row]) for name in ("request", "replica", "time_ns"))
-        value = int(facts["value"][row]) if "value" in facts else -1
-        if open_swap is not None and open_swap.request != request:
-            open_swap = None
-        since = preempted.get(request, -1)
-        if int(facts["kind"][row]) == PREEMPTED:
-            preempted[request] = time
-            if found and found[-1].request == request and found[-1].lost_at < 0:
-                found[-1].lost_at = time
-            open_swap = None
-        elif int(facts["kind"][row]) == SWAPPED_OUT:
-            held = held_at(pieces, request, time)
-            open_swap = Swap(request=request, replica=replica, out_at=time, told=(value, -1), held=held, since=since)
-            found.append(open_swap)
-        elif open_swap is None:
-            held = held_at(pieces, request, time)
-            found.append(Swap(request=request, replica=replica, in_at=time, told=(-1, value), held=held, since=since))
-        else:
-            open_swap.in_at, open_swap.told = time, (open_swap.told[0], value)
-            open_swap = None
+    for row in residency.among(begins).tolist():
+        request, at = int(facts["request"][row]), int(time[row])
+        left, came = (row, back_at[row]) if out[row] else (-1, row)
+        came = came if back[came] else -1
+        found.append(Swap(
+            request=request, replica=int(facts["replica"][row]), out_at=int(time[left]), in_at=int(time[came]),
+            told=(int(value[left]), int(value[came])), held=held_at(pieces, request, at),
+            lost_at=int(time[lost[row]]) if owner[lost[row]] == row else -1, since=int(time[since[row]]),
+        ))  # fmt: skip
     if moves is not None:
         _attach(found, moves)
     return found
 
 
-def at_rest(facts: Table, rows: Int64Array) -> BoolArray:
+def at_rest(residency: Residency) -> BoolArray:
     """Return which facts find their request in host memory: swapped out last, and not back nor preempted since."""
-    chosen = np.flatnonzero(np.isin(facts["kind"], (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
-    every = np.unique(np.concatenate((chosen, rows)))
-    every = every[np.lexsort((every, facts["time_ns"][every], facts["request"][every]))]
-    request, kind = facts["request"][every], facts["kind"][every]
-    place = np.where(np.isin(every, chosen), np.arange(len(every)), -1)
-    before = np.concatenate((np.full(1, -1), np.maximum.accumulate(place)[:-1]))[: len(every)]
-    found = (before >= 0) & (request[before] == request) & (kind[before] == SWAPPED_OUT)
-    wanted: BoolArray = found[np.argsort(every, kind="stable")][np.searchsorted(np.sort(every), rows)]
-    return wanted
+    kind = residency.facts["kind"]
+    if not (kind == SWAPPED_OUT).any():
+        return np.zeros(len(kind), bool)
+    last = residency.before(np.isin(kind, (SWAPPED_OUT, SWAPPED_IN, PREEMPTED)))
+    found: BoolArray = (last >= 0) & (kind[last] == SWAPPED_OUT)
+    return found
 
 
 def _attach(swaps: list[Swap], moves: Table) -> None:

@@ -243,7 +243,8 @@ def returns(
         turn[by_request] = gave - np.repeat(gave[opens], sizes)
     at = first + turn
     known = some & (at < len(owner)) & (owner[np.minimum(at, len(owner) - 1)] == request) if len(owner) else first < 0
-    amount = np.where(known & ~_at_host(facts, rows), held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
+    holds = known & ~(np.isin(kind, (CANCELLED, PREEMPTED)) & at_rest(hand_overs.residency)[rows])  # not in host memory
+    amount = np.where(holds, held[np.minimum(at, len(owner) - 1)] if len(owner) else 0, 0)
     reserved = hand_overs.reserved
     last = ends[np.minimum(at, len(ends) - 1)] if len(ends) else at
     turns = np.where(known, pieces.turn_of[last] if len(ends) else 0, -1)
@@ -275,12 +276,6 @@ def _apart(facts: Table, pieces: Pieces, hand_overs: HandOvers) -> tuple[Int64Ar
     idle = at_end == at_start
     rows = np.concatenate((reservations.vain, reservations.ended[idle]))
     return rows, np.concatenate((reservations.of_vain, reservations.of_ended[idle]))
-
-
-def _at_host(facts: Table, rows: Int64Array) -> BoolArray:
-    """Return which facts let go of a request that is in host memory then, and holds no block of its device."""
-    gone: BoolArray = np.isin(facts["kind"][rows], (CANCELLED, PREEMPTED))
-    return gone & at_rest(facts, rows) if (facts["kind"] == SWAPPED_OUT).any() else np.zeros(len(rows), bool)
 
 
 def _swapped(facts: Table, pieces: Pieces, size: int) -> tuple[Int64Array, Int64Array]:
