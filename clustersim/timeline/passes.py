@@ -56,6 +56,15 @@ class Block:
         """Position of the first step of each run."""
         return np.flatnonzero(self.index == 0)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether each run has one step, so that what is true of runs is true of steps."""
+        return len(self.of) == len(self.runs)
+
+    def of_steps(self, of_runs: Int64Array) -> Int64Array:
+        """Return for each step what is known of its run."""
+        return of_runs if self.is_single else of_runs[self.of]
+
 
 class Passes:
     """Expands the runs of passes of some tables.
@@ -82,7 +91,8 @@ class Passes:
         codes = rows["template"].astype(np.int64) * (len(sets) + 1) + rows["columns"]
         distinct, group = np.unique(codes, return_inverse=True)
         found = [divmod(code, len(sets) + 1) for code in distinct.tolist()]
-        return group, [(template, sets[number]) for template, number in found]
+        narrow = group.astype(np.min_scalar_type(len(found)))  # which is sorted quickly
+        return narrow, [(template, sets[number]) for template, number in found]
 
     @cached_property
     def _row_lengths(self) -> Int64Array:
@@ -102,17 +112,21 @@ class Passes:
         """Yield (template, columns, steps, durations of shape (steps, columns)) where some vary."""
         group, groups = self._groups
         passes = self.tables.passes
-        of_run = group[passes["row"][block.runs]]
-        for number in np.flatnonzero(np.bincount(of_run)).tolist():
+        of_step = block.of_steps(group[passes["row"][block.runs]])
+        varying_at = passes["varying_at"][block.runs]
+        many = np.bincount(of_step, minlength=len(groups))
+        order = np.argsort(of_step, kind="stable") if np.count_nonzero(many) > 1 else np.arange(len(of_step))
+        ends = np.cumsum(many)
+        for number in np.flatnonzero(many).tolist():
             template, columns = groups[number]
             if columns:
-                steps = np.flatnonzero((of_run == number)[block.of])
-                at = passes["varying_at"][block.runs][block.of[steps]] + block.index[steps] * len(columns)
+                steps = order[ends[number] - many[number] : ends[number]]
+                at = varying_at[block.of[steps]] + block.index[steps] * len(columns)
                 yield template, columns, steps, self.tables.varying[at[:, None] + np.arange(len(columns))]
 
     def lengths(self, block: Block) -> Int64Array:
         """Return the sum of all durations of each step: how long the pass of a chain takes, and no pass longer."""
-        lengths: Int64Array = self._row_lengths[self.tables.passes["row"][block.runs]][block.of]
+        lengths: Int64Array = block.of_steps(self._row_lengths[self.tables.passes["row"][block.runs]])
         for template, columns, steps, values in self.varying(block):
             lengths[steps] += values @ self.tables.templates[template].counts[list(columns)]
         return lengths
@@ -121,8 +135,8 @@ class Passes:
         """Return when each pass starts."""
         passes = self.tables.passes
         at = passes["starts_at"][block.runs]
-        starts: Int64Array = passes["start_ns"][block.runs][block.of]
-        if len(block.index) == len(block.runs):
+        starts: Int64Array = block.of_steps(passes["start_ns"][block.runs])
+        if block.is_single:
             return starts
         implied = (at < 0)[block.of]
         if implied.any():
@@ -141,7 +155,7 @@ class Passes:
             classes = range(self.tables.templates[template].num_classes)
             row, back = np.unique(row, return_inverse=True)
         values = self.tables.row_values[self.tables.rows["at"][row][:, None] + np.array(classes, np.int64)]
-        table: Int64Array = values[back[block.of]]
+        table: Int64Array = values[block.of_steps(back)]
         for _, columns, steps, found in self.varying(block):
             for at, cls in enumerate(classes):
                 if cls in columns:

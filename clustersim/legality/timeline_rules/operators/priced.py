@@ -71,23 +71,26 @@ class _OfTemplate:
         yield from self._rows(passes)
         yield from self._varying(passes)
 
-    def _visits(self, passes: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return passes and steps: the first of each pass, and all of those in which the number of decodes changes."""
+    def _visits(self, passes: Int64Array) -> tuple[Int64Array, Int64Array, Features]:
+        """Return passes, steps and what these have: of each pass the first, and all where decodes change."""
         table = self.tables.passes
         step, many = table["first_step"][passes].astype(np.int64), table["steps"][passes].astype(np.int64)
         replica = table["replica"][passes].astype(np.int64)
-        chosen = self.contents.at(replica, step).changes_within(self.contents.at(replica, step + many - 1))
+        begin = self.contents.at(replica, step)
+        if (many == 1).all():
+            return passes, step, begin
+        chosen = begin.changes_within(self.contents.at(replica, step + many - 1))
         found = [(passes, step)]
         for block in Passes(self.tables).blocks(passes[chosen]):
             here = block.runs[block.of]
             at = table["first_step"][here].astype(np.int64) + block.index
             found.append((here[block.index > 0], at[block.index > 0]))
-        return np.concatenate([some for some, _ in found]), np.concatenate([steps for _, steps in found])
+        visited, steps = (np.concatenate(column) for column in zip(*found, strict=True))
+        return visited, steps, self.contents.at(table["replica"][visited].astype(np.int64), steps)
 
     def _rows(self, passes: Int64Array) -> Iterator[Finding]:
         table, rows = self.tables.passes, self.tables.rows
-        visited, step = self._visits(passes)
-        features = self.contents.at(table["replica"][visited].astype(np.int64), step)
+        visited, step, features = self._visits(passes)
         if not features.recorded.all():
             visited, step = visited[features.recorded], step[features.recorded]
             features = self.contents.at(table["replica"][visited].astype(np.int64), step)
@@ -144,12 +147,16 @@ class _OfTemplate:
             replicas, firsts, many = (
                 table[name][block.runs].astype(np.int64) for name in ("replica", "first_step", "steps")
             )
-            begin, end = (self.contents.at(replicas, at) for at in (firsts, firsts + many - 1))
-            as_one = len(block.of) > 2 * len(block.runs) and begin.recorded.all() and (begin.run == end.run).all()
+            begin, as_one = self.contents.at(replicas, firsts), False
+            if len(block.of) > 2 * len(block.runs) and begin.recorded.all():
+                as_one = bool((begin.run == self.contents.at(replicas, firsts + many - 1).run).all())
             for _, columns, steps, values in walker.varying(block):
                 of, index = block.of[steps], block.index[steps]
                 replica, step = replicas[of], firsts[of] + index
-                features = begin.going_on(of, index) if as_one else self.contents.at(replica, step)
+                if block.is_single and len(steps) == len(block.of):
+                    features = begin
+                else:
+                    features = begin.going_on(of, index) if as_one else self.contents.at(replica, step)
                 if not features.recorded.all():
                     known = np.flatnonzero(features.recorded)
                     replica, step, values = replica[known], step[known], values[known]

@@ -110,29 +110,28 @@ def occupation_of(tables: Tables) -> Occupation:
     chain = np.array([template.is_chain for template in tables.templates], bool)
     summed = regular & folds & (chain[table["template"]] if len(chain) else False)
     parts = [_summed(tables, passes, np.flatnonzero(summed))]
+    stretched, others = np.flatnonzero(~regular), np.flatnonzero(regular & ~summed)
     for number, template in enumerate(tables.templates):
-        mine = table["template"] == number
-        parts.extend(_stretched(tables, passes, template, np.flatnonzero(mine & ~regular)))
-        others = np.flatnonzero(mine & regular & ~summed)
-        parts.extend(_expanded(tables, passes, template, others))
-    columns = {
-        name: np.concatenate([part[name] for part in parts])
-        for name in ("replica", "stage", "step", "count", "start", "end")
-    }
+        parts.extend(_stretched(tables, passes, template, stretched[table["template"][stretched] == number]))
+        parts.extend(_expanded(tables, passes, template, others[table["template"][others] == number]))
+    columns = {name: _joined(parts, name) for name in ("replica", "stage", "step", "count", "start", "end")}
     if tables.lockstep > 1:  # a pass of several replicas holds the stage of each
         count = len(columns["replica"])
         columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
         columns["replica"] += np.tile(np.arange(tables.lockstep), count)
     leaves = sends = None
     if tables.stages > 1:
-        leaves = np.concatenate([part["leaves"] for part in parts])
-        sends = np.concatenate([part["sends_for"] for part in parts])
+        leaves, sends = _joined(parts, "leaves"), _joined(parts, "sends_for")
     order = in_order(columns["replica"], columns["stage"], columns["step"])
     return Occupation(
         **{name: values[order] for name, values in columns.items()},
         leaves=None if leaves is None else leaves[order],
         sends_for=None if sends is None else sends[order],
     )
+
+
+def _joined(parts: list[dict[str, Int64Array]], name: str) -> Int64Array:
+    return parts[0][name] if len(parts) == 1 else np.concatenate([part[name] for part in parts])
 
 
 def _part(tables: Tables, runs: Int64Array, **more: Int64Array) -> dict[str, Int64Array]:
@@ -147,7 +146,8 @@ def _summed(tables: Tables, passes: Passes, runs: Int64Array) -> dict[str, Int64
     at = 0
     for block in passes.blocks(runs):
         many = len(block.runs)
-        lengths[at : at + many] = np.add.reduceat(passes.lengths(block), block.firsts)
+        each = passes.lengths(block)
+        lengths[at : at + many] = each if block.is_single else np.add.reduceat(each, block.firsts)
         at += many
     start = table["start_ns"][runs].astype(np.int64)
     found = _part(tables, runs, count=table["steps"][runs].astype(np.int64), start=start, end=start + lengths)

@@ -74,6 +74,11 @@ class Runs:
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(many)))
 
     @cached_property
+    def _is_dense(self) -> bool:
+        """Whether most numbers of steps, as far as they go, are in use."""
+        return int(self._bases[-1]) <= MOST_GAPS * int(self.count.sum() + 1)
+
+    @cached_property
     def _run_of(self) -> Any:  # int32: there is a value for each step
         found = np.full(int(self._bases[-1]), ABSENT, np.int32)
         first = self._bases[self.replica] + self.step
@@ -82,23 +87,24 @@ class Runs:
 
     def at(self, replica: Int64Array, step: Int64Array) -> Int64Array:
         """Return the run that each step belongs to; −1 where there is no such step."""
-        replica, step = replica.astype(np.int64), step.astype(np.int64)
+        replica, step = replica.astype(np.int64, copy=False), step.astype(np.int64, copy=False)
         if not len(self):
             return np.full(len(step), ABSENT, np.int64)
         known = (replica >= 0) & (replica < len(self.bounds) - 1) & (step >= 0)
-        place = self._bases[np.where(known, replica, 0)] + step
-        known &= place < self._bases[np.where(known, replica + 1, 1)]
+        inside = replica if known.all() else np.where(known, replica, 0)
+        place = self._bases[inside] + step
+        known &= place < self._bases[1:][inside]
+        if self._is_dense and known.all():
+            every: Int64Array = self._run_of[place].astype(np.int64)
+            return every
         found = np.full(len(step), ABSENT, np.int64)
-        if int(self._bases[-1]) <= MOST_GAPS * int(self.count.sum() + 1):
-            if known.all():
-                found = self._run_of[place].astype(np.int64)
-            else:
-                found[known] = self._run_of[place[known]]
+        if self._is_dense:
+            found[known] = self._run_of[place[known]]
             return found
         first = self._bases[self.replica] + self.step  # a table by number would be mostly empty
         run = np.searchsorted(first, place[known], side="right") - 1
-        inside = (run >= 0) & (place[known] < (first + self.count)[run])
-        found[known] = np.where(inside, run, ABSENT)
+        within_run = (run >= 0) & (place[known] < (first + self.count)[run])
+        found[known] = np.where(within_run, run, ABSENT)
         return found
 
     @cached_property
