@@ -176,6 +176,9 @@ def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
         "changes": [change.as_json() for change in fix.changes or ()],
         "reason": fix.reason,
         "alternatives": [one.as_json() for one in fix.alternatives],
+        "examined": fix.examined,
+        "tried": fix.tried,
+        "proven": fix.proven,
     }
 
 

@@ -223,6 +223,9 @@ def test_json_says_what_was_changed_and_why() -> None:
         ],
         "reason": None,
         "alternatives": found["fix"]["alternatives"],
+        "examined": found["fix"]["examined"],
+        "tried": found["fix"]["tried"],
+        "proven": len(found["fix"]["alternatives"]),
     }
     best, second, *_ = found["fix"]["alternatives"]
     assert best == {
@@ -263,6 +266,7 @@ PROMISED = {
     "violations[].node": "any",
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
+    "fix.examined": "number", "fix.tried": "number", "fix.proven": "number",
     "fix.alternatives": "list", "fix.alternatives[].changes": "list", "fix.alternatives[].distance": "number",
     "fix.alternatives[].why": "text", "fix.alternatives[].legal": "true or false",
     "fix.alternatives[].simulates": "true or false", "fix.alternatives[].changes[].path": "text",

@@ -25,7 +25,12 @@ SOME = tuple(ALL) if is_long() else (
     "pools of 9", "a share of memory of both pools", "three at once",
 )  # fmt: skip
 """Those that are compared with every plan in the neighbourhood each time."""
-MOST_CHECKED = 2000 if is_long() else 40
+SLOW = (
+    "an expert nowhere", "overlap with a dense model", "the larger kind twice, and only that fits",
+    "a share of memory of both pools", "ep 24 of 256", "pools of 9", "three at once", "tp 3 of 32 heads",
+)  # fmt: skip
+"""Those whose alternatives take long on level G, or change what others change: the nearest is applied each time."""
+MOST_CHECKED = 2000 if is_long() else 10
 """Candidates of one plan that ``check`` judges."""
 
 
@@ -61,13 +66,15 @@ def checked(*arguments: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SOME if is_long() else [name for name in SOME if name not in SLOW])
 def test_a_program_that_applies_any_alternative_has_a_legal_plan(name: str, tmp_path: Path) -> None:
     base, given = overrides_of(name)
     sets = [word for one in given for word in ("--set", one)]
     status, found = checked(base, *sets, "--fix", "--out", str(tmp_path / "legal.yaml"))
     alternatives = found["fix"]["alternatives"]
     assert (status, found["verdict"], checked(str(tmp_path / "legal.yaml"))[0]) == (0, "illegal", 0)
+    counts = [found["fix"][name] for name in ("proven", "tried", "examined")]
+    assert 0 < len(alternatives) == counts[0] <= counts[1] <= counts[2]
     assert alternatives[0]["distance"] == min(one["distance"] for one in alternatives)
     for one in alternatives if is_long() else alternatives[1:2]:
         changes = [word for change in one["changes"] for word in ("--set", f"{change['path']}={flow(change['new'])}")]
@@ -75,9 +82,10 @@ def test_a_program_that_applies_any_alternative_has_a_legal_plan(name: str, tmp_
         assert (status, set(again["levels"].values())) == (0, {"legal"}), one
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in SOME])
 def test_something_legal_is_offered_for_every_plan(name: str) -> None:
-    assert fixed(name).alternatives
+    found = fixed(name)
+    assert 0 < len(found.alternatives) == found.proven <= found.tried <= found.examined
 
 
 def test_a_limit_that_is_written_once_for_two_pools_is_changed_once() -> None:

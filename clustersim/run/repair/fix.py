@@ -123,11 +123,17 @@ class Fix:
         Why nothing is.
     alternatives : tuple of Alternative
         What is legal nearby, the nearest (which the changes are) first.
+    examined, tried, proven : int
+        Candidates that the search judged by the rules of plans; of those that passed, how many were made a scenario and
+        checked as one; and how many of these were legal.
     """
 
     changes: tuple[FieldChange, ...] | None
     reason: str | None = None
     alternatives: tuple[Alternative, ...] = ()
+    examined: int = 0
+    tried: int = 0
+    proven: int = 0
 
 
 def fix_scenario(scenario: Scenario, *, alternatives: int = 1) -> Fix:
@@ -144,12 +150,13 @@ def fix_scenario(scenario: Scenario, *, alternatives: int = 1) -> Fix:
         return Fix(changes=())
     proposals = Proposals(scenario)
     found = tuple(_alternative(scenario, one) for one in islice(proposals.each(), alternatives))
+    counts = {name: getattr(proposals, name) for name in ("examined", "tried", "proven")}
     if found:
-        return Fix(changes=found[0].changes, alternatives=found)
+        return Fix(changes=found[0].changes, alternatives=found, **counts)
     gave_up = f" among the {counted(MOST_EXAMINED, 'candidate')} looked at" if proposals.search.gave_up else ""
     what = "of the plans or limits of the pools makes both" if scenario.pools else "of plan or limits makes it"
     left = "; ".join(proposals.search.left() or (one.message for one in check_scenario(scenario).violations))
-    return Fix(changes=None, reason=f"no change {what} legal{gave_up}: {left}")
+    return Fix(changes=None, reason=f"no change {what} legal{gave_up}: {left}", **counts)
 
 
 def instead_of(scenario: Scenario, alternatives: int) -> tuple[Alternative, ...]:

@@ -81,8 +81,13 @@ class Proposals:
         ]
         self.search = Search(self.scopes, self._crowded)
         self.written = parse_json(_as_asked(scenario), "a legal scenario nearby")
-        self.refused = 0
+        self.tried = self.proven = self.given_up = 0
         self.is_nearest = True
+
+    @property
+    def examined(self) -> int:
+        """How many candidates were judged by the rules of plans."""
+        return self.given_up + self.search.examined
 
     def each(self) -> Iterator[Proposal]:
         """Yield proposals, the nearest first: none has a change that it could do without."""
@@ -91,6 +96,7 @@ class Proposals:
             offered = True
             yield one
         if not offered and self.search.gave_up:
+            self.given_up = self.search.examined
             self.search = Search(self.scopes, self._crowded, hurry=HURRY)
             self.is_nearest = False
             yield from self._found()
@@ -110,8 +116,7 @@ class Proposals:
             made = self._made(one.state)
             if made is None:
                 found.pop()
-                self.refused += 1
-                if self.refused >= MOST_REFUSED:
+                if self.tried - self.proven >= MOST_REFUSED:
                     return
                 continue
             if nearest is None:
@@ -130,12 +135,15 @@ class Proposals:
 
     def _made(self, state: State) -> Scenario | None:
         """Return the scenario with a state's changes, as ``--set`` makes them; None if a check finds anything wrong."""
+        self.tried += 1
         try:
             made = build_scenario(apply_overrides(self.written, overrides(self._named(state)), SHORTHANDS))
         except InputError:
             return None
-        verdict = check_scenario(made)
-        return made if set(verdict.levels.values()) == {"legal"} else None
+        if set(check_scenario(made).levels.values()) != {"legal"}:
+            return None
+        self.proven += 1
+        return made
 
     def _named(self, state: State) -> State:
         """Return a state with the kind of devices that ranks were on where they are packed: they stay on that kind."""
