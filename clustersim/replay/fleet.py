@@ -8,7 +8,7 @@ from functools import partial
 from simpy import Environment
 
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.events.lockstep import Lockstep, Member
@@ -72,7 +72,6 @@ class Fleet:
         self.replicas: list[ClockReplica] = []
         self.stepping: dict[int, Replica] = {}
         self.wirings: dict[int, list[StageWiring]] = {}
-        self._prices_of: dict[tuple[object, ...], StepPrices] = {}
         for pool in prepared.pools:
             shapes: Shapes = {}
             if pool.input.plan.is_lockstep:
@@ -147,13 +146,10 @@ class Fleet:
         return wirings
 
     def _prices(self, pool: PreparedPool, programs: dict[str, StageProgram]) -> StepPrices | None:
-        """Return the prices of a stage, remembered for all replicas of a pool; None where they don't say all."""
+        """Return the prices of a stage, one object for replicas placed alike; None where they do not say all."""
         if pool.input.pricer.sp.degree > 1 or set(programs) != set(STEP_KINDS):  # in halves
             return None
-        key = (pool.first_replica, *(program.key for program in programs.values()))
-        if key not in self._prices_of:
-            self._prices_of[key] = StepPrices(pool.input.pricer, programs)
-        found = self._prices_of[key]
+        found = step_prices(pool.input.pricer, programs)
         return found if found.supported else None
 
     def _lockstep(self, pool: PreparedPool, shapes: Shapes) -> Lockstep:

@@ -40,7 +40,10 @@ class PreparedPool:
         self.first_replica = first_replica
         self.first_rank = first_rank
         self.mesh = Mesh(plan=inputs.plan.lockstep)
-        compiled = compile_programs(self.mesh, inputs.blueprints, comm)
+        made = inputs.pricer.made
+        if inputs.plan not in made:
+            made[inputs.plan] = compile_programs(self.mesh, inputs.blueprints, comm)
+        compiled = made[inputs.plan]
         self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
         """(replica, stage) → kind of step, or its halves' → program."""
         self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}

@@ -15,15 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array, to_ns
-from clustersim.collective.algorithms import plan_collective
-from clustersim.collective.communications import CommTable
 from clustersim.cost.points import read_points
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.roofline import RooflineCost
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError, Problem
-from clustersim.graph.expand import step_blueprints
-from clustersim.graph.prices.pricer import Pricer
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
 from clustersim.replay.events.swaps import HostPool
@@ -31,6 +27,7 @@ from clustersim.replay.input import CompiledMode, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import check_scenario_plan, pool_blocks, scenario_memory, violation_lines
 from clustersim.run.prefixes import Figures, prefix_figures
+from clustersim.run.priced import KeptPrices, priced
 from clustersim.run.requests import request_columns
 from clustersim.run.step_rows import StepRows
 from clustersim.scenario.scenario import Scenario
@@ -105,6 +102,7 @@ def simulate(
     requests: Requests | None = None,
     executor: Executor | None = None,
     compiled: CompiledMode = "auto",
+    kept: KeptPrices | None = None,
 ) -> RunResult:
     """Simulate a scenario.
 
@@ -123,6 +121,9 @@ def simulate(
     compiled : str
         Which lanes are compiled, where they can be: ``auto`` (where it pays), ``always`` or ``never``. The result does
         not depend on it.
+    kept : KeptPrices, optional
+        Prices of earlier runs, for those that are priced alike, and of this one for later ones. The result does not
+        depend on it.
 
     Raises
     ------
@@ -138,7 +139,7 @@ def simulate(
     scenario.refuse_code()
     requests = scenario.requests() if requests is None else requests
     try:
-        inputs = replace(replay_input(scenario, requests), compiled=compiled)
+        inputs = replace(replay_input(scenario, requests, kept), compiled=compiled)
         started = time.perf_counter()
         replayed = replay(inputs, progress, processes, executor)
     except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
@@ -240,18 +241,27 @@ def cost_models(scenario: Scenario) -> dict[str, CostModel]:
     return {name: cost_model(one) for name, one in found.items()}
 
 
-def replay_input(scenario: Scenario, requests: Requests) -> ReplayInput:
-    """Resolve a scenario into what a replay is a function of."""
+def replay_input(scenario: Scenario, requests: Requests, kept: KeptPrices | None = None) -> ReplayInput:
+    """Resolve a scenario into what a replay is a function of; what is priced alike shares what is kept."""
     each = scenario.each_pool()
     scenario.refuse_split_lockstep("simulated")
-    comm = CommTable(scenario.topology, scenario.collectives, plan_collective)
-    costs = cost_models(scenario)
-    pools = tuple(_pool_input(one, comm, costs[one.topology.device.name]) for one in each)
+    found = (priced if kept is None else kept.of)(scenario, cost_models(scenario))
+    pools = tuple(
+        PoolInput(
+            plan=one.plan,
+            blueprints=blueprints,
+            pricer=pricer,
+            serving=one.serving,
+            kv_blocks=kv_blocks(one),
+            host=host_pool(one),
+        )
+        for one, (blueprints, pricer) in zip(each, found.pools, strict=True)
+    )
     plans, kv_bytes = [pool.plan for pool in pools], scenario.precision.kv_bytes
     return ReplayInput(
-        topology=scenario.topology,
+        topology=found.comm.topology,
         pools=pools,
-        comm=comm,
+        comm=found.comm,
         requests=requests,
         mode=scenario.run.replay,
         horizon_ns=scenario.run.horizon_ns,
@@ -290,24 +300,6 @@ def refusals(scenario: Scenario) -> tuple[Problem, ...]:
     except InputError as error:
         return tuple(error.problems)
     return ()
-
-
-def _pool_input(scenario: Scenario, comm: CommTable, cost: CostModel) -> PoolInput:
-    """Resolve one pool of a scenario."""
-    plan, model = scenario.plan, scenario.model
-    windows = dict.fromkeys(
-        layer.attention.sliding_window for layer in model.layers if layer.attention.sliding_window is not None
-    )
-    return PoolInput(
-        plan=plan,
-        blueprints=step_blueprints(model, plan.lockstep, scenario.precision),
-        pricer=Pricer(
-            cost=cost, engine=scenario.engine.of_stages(plan.pp), comm=comm, sp=plan.lockstep.sp, windows=tuple(windows)
-        ),
-        serving=scenario.serving,
-        kv_blocks=kv_blocks(scenario),
-        host=host_pool(scenario),
-    )
 
 
 def host_pool(scenario: Scenario) -> HostPool | None:

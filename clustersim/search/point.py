@@ -13,6 +13,7 @@ from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import targets_ns, within_targets
 from clustersim.run.audit import audit_run
 from clustersim.run.legality import check_scenario, check_scenario_plan, verdict_json
+from clustersim.run.priced import KeptPrices
 from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.scenario import Scenario
 from clustersim.workload.requests import Requests
@@ -20,6 +21,8 @@ from clustersim.workload.requests import Requests
 Row = dict[str, Any]
 """``failed`` (why, or None) and ``numbers`` (dotted key of the summary → value) of a run."""
 
+_PRICES: Final = KeptPrices()
+"""What points have in common that this process simulates."""
 _LEFT_OUT: Final = frozenset(("scenario", "devices", "targets", "name", "seed", "reasons", "legality"))
 
 
@@ -44,7 +47,7 @@ def run_point(
             return _failed(
                 "illegal: " + "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in verdict.violations)
             )
-        result = simulate(scenario, requests=requests)
+        result = simulate(scenario, requests=requests, kept=_PRICES)
         if audit:
             verdict = together((verdict, audit_run(result)))
         summary = summary_of(result, verdict)

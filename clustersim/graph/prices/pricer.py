@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -77,6 +77,12 @@ class Pricer:
     windows: tuple[int, ...] = ()
     memory: dict[tuple[tuple[int, int, str], tuple[int, ...]], Int64Array] = field(default_factory=dict)
     groups: dict[tuple[int, int, str], tuple[PriceGroup, ...]] = field(default_factory=dict)
+    made: dict[Hashable, Any] = field(default_factory=dict, init=False)
+    """What is made with these prices and kept for the next run: programs, and prices of steps."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: what is made it makes itself."""
+        return {**self.__dict__, "made": {}}
 
     def features(self, batch: StepBatch) -> Features:
         """Return the features of a batch under this plan and model."""

@@ -186,6 +186,21 @@ class StepPrices:
         return price.row, price.columns, np.array(varying, np.int64).T.reshape(steps, len(price.columns))
 
 
+def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPrices:
+    """Return the prices of a stage's steps, the same object for equal programs and as long as the pricer lives."""
+    key = "steps", *(program.key for program in programs.values())
+    if key not in pricer.made:
+        pricer.made[key] = StepPrices(pricer, programs)
+    found: StepPrices = pricer.made[key]
+    return found
+
+
+def rows_made(pricer: Pricer) -> int:
+    """Return how many rows of durations a pricer holds."""
+    found = [made for made in pricer.made.values() if isinstance(made, StepPrices)]
+    return sum(len(rows) for prices in found for rows in prices.rows.values())
+
+
 class _Decodes(dict[int, DecodePrice]):
     """Decode prices by number of sequences, made when first asked for: a hit costs a look-up and nothing else."""
 

@@ -54,7 +54,6 @@ class Compiled:
     def __init__(self, intake: Intake, mode: CompiledMode) -> None:
         self.intake = intake
         self.mode = mode
-        self.prices: dict[int, KernelPrices] = {}
         self.refused = ""
         if mode == "always" and find_spec("numba") is None:
             raise InputError(Problem(message="there is no compiler for lanes: pip install 'clustersim[fast]'"))
@@ -79,18 +78,29 @@ class Compiled:
             return None
         from clustersim.replay.compiled.lanes import CompiledLanes  # the compiler takes a while
 
-        return CompiledLanes(self.intake, lanes, prices, first, stride).run()
+        count = CompiledLanes(self.intake, lanes, prices, first, stride).run()
+        prices.prices.pricer.made[self._key_of(lanes[0])] = prices
+        return count
+
+    def _key_of(self, lane: Lane) -> tuple[type, int, tuple[int, ...]]:
+        """Return what tells prices for the kernel: the stage, and the most that each count of a step can be."""
+        (stage,) = lane.prices.stages
+        config, requests = lane.scheduler.scheduler.config, self.intake.requests
+        tokens, each = config.max_batch_tokens, config.max_batch_requests
+        longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
+        context = each << longest.bit_length()
+        most = tokens, each, tokens, each, context, context + tokens, context + tokens
+        return KernelPrices, id(stage), most
 
     def _prices_of(self, lane: Lane) -> KernelPrices:
+        """Return the prices of a lane, those of an earlier one that came to its end where they do."""
         (stage,) = lane.prices.stages
-        if id(stage) not in self.prices:
-            config, requests = lane.scheduler.scheduler.config, self.intake.requests
-            longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
-            tokens, each = config.max_batch_tokens, config.max_batch_requests
-            context = each * longest
-            most = tokens, each, tokens, each, context, context + tokens, context + tokens
-            self.prices[id(stage)] = KernelPrices(stage, most, each)
-        return self.prices[id(stage)]
+        key = self._key_of(lane)
+        found = stage.pricer.made.pop(key, None)
+        if not isinstance(found, KernelPrices):
+            return KernelPrices(stage, key[-1], lane.scheduler.scheduler.config.max_batch_requests)
+        found.settle()
+        return found
 
     def _obstacle(self, lanes: Sequence[Lane]) -> str:
         """Return why lanes are not compiled, before their prices are looked at."""

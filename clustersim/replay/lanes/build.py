@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
-from clustersim.graph.prices.steps import StepPrices
+from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
@@ -36,7 +36,6 @@ class LaneBuilder:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self.pool = prepared.pools[0]
-        self.prices: dict[tuple[int, int, str], StepPrices] = {}
 
     @cached_property
     def obstacle(self) -> str:
@@ -109,14 +108,8 @@ class LaneBuilder:
 
     def _prices_of(self, replica: int) -> list[StepPrices]:
         """Return the prices of each stage, the same object for replicas that are placed alike."""
-        inputs, found = self.pool.input, []
-        for stage in range(inputs.plan.pp):
-            kinds = self.pool.programs[replica, stage]
-            key = kinds["decode"].key
-            if key not in self.prices:
-                self.prices[key] = StepPrices(inputs.pricer, kinds)
-            found.append(self.prices[key])
-        return found
+        inputs = self.pool.input
+        return [step_prices(inputs.pricer, self.pool.programs[replica, stage]) for stage in range(inputs.plan.pp)]
 
     def _shared_lane(
         self, replica: int, scheduler: Scheduler, prices: list[StepPrices], log: LaneLog, shared: SharedLinks
