@@ -193,11 +193,9 @@ def _after_arrival(reading: Reading, count: int) -> Finding:
     """Nothing is decided for a request before it arrives."""
     facts = reading.history.facts
     assert facts is not None
-    never = np.iinfo(np.int64).max
-    came = np.full(count, never)
+    came, never = reading.residency.first_ns(count, ARRIVED), np.iinfo(np.int64).max
     kind, request, time = facts["kind"], facts["request"], facts["time_ns"]
     arrived, rejected = kind == ARRIVED, kind == REJECTED
-    np.minimum.at(came, request[arrived], time[arrived])
     alone = rejected & (came[request] == never)  # turned away on arrival, with one row for both
     np.minimum.at(came, request[alone], time[alone])
     rows = np.flatnonzero(~arrived & ~alone)
