@@ -21,7 +21,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "legality.timeline_rules.views.pieces": {"BoolArray", "Pieces"},
     "legality.timeline_rules.views.runs": {"Runs"},
     "model.architecture": {"Attention", "Ffn", "Layer", "ModelSpec", "Moe"},
-    "plan.exchange": {"Exchange"},
+    "plan.exchange": {"DEEPEP", "Exchange"},
     "plan.parallel": {"ExpertPlan", "ParallelPlan"},
     "timeline.tables": {"Table"},
 }

@@ -176,8 +176,8 @@ def keys_short_by_one(patch: Patch) -> None:
     """Decodes do not attend to their own new token."""
     original = step_parts.decode_ns
 
-    def decode_ns(cost: Any, shape: Any, batch: int, *more: Any) -> Any:
-        found = original(cost, shape, batch, *more)
+    def decode_ns(terms: Any, batch: int, *more: Any) -> Any:
+        found = original(terms, batch, *more)
         return lambda keys: found(keys - batch)
 
     patch.setattr(step_parts, "decode_ns", decode_ns)
