@@ -12,10 +12,10 @@ from unittest import mock
 
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
+from clustersim.replay.lanes.decode_jumps import RunLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
-from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock

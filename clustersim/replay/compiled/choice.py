@@ -17,9 +17,9 @@ from typing import Final
 from clustersim.errors import InputError, Problem
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.input import CompiledMode
+from clustersim.replay.lanes.decode_jumps import RunLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
-from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.workload.requests import Requests
 
 REQUEST_S: Final = 30e-6

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import StepPrices, step_prices
+from clustersim.replay.lanes.decode_jumps import RunLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_sharing import SharedLane
 from clustersim.replay.lanes.link_stage import SharedStage
 from clustersim.replay.lanes.log import LaneLog
-from clustersim.replay.lanes.one_stage import RunLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.links.flows import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, find_shared_links
