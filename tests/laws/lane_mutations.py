@@ -115,7 +115,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     # lanes.py
     "the router goes by old loads": Mutation(SharedClock, "_route", "!= loads[0][0]", "is None"),
     "what ends at the horizon has not happened": Mutation(alone, "_run", "now > horizon", "now >= horizon"),
-    "the horizon cuts a closed loop short": Mutation(SharedClock, "run", "now > run.horizon", "now >= run.horizon"),
+    "the horizon cuts a closed loop short": Mutation(SharedClock, "_run", "now > run.horizon", "now >= run.horizon"),
     "a rejected request holds its place in a closed loop": Mutation(SharedClock, "_arrive", "self.freed += 1", "pass"),
     # decode_group.py
     "who joins enters blocks one step late": Mutation(

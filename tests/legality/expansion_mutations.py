@@ -133,7 +133,8 @@ TENSOR: Final = {
         ("experts' columns are not split", "experts", "replace(node, n=node.n // expert_tp)", "node"),
         ("experts' terms are said to be the whole", "experts", 'copies=node.copies * tp)), None, _sum_layout(made)',
          'copies=node.copies * tp)), None, "full"'),
-        ("experts of two ranks are not summed", "spread", '"partial" if expert_tp > 1 else "full"', '"full"'),
+        ("experts of two ranks are not summed", "spread", '"partial" if expert_tp > 1 or has_some else "full"',
+         '"full"'),
         ("experts are summed over the TP ranks", "spread", '"tp" if self.plan.ep.degree == 1 else "expert_tp"', '"tp"'),
     ),
     **_of(
@@ -217,7 +218,7 @@ SEQUENCE: Final = {
 EXPERT: Final = {
     **_of(
         expert, "_replacements",
-        ("tokens reach half of an expert's ranks", "spread", "slice_bytes * expert_tp", "slice_bytes"),
+        ("tokens reach half of an expert's ranks", "spread", "carried, tp / expert_tp, 1)", "carried, tp, 1)"),
         ("every rank has all experts", "spread", "(node.experts + plan.ep.redundant) // ep", "node.experts"),
         ("experts get one of a token's choices", "spread", "top_k / ep),)", "1 / ep),)"),
         ("experts get every token", "spread", "top_k / ep),)", "top_k),)"),
