@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from clustersim.collective.algorithms import ALGORITHMS, plan_collective
 from clustersim.collective.fair_shares import fair_rates, touched
-from clustersim.collective.plan import CommPlan, choose
+from clustersim.collective.price import CommPlan, choose
 
 __all__ = ["ALGORITHMS", "CommPlan", "choose", "fair_rates", "plan_collective", "touched"]

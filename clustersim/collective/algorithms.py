@@ -25,11 +25,11 @@ from clustersim.collective.pairs import (
     send,
     two_shot,
 )
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan, price
 from clustersim.collective.ring import broadcast_ring, ring
 from clustersim.collective.switch import broadcast_in_switch, in_switch, shares_switch
 from clustersim.collective.torus import bucket
-from clustersim.collective.traffic import Traffic, price
+from clustersim.collective.traffic import Traffic
 from clustersim.collective.tree import double_tree, halving
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.plan.exchange import Exchange
@@ -79,7 +79,7 @@ def plan_collective(
         Device indices in rank order; the first is the root of ``broadcast`` and the owner of ``gather``, and
         ``send`` has (source, target).
     algorithm : str
-        ``auto`` or an algorithm of that kind. :func:`~clustersim.collective.plan.choose` picks by cost.
+        ``auto`` or an algorithm of that kind. :func:`~clustersim.collective.price.choose` picks by cost.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Final
 
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import Kind
-from clustersim.collective.plan import CommPlan, choose
+from clustersim.collective.price import CommPlan, choose
 
 MOST_CHOICES: Final = 100_000
 """Choices that are kept; they are cheap to make again."""

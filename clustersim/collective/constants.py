@@ -44,7 +44,7 @@ class Family:
         Per byte of the part that a rank of all-gather, reduce-scatter or all-to-all keeps: 1/n of the payload,
         which it copies in its memory with the few cores that the collective has.
     ramp_s, ramp_half_s : float
-        See :class:`~clustersim.collective.plan.CommPlan`.
+        See :class:`~clustersim.collective.price.CommPlan`.
     network_step_s, network_efficiency : float
         The same as ``step_s`` and ``efficiency`` for sends between scale-up domains.
     max_payload_bytes : float

@@ -24,8 +24,8 @@ from clustersim.collective.constants import Family
 from clustersim.collective.exchange import exchange_traffic
 from clustersim.collective.fit import Samples
 from clustersim.collective.group import group_of
-from clustersim.collective.plan import CommPlan
-from clustersim.collective.traffic import Traffic, price
+from clustersim.collective.price import CommPlan, price
+from clustersim.collective.traffic import Traffic
 from clustersim.plan.exchange import MESSAGE_BYTES, Exchange, ExpertExchange
 
 _SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
@@ -48,7 +48,7 @@ class Measurement:
     devices, nodes : int
         Number of devices, and of the nodes that they are spread over evenly.
     payload_bytes, seconds : float
-        Payload in the sense of :class:`~clustersim.collective.plan.CommPlan`, and duration.
+        Payload in the sense of :class:`~clustersim.collective.price.CommPlan`, and duration.
     exchange : Exchange or None
         Of DeepEP, whose way and experts were measured.
     """

@@ -1,19 +1,13 @@
 """What an algorithm sends, apart from any device: who sends how much to whom, and which sends wait.
 
-Algorithms build :class:`Traffic` from the group alone; :func:`price` lays it over the routes of a topology.
+Algorithms build :class:`Traffic` from the group alone;
+:func:`clustersim.collective.price.price` lays it over the routes of a topology.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-
-from clustersim.collective.constants import Family
-from clustersim.collective.group import Group
-from clustersim.collective.plan import CommPlan
 
 Send = tuple[int, int, float]
 """Source device, target device, bytes sent per payload byte over the whole collective."""
@@ -64,51 +58,4 @@ def scaled(traffic: Traffic, factor: float) -> Traffic:
         steps=traffic.steps,
         peers=traffic.peers,
         switch_loads=[(link, share * factor) for link, share in traffic.switch_loads],
-    )
-
-
-def price(group: Group, kind: str, algorithm: str, traffic: Traffic, constants: Family) -> CommPlan:
-    """Lay traffic over the routes of a topology and add the device's constants.
-
-    α is ``base + peers × peer + Σ steps × (step overhead + latency of the route)``; a send between two
-    scale-up domains (``node_of`` differs) has the ``network_`` constants.
-
-    Returns
-    -------
-    CommPlan
-        With one entry per link that is used at all.
-    """
-    load: dict[int, float] = {}
-    topology = group.topology
-    nodes = {device: number for number, domain in enumerate(group.domains) for device in domain}
-    for source, target, share in traffic.sends:
-        is_near = nodes[source] == nodes[target]
-        taken = share / (constants.efficiency if is_near else constants.network_efficiency)
-        for link in topology.route(source, target):
-            load[link] = load.get(link, 0.0) + taken
-    for link, share in traffic.switch_loads:
-        load[link] = load.get(link, 0.0) + share / constants.efficiency
-    links = np.array(sorted(load), np.int64)
-    load_per_byte = np.array([load[link] for link in sorted(load)], np.float64)
-    alpha_s = constants.base_s + traffic.peers * constants.peer_s
-    latency_s = topology.link_latency_s
-    for times, pairs in traffic.steps:
-        slowest = 0.0
-        for source, target in pairs:
-            overhead = constants.step_s if nodes[source] == nodes[target] else constants.network_step_s
-            route = topology.route(source, target)
-            slowest = max(slowest, overhead + math.fsum(latency_s.item(link) for link in route))
-        alpha_s += times * slowest
-    return CommPlan(
-        kind=kind,
-        algorithm=algorithm,
-        group=group.given,
-        alpha_s=alpha_s,
-        own_seconds_per_byte=traffic.own * constants.own_s_per_byte,
-        ramp_s=constants.ramp_s,
-        ramp_half_s=constants.ramp_half_s,
-        links=links,
-        load_per_byte=load_per_byte,
-        seconds_per_byte=float((load_per_byte / topology.link_capacity[links]).max(initial=0.0)),
-        max_payload_bytes=constants.max_payload_bytes,
     )

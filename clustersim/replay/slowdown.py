@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, to_ns, whole_ns
 from clustersim.cluster.fault import Fault
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -128,7 +128,7 @@ def test_layers_name_only_packages_that_exist() -> None:
         ("clustersim.plan.mesh", "from clustersim.graph import expand"),
         ("clustersim.plan.mesh", "from ..graph import expand"),
         ("clustersim.plan.mesh", "def f():\n    import clustersim.graph.expand"),
-        ("clustersim.cost.roofline", "from clustersim.collective import plan"),
+        ("clustersim.cost.roofline", "from clustersim.collective import price"),
         ("clustersim.model.spec", "from clustersim import cluster"),
         ("clustersim.graph.expand", "import yaml"),
         ("clustersim.serving.scheduler", "from simpy import Environment"),

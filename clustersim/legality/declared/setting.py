@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import Kind, plan_collective
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from clustersim.clock import LATEST_NS, NS_PER_S, FloatArray
-from clustersim.collective.plan import CommPlan, choose
+from clustersim.collective.price import CommPlan, choose
 from clustersim.legality.declared.faults import SlowRank, WeakGroup
 from clustersim.legality.declared.outages import ends_at
 from clustersim.legality.declared.setting import Pool, Setting

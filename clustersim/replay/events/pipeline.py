@@ -17,7 +17,7 @@ from simpy import Environment
 
 from clustersim.clock import Int64Array, in_time
 from clustersim.collective.communications import CommTable
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 from clustersim.graph.blueprint import STREAMS
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.chain import ChainPass, ChainShape

@@ -19,7 +19,7 @@ from simpy import Environment
 from clustersim.clock import to_ns
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import family
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 from clustersim.replay.instant import HAND_OVER, at, now_ns
 from clustersim.replay.links.network import Network
 from clustersim.serving.decision import Swap

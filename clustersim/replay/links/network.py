@@ -16,7 +16,7 @@ from simpy import Environment
 
 from clustersim.clock import FloatArray, Int64Array, to_ns
 from clustersim.collective.fair_shares import fair_rates
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
 from clustersim.replay.links.flows import left, needed_ns
 from clustersim.replay.slowdown import WeakLinks

@@ -1,7 +1,7 @@
 """How much of the links' capacity a run took: bytes by link, from the plans of collectives, sends and moves of K/V.
 
 A replay that folds undisturbed passes never puts these bytes on links one by one; they follow from what each step
-carried. Bytes are those of :class:`~clustersim.collective.plan.CommPlan`: what the payload takes of a link's capacity,
+carried. Bytes are those of :class:`~clustersim.collective.price.CommPlan`: what the payload takes of a link's capacity,
 the efficiency of the protocol included, so that a link that is never idle is used by 100 %.
 """
 
@@ -17,7 +17,7 @@ from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.cluster.fault import Fault
 from clustersim.cluster.topology import Topology
 from clustersim.collective.communications import CommTable
-from clustersim.collective.plan import CommPlan, choose
+from clustersim.collective.price import CommPlan, choose
 from clustersim.graph.program import StageProgram
 from clustersim.plan.mesh import Mesh
 from clustersim.replay.events.swaps import host_plan

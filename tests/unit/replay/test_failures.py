@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clustersim.cluster.fault import Fault
-from clustersim.collective.plan import CommPlan
+from clustersim.collective.price import CommPlan
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.outages import Outage, merged
