@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from clustersim.errors import did_you_mean
+from clustersim.errors import InputError, did_you_mean
 from clustersim.units import UnitError, parse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,6 +53,26 @@ def target_changes(text: str | None) -> tuple[str, ...]:
             f"expected NAME=TIME, such as 'ttft=1 s, tpot=50 ms', found {text!r}", param_hint="--targets"
         )
     return ("targets={" + ", ".join(f"{name.strip()}: {value.strip()}" for name, _, value in pairs) + "}",)
+
+
+@contextmanager
+def naming_targets(overrides: Sequence[str], targets: str | None) -> Iterator[None]:
+    """Tell problems of what ``--targets`` says by that name: it is taken as the ``--set`` after all others."""
+    try:
+        yield
+    except InputError as error:
+        flag = f"--set #{len(overrides) + 1}"
+        raise InputError(
+            replace(one, file=None, path=f"--targets: {one.path.removeprefix('targets.')}")
+            if targets is not None and one.file == flag
+            else one
+            for one in error.problems
+        ) from None
+
+
+def kept_and_command(folder: Path, command: str) -> str:
+    """Return the last lines of a search: where its runs are kept, and what runs the best one."""
+    return f"kept     {folder} (a second start goes on there)\ncommand  {command}"
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str) -> float:

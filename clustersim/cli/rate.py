@@ -53,15 +53,17 @@ def rate(
     limits = Limits(memory_bytes=max_memory, seconds=max_time)
     changes = (*overrides, *options.target_changes(targets))
     variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
-    loaded = variants.scenario()
-    folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
-    with opened(executor, workers) as executors, opened_journal(folder) as journal:
-        runs = Runs(variants, executors, journal)
-        found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
+    with options.naming_targets(overrides, targets):
+        loaded = variants.scenario()
+        folder = out or Path("rates") / f"{loaded.name}-{loaded.digest[:12]}"
+        with opened(executor, workers) as executors, opened_journal(folder) as journal:
+            runs = Runs(variants, executors, journal)
+            found = highest_rate(runs, loaded, share=share, tolerance=tolerance, lasting_s=lasting)
     if as_json:
         click.echo(json.dumps(_plain(found, variants, folder, tolerance)))
     elif not quiet:
         _print(found, share)
+        click.echo(options.kept_and_command(folder, command_of(variants, found.best.changes)))
 
 
 def _plain(found: Capacity, variants: Variants, folder: Path, tolerance: float) -> dict[str, Any]:

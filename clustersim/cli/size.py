@@ -18,6 +18,7 @@ from clustersim.search.runs import Runs, Variants
 from clustersim.search.size import BY, SURVIVES, Size, Sized, Sizer, least_size, nested
 from clustersim.search.sweep import command_of
 from clustersim.search.varied import combinations, varied_of
+from clustersim.units import plural
 
 
 @click.command()
@@ -62,24 +63,25 @@ def size(
     limits = Limits(memory_bytes=max_memory, seconds=max_time)
     changes = (*overrides, *options.target_changes(targets))
     variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
-    loaded = variants.scenario()
-    folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
     plans = combinations(keys, zipped=False) if keys else [()]
     found: list[Sized] = []
     problems: list[Problem] = []
-    with opened(executor, workers) as executors, opened_journal(folder) as journal:
-        runs = Runs(variants, executors, journal)
-        for values in plans:
-            own = [f"{key.key}={value}" for key, value in zip(keys, values, strict=True)]
-            try:
-                sizer = Sizer(runs, own, survive, rack_nodes)
-                if by == "usd":
-                    sizer.refuse_unpriced()
-                found.append(least_size(sizer, share=share, most=most))
-            except InputError as error:
-                problems += error.problems
-    if not found:
-        raise InputError(dict.fromkeys(problems))
+    with options.naming_targets(overrides, targets):
+        loaded = variants.scenario()
+        folder = out or Path("sizes") / f"{loaded.name}-{loaded.digest[:12]}"
+        with opened(executor, workers) as executors, opened_journal(folder) as journal:
+            runs = Runs(variants, executors, journal)
+            for values in plans:
+                own = [f"{key.key}={value}" for key, value in zip(keys, values, strict=True)]
+                try:
+                    sizer = Sizer(runs, own, survive, rack_nodes)
+                    if by == "usd":
+                        sizer.refuse_unpriced()
+                    found.append(least_size(sizer, share=share, most=most))
+                except InputError as error:
+                    problems += error.problems
+        if not found:
+            raise InputError(dict.fromkeys(problems))
     best = min(found, key=lambda one: (one.best.amount(by), one.best.devices, -one.best.share))
     if as_json:
         plain = _plain(best.best) | {"summary": nested(best.best.row["numbers"])}
@@ -89,7 +91,8 @@ def size(
     elif not quiet:
         _print(best, share)
         if len(plans) > 1:
-            click.echo(f"of {len(found)} plans that do: {command_of(variants, best.best.changes)}")
+            click.echo(f"the least of {plural(len(found), 'plan')} that can meet the targets")
+        click.echo(options.kept_and_command(folder, command_of(variants, best.best.changes)))
 
 
 def _plain(one: Size) -> dict[str, object]:
@@ -106,7 +109,9 @@ def _print(found: Sized, share: float) -> None:
     best = found.best
     price = "" if best.usd_per_hour is None else f", {best.usd_per_hour:,.2f} USD/h"
     lost = "" if best.lost is None else ", with the loss"
-    click.echo(f"{best.devices} devices on {best.nodes} nodes, {best.replicas} replicas{price}")
+    sizes = (best.devices, "device"), (best.nodes, "node"), (best.replicas, "replica")
+    devices, nodes, replicas = (plural(*one) for one in sizes)
+    click.echo(f"{devices} on {nodes}, {replicas}{price}")
     click.echo(f"{best.share:.1%} of requests meet every target{lost} (asked: {share:.0%})")
     if found.why is not None:
         click.echo(f"one replica less: {found.why}")

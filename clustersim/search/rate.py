@@ -218,7 +218,7 @@ def reason(limit: str, numbers: Mapping[str, Any], scenario: Scenario) -> str:
     if running is not None:
         full = " of at most" if running >= 0.9 * places else " of"
         told.append(f"{running:,.0f}{full} {places:,} requests run at a time in the mean")
-    return f"{limit.upper()}: " + "; ".join(told)
+    return f"{limit.upper()}: " + ("; ".join(told) or "no request was served")
 
 
 def _nobody(alone: Tried, share: float, scenario: Scenario) -> InputError:

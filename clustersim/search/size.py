@@ -17,6 +17,7 @@ from clustersim.report.metrics.latencies import targets_ns
 from clustersim.search.point import Row
 from clustersim.search.rate import SHARE, limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
+from clustersim.units import plural
 
 BY: Final = ("devices", "nodes", "usd")
 SURVIVES: Final = ("device", "node", "rack")
@@ -162,6 +163,15 @@ class Sizer:
         nodes = (f"topology.nodes={self._nodes(replicas)}",) if self.grows else ()
         return (*self.plain, f"plan.dp={replicas}", *nodes)
 
+    def none_left(self, replicas: int) -> str | None:
+        """Say that each of so many replicas has a rank on what is lost; None where one has not."""
+        nodes = min(self.rack, self._nodes(replicas))
+        lost = 1 if self.survive == "device" else nodes * self.per_node
+        if (replicas - 1) * self.ranks >= lost:
+            return None
+        first = self.scenario.topology.devices[0] if self.survive == "device" else "n0"
+        return f"with {first} {f'to n{nodes - 1} ' if nodes > 1 else ''}lost no replica is left"
+
     def _faults(self, replicas: int) -> str:
         """Return the scenario's faults and what is to be survived: of a rack the nodes that there are."""
         if self.survive == "device":
@@ -189,7 +199,8 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
     refuse_impossible(sizer.runs, sizer.scenario, share, sizer.try_all([1])[0].changes)
     room = most if sizer.most is None else min(most, sizer.most)
     if room < 1:
-        message = f"a replica has {sizer.ranks} ranks, and {sizer.scenario.topology.name} {sizer.has} devices"
+        has = f"{sizer.scenario.topology.name} {plural(sizer.has, 'device')}"
+        message = f"a replica has {plural(sizer.ranks, 'rank')}, and {has}"
         raise InputError(sizer.scenario.problem("plan", message))
     tried: dict[int, Size] = {}
 
@@ -213,12 +224,10 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
     worse = tried.get(high - 1)
     row = None if worse is None else _worse_row(worse)
     limit = limiting(row["numbers"]) if row is not None and row["numbers"] else None
-    return Sized(
-        best=tried[high],
-        tried=tuple(tried[count] for count in sorted(tried)),
-        limited_by=limit,
-        why=None if limit is None or row is None else reason(limit, row["numbers"], sizer.scenario),
-    )
+    why = None if limit is None or row is None else reason(limit, row["numbers"], sizer.scenario)
+    if worse is not None and row is worse.lost:
+        why = sizer.none_left(worse.replicas) or why
+    return Sized(best=tried[high], tried=tuple(tried[count] for count in sorted(tried)), limited_by=limit, why=why)
 
 
 def _worse_row(size: Size) -> Row:
@@ -229,11 +238,12 @@ def _not_enough(size: Size, share: float, sizer: Sizer, most: int) -> InputError
     """Return the error for targets that as many replicas as may be don't meet."""
     failed = next((row["failed"] for row in (size.row, size.lost) if row is not None and row["failed"]), None)
     told = f"; {failed}" if failed else f": {size.share:.1%} of requests do, and {share:.0%} should"
-    many = f"{size.replicas} replicas on {size.devices} devices"
+    many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
+    verb = "doesn't" if size.replicas == 1 else "don't"
     rest = (
         f"raise --most, now {most}" if size.replicas == most else f"{sizer.scenario.topology.name} has no room for more"
     )
-    return InputError(Problem(message=f"{many} don't meet the targets{told}; {rest}, or use another plan"))
+    return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
 
 
 def nested(numbers: Mapping[str, Any]) -> dict[str, Any]:

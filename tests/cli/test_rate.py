@@ -43,6 +43,26 @@ def test_the_best_rate_does_and_the_next_does_not():
     assert found["why"].startswith(found["limited_by"].upper())
 
 
+def test_the_last_lines_name_the_folder_and_the_command(folder: Path):
+    kept, command = rate(*FAST).stdout.splitlines()[-2:]
+    assert (folder / kept.split()[1] / "finished.jsonl").is_file()
+    assert command.startswith("command  clustersim run small.yaml --set workload.arrivals.rate=")
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        ("tpt=2 ms", "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
+        ("tpot=2", "--targets: tpot: expected a time with its unit"),
+        ("ttft=0.1 ms", "--targets: ttft: 0.1 ms is met by 0.0% of requests"),
+    ],
+)
+def test_what_is_wrong_with_targets_is_told_of_their_option(targets, told):
+    done = rate(*FAST, "--set", "seed=2", "--targets", targets)
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
 def test_the_first_rate_may_be_too_high_or_too_low_and_the_answer_is_the_same():
     found = [json.loads(rate(*FAST, "--json", "--set", f"workload.arrivals.rate={one}/s").stdout) for one in (1, 300)]
     assert found[0]["rate_per_s"] == pytest.approx(found[1]["rate_per_s"], rel=0.06)
@@ -66,7 +86,7 @@ def test_any_number_of_workers_finds_the_same():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--targets", "ttft=1 ms"], "targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (["--targets", "ttft=1 ms"], "--targets: ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
         (["--targets", "ttft=1000 s"], "the run ends before its queue is as long as they allow"),
         (["--targets", "ttf=1 s"], "unknown key 'ttf'; did you mean 'ttft'?"),
         (["--targets", "ttft"], "expected NAME=TIME"),

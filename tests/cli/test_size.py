@@ -57,6 +57,20 @@ def test_a_lost_node_takes_one_more_where_each_replica_has_one():
     assert found("--survive", "rack", "--rack-nodes", "2")["replicas"] == plain["replicas"] + 2
 
 
+def test_what_one_replica_less_lacks_is_told_also_where_none_is_left():
+    loose = ("--targets", "ttft=3 s, tpot=90 ms", "--set", "workload.arrivals.rate=4/s", "--set", "plan.tp=4")
+    told = size(*loose, "--survive", "node").stdout
+    assert "one replica less: with n0 lost no replica is left" in told
+    assert size(*loose).stdout.startswith("4 devices on 1 node, 1 replica\n")
+    assert "lost" not in size("--survive", "node", "--set", "plan.tp=4").stdout
+
+
+def test_the_last_lines_name_the_folder_and_the_command(folder: Path):
+    kept, command = size("--vary", "plan.tp=4,8").stdout.splitlines()[-2:]
+    assert (folder / kept.split()[1] / "finished.jsonl").is_file()
+    assert command.startswith("command  clustersim run small.yaml --set plan.tp=")
+
+
 def test_of_several_plans_the_least_is_chosen():
     each = [found("--set", f"plan.tp={tp}")["devices"] for tp in (4, 8)]
     assert found("--vary", "plan.tp=4,8")["devices"] == min(each)
@@ -67,8 +81,9 @@ def test_of_several_plans_the_least_is_chosen():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--targets", "ttft=1 ms"], "targets.ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
-        (["--most", "1"], "1 replicas on 8 devices don't meet the targets: "),
+        (["--targets", "ttft=1 ms"], "--targets: ttft: 1 ms is met by 0.0% of requests even when they come one by one"),
+        (["--targets", "tpt=1 ms"], "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
+        (["--most", "1"], "1 replica on 8 devices doesn't meet the targets: "),
         (["--survive", "rack"], "does not say how many nodes a rack has; add --rack-nodes"),
         (["--rack-nodes", "2"], "--rack-nodes says what --survive rack loses"),
         (["--by", "usd"], "h100-sxm-80gb has no price"),
