@@ -115,9 +115,9 @@ def check(
             unable = _unable(mended, check_scenario(mended))
             lines += _unable_lines(unable)
             document |= {"simulates": not unable, "not_simulated": _unable_json(unable)}
-        document["fix"] = _fix_json(nearest, written)
+        document["fix"] = _fix_json(loaded, nearest, written)
     elif as_json and verdict.of_level("P").violations:
-        document["fix"] = _fix_json(_nearest(loaded, verdict), None)
+        document["fix"] = _fix_json(loaded, _nearest(loaded, verdict), None)
     elif not as_json and _needs_several(verdict):
         lines.append(_together((scenario, *overrides), _nearest(loaded, verdict, alternatives=1)))
     print_json(document) if as_json else click.echo("\n".join(lines))
@@ -169,7 +169,7 @@ def _written(name: str, overrides: tuple[str, ...], fix: Fix, out: Path | None) 
     return target
 
 
-def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
+def _fix_json(scenario: Scenario, fix: Fix, target: Path | None) -> dict[str, Any]:
     return {
         "legal": fix.changes is not None,
         "file": None if target is None else str(target),
@@ -179,6 +179,7 @@ def _fix_json(fix: Fix, target: Path | None) -> dict[str, Any]:
         "examined": fix.examined,
         "tried": fix.tried,
         "proven": fix.proven,
+        "expect": _contradicted(scenario) if fix.changes else None,
     }
 
 
@@ -215,5 +216,12 @@ def _fix_lines(scenario: Scenario, fix: Fix, target: Path | None) -> Iterator[st
         ours, theirs = f"{fix.alternatives[0].distance:.4g}", f"{other.distance:.4g}"
         away = f"as near, at distance {theirs}" if ours == theirs else f"at distance {theirs} rather than {ours}"
         yield f"also legal, {away}: {other}"
+    if (told := _contradicted(scenario)) is not None:
+        yield told
+
+
+def _contradicted(scenario: Scenario) -> str | None:
+    """Say that what the scenario expects fails once it is legal; None where it does not."""
     if any(expectation.key == "legal" and expectation.check({"legal": True}) for expectation in scenario.expect):
-        yield "Its expect still says legal: false, which is no rule's matter: change it before you run it."
+        return "Its expect still says legal: false, which is no rule's matter: change it before you run it."
+    return None

@@ -20,7 +20,7 @@ from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.runs import Kept, Runs, Variants
-from clustersim.search.sweep import PAGE, POINTS, Sweep, summary_of, swept_of, table_of, write_points
+from clustersim.search.sweep import PAGE, POINTS, Sweep, failures, summary_of, swept_of, table_of, write_points
 from clustersim.search.varied import SweepFile, combinations, read_sweep, varied_of
 
 
@@ -82,8 +82,8 @@ def sweep(
         click.echo(
             f"{found['points']:,} runs, {found['failed']:,} failed\npoints  {folder / POINTS}\npage    {folder / PAGE}"
         )
-        for reason in list(dict.fromkeys(row["failed"] for row in rows if row["failed"]))[:5]:
-            click.echo(f"failed: {reason}", err=True)
+        for line in failures(shown):
+            click.echo(line, err=True)
     if found["failed"] == found["points"]:
         ctx.exit(ILLEGAL)
 

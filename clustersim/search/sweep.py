@@ -20,6 +20,7 @@ from clustersim.search.point import Row
 from clustersim.search.runs import Variants
 from clustersim.search.values import text_of
 from clustersim.search.varied import Varied
+from clustersim.units import plural
 
 POINTS: Final = "points.parquet"
 PAGE: Final = "sweep.html"
@@ -70,6 +71,21 @@ def swept_of(sweep: Sweep, rows: Sequence[Row], variants: Variants) -> Swept:
         commands=[command_of(variants, changes) for changes in sweep.all_changes],
         targets=targets,
     )
+
+
+def failures(swept: Swept, most: int = 5) -> list[str]:
+    """Say why runs failed, and which: a line for each reason."""
+    runs: dict[str, list[int]] = {}
+    for run, reason in enumerate(swept.failed):
+        if reason:
+            runs.setdefault(reason, []).append(run)
+    lines = []
+    for reason, failed in list(runs.items())[:most]:
+        named = "; ".join(swept.words(run) for run in failed[:most])
+        rest = f" and {len(failed) - most:,} more" if len(failed) > most else ""
+        lines.append(f"failed: {reason} ({plural(len(failed), 'run')}: {named}{rest})")
+    others = sum(len(failed) for failed in list(runs.values())[most:])
+    return [*lines, f"failed: {plural(others, 'run')} for other reasons"] if others else lines
 
 
 def table_of(swept: Swept) -> pa.Table:

@@ -300,6 +300,20 @@ def test_the_same_timeline_in_another_replay_is_said_to_be_the_same(run_dir: Pat
     assert f"simulated again, full: same timeline: digest {digest[:12]};" in result.output
 
 
+@pytest.mark.parametrize(("said", "instead"), [("name: tiny", "name: small"), ("seed: 0", "seed: 7")])
+def test_another_scenario_is_told_before_what_follows_from_it(copy: Path, said: str, instead: str) -> None:
+    file = copy / "scenario.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert said in text
+    file.write_text(text.replace(said, instead), encoding="utf-8")
+    result = called("audit", copy)
+    assert result.exit_code == 1
+    digest = json.loads((copy / "summary.json").read_text(encoding="utf-8"))["digest"]
+    first = result.stdout.splitlines()[1]
+    assert first.startswith(f"RUN-5: scenario.yaml: is not the one that this run had (digest {digest[:12]} in summary")
+    assert "or another version, with other defaults, wrote the run" in first
+
+
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [

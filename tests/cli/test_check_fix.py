@@ -167,6 +167,8 @@ def test_a_scenario_that_ships_is_fixed_into_the_working_directory() -> None:
     assert len(shipped) == len(written)
     assert sum(one != other for one, other in zip(shipped, written, strict=True)) == 5
     assert "Its expect still says legal: false" in result.stdout
+    told = json.loads(invoke("check", "illegal-five-ways", "--json").stdout)["fix"]["expect"]
+    assert told.startswith("Its expect still says legal: false")
     assert not (ROOT / "scenarios" / "illegal-five-ways.legal.yaml").exists()
     assert invoke("check", "quickstart", "--set", "plan.tp=3", "--fix").exit_code == 0
     assert "scenarios/traces/azure-conv-sample.csv" in Path("quickstart.legal.yaml").read_text()
@@ -226,6 +228,7 @@ def test_json_says_what_was_changed_and_why() -> None:
         "examined": found["fix"]["examined"],
         "tried": found["fix"]["tried"],
         "proven": len(found["fix"]["alternatives"]),
+        "expect": None,
     }
     best, second, *_ = found["fix"]["alternatives"]
     assert best == {
@@ -267,6 +270,7 @@ PROMISED = {
     "rules[].id": "text", "rules[].level": "text", "rules[].looked_at": "number",
     "fix.legal": "true or false", "fix.file": "text or null", "fix.changes": "list", "fix.reason": "text or null",
     "fix.examined": "number", "fix.tried": "number", "fix.proven": "number",
+    "fix.expect": "text or null",
     "fix.alternatives": "list", "fix.alternatives[].changes": "list", "fix.alternatives[].distance": "number",
     "fix.alternatives[].why": "text", "fix.alternatives[].legal": "true or false",
     "fix.alternatives[].simulates": "true or false", "fix.alternatives[].changes[].path": "text",

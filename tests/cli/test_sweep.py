@@ -114,6 +114,12 @@ def test_all_failed_is_status_1():
     assert "failed: illegal: plan.tp: 3 does not divide" in told.stderr
 
 
+def test_a_reason_is_told_once_with_the_runs_that_failed_for_it():
+    told = run("sweep", "small.yaml", "--vary", "plan.tp=3,1", "--vary", "seed=1,2", "--workers", "1")
+    (line,) = [line for line in told.stderr.splitlines() if line.startswith("failed: illegal: plan.tp")]
+    assert line.endswith("(2 runs: tp 3, seed 1; tp 3, seed 2)")
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

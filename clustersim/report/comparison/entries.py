@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.errors import IllegalPlanError, InputError, Problem
+from clustersim.inputs import missing
 from clustersim.report.files.run_directory import read_run
 from clustersim.report.files.summary import summary_of
 from clustersim.run.causes import Causes, causes_of
@@ -17,6 +18,7 @@ from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict
 from clustersim.run.recorded import refuse_other_plan
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
@@ -83,6 +85,12 @@ def read_entry(given: str, allow_code: bool | None) -> Entry:
             requests=dict(run.requests),
             timeline=run.timeline,
         )
+    try:
+        file = find_scenario(given)
+    except InputError as error:
+        raise InputError(Problem(message=f"no run directory {given!r}, and {error}")) from None
+    if not file.exists():
+        raise InputError(Problem(file=given, message=f"no run directory, and {missing(file, 'scenario')}"))
     scenario = load(given, allow_code=allow_code)
     refuse_if_too_large(scenario)
     verdict = check_scenario(scenario)

@@ -16,6 +16,7 @@ from clustersim.report.figures.layout import PIXELS, Known, Panel, one_of, some_
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import axis_name, template
 from clustersim.report.metrics.latencies import LATENCIES, latencies_ns, weighted_percentile
+from clustersim.units import plural
 
 SHARES: Final = np.concatenate([np.linspace(0, 99, 100), np.linspace(99.1, 100, 10)])
 
@@ -84,7 +85,15 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="difference, ms per request", zeroline=True, zerolinecolor="#5b6b7b")
     figure.update_layout(showlegend=len(found) > 1)
-    return Drawn(title="Where the difference comes from", caption=" ".join(map(basis, found)), figure=figure)
+    told = [f"{basis(one)}{_not_drawn(one, names)}" for one in found]
+    return Drawn(title="Where the difference comes from", caption=" ".join(told), figure=figure)
+
+
+def _not_drawn(found: Comparison, names: Sequence[str]) -> str:
+    """Say what causes come to that have no bar; nothing where each has one."""
+    rest = [one for one in found.causes if one.cause not in names and (one.a_ns or one.b_ns)]
+    total = sum(one.difference_ms for one in rest)
+    return f" Not drawn: {plural(len(rest), 'other')}, {total:+,.3f} ms." if rest else ""
 
 
 def _distributions(found: Sequence[Comparison], panel: Panel) -> Drawn:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from clustersim.report.comparison.comparison import Comparison, largest
+from clustersim.units import plural
 
 MOST_ROWS: Final = 20
 Rows = list[tuple[str, ...]]
@@ -42,10 +43,10 @@ def basis(found: Comparison) -> str:
     if not len(found.compared):
         return "No request finished in both runs."
     mean = found.difference_ns.sum() / len(found.compared) / 1e6
-    return (
-        f"{len(found.compared):,} requests finished in both; end to end each took {mean:+,.3f} ms on average, "
-        "which these parts add up to."
-    )
+    both = f"{plural(len(found.compared), 'request')} finished in both; end to end {found.b.name} took"
+    if not mean:
+        return f"{both} as long on average."
+    return f"{both} {number(abs(mean))} ms {'more' if mean > 0 else 'less'} on average, which these parts add up to."
 
 
 def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[str, ...], Rows]]:
@@ -61,20 +62,20 @@ def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[st
     odd = [row for row in found.metrics if row[1] != row[2]]
     rows.append(
         (
-            f"Figures: {len(odd)} of {len(found.metrics)} differ",
+            f"Figures: {len(odd)} of {len(found.metrics)} {'differs' if len(odd) == 1 else 'differ'}",
             ("figure", a, b, "difference"),
             [(name, number(one), number(other), signed(one, other)) for name, one, other in odd],
         )
     )
     differing = [one for one in found.causes if one.a_ms or one.b_ms]
+    causes = [(one.cause, one.kind, one.a_ms, one.b_ms) for one in differing[:most]]
+    if others := differing[most:]:
+        causes.append((plural(len(others), "other"), "", sum(o.a_ms for o in others), sum(o.b_ms for o in others)))
     rows.append(
         (
             f"Where the time goes, ms per request. {basis(found)}",
             ("cause", "kind", a, b, "difference"),
-            [
-                (one.cause, one.kind, number(one.a_ms), number(one.b_ms), signed(one.a_ms, one.b_ms))
-                for one in differing[:most]
-            ],
+            [(cause, kind, number(a_ms), number(b_ms), signed(a_ms, b_ms)) for cause, kind, a_ms, b_ms in causes],
         )
     )
     if found.same_requests and found.difference_ns.any():

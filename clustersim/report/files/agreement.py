@@ -28,6 +28,7 @@ ASKED_LATER: Final = frozenset({"RUN-5", "TP-9", "DP-4"})
 """Rules that compare with something that was not there when the run was audited first."""
 _NOT_OF_A_RUN: Final = (ArithmeticError, AssertionError, LookupError, MemoryError, ValueError)
 """What working out the figures of tables that no run wrote may come to."""
+_SCENARIO: Final = "scenario.yaml"
 ABSENT: Final = None
 """What is said where nothing is."""
 _FROM_VERDICT: Final = ("legal", "legality")
@@ -72,12 +73,27 @@ def agreements(recorded: RecordedRun, verdict: Verdict) -> tuple[Agreement, ...]
     rows = len(recorded.requests["request"])
     steps = len(timeline.steps["step"])
     return (
+        *_other_scenario(recorded),
         _agreement("RUN-4", "requests.parquet", counted(rows, "request"), _requests(recorded)),
         _agreement("RUN-5", "steps.parquet", counted(steps, "row"), _table(run.steps, step_columns(timeline))),
         _agreement("RUN-5", "timeline/templates.json", "counts", _head(recorded)),
         _agreement("RUN-5", "summary.json", "figures", _summary(recorded)),
         _agreement("RUN-5", "verdict.json", "answers", _verdicts(recorded, verdict), by="the rules say"),
     )
+
+
+def _other_scenario(recorded: RecordedRun) -> Iterator[Agreement]:
+    """Yield that the scenario is not the one that ``summary.json`` has: all else that differs may follow from that."""
+    said, found = recorded.run.summary["digest"], recorded.scenario.digest
+    if said == found or same(recorded.run.summary["scenario"], json.loads(json.dumps(recorded.scenario.portable))):
+        return
+    message = (
+        f"is not the one that this run had (digest {said[:12]} in summary.json, {found[:12]} of this file): it was "
+        "changed, or another version, with other defaults, wrote the run"
+    )
+    fix = "put back the scenario of the run, or run this one again"
+    violation = Violation(rule="RUN-5", level="T", where=_SCENARIO, message=message, fix=fix)
+    yield Agreement(rule="RUN-5", file=_SCENARIO, what="digest", looked_at=1, violation=violation)
 
 
 def refuse_differing(run_dir: Path) -> None:
@@ -100,10 +116,12 @@ def refuse_differing(run_dir: Path) -> None:
 
 
 def with_agreements(verdict: Verdict, found: Sequence[Agreement]) -> Verdict:
-    """Return a verdict together with what the files say otherwise."""
+    """Return a verdict together with what the files say otherwise; another scenario is told before what follows."""
     looked = {rule: sum(one.looked_at for one in found if one.rule == rule) for rule in ("RUN-4", "RUN-5")}
+    told = [one.violation for one in found if one.violation is not None]
+    causes = [one for one in told if one.where == _SCENARIO]
     return Verdict(
-        violations=(*verdict.violations, *(one.violation for one in found if one.violation is not None)),
+        violations=(*causes, *verdict.violations, *(one for one in told if one not in causes)),
         rules=tuple(_looked_further(entry, looked.get(entry.id, 0)) for entry in verdict.rules),
     )
 

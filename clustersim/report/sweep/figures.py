@@ -19,7 +19,7 @@ from clustersim.scenario.expect import NUMBER_KEYS
 _MOST_LINES: Final = 12
 _MOST_PARALLEL: Final = 3000
 _SHADES: Final = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#e3d010")
-"""Of Viridis, from low to high."""
+"""Of Viridis, from worse to better."""
 KEYS: Final = (*NUMBER_KEYS, "devices", "met.ttft", "met.tpot", "met.e2e")
 _LATENCIES: Final = ("throughput.output_tokens_per_s", "ttft_ms.p99", "tpot_ms.p99", "goodput.share")
 
@@ -107,10 +107,11 @@ def _curve(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
                 line={"color": TARGET, "dash": "dash", "width": 1.5},
             )  # fmt: skip
     figure.update_layout(layout)
+    target = " Dashed red: the target." if figure.layout.shapes else ""
     moves = f"Along a line {short(along)} grows" if joined and along is not None else "Each point is a run"
     return Drawn(
         title="Latency against throughput",
-        caption=f"{moves}. Dashed red: the target. Click a point for the command that simulates it again.",
+        caption=f"{moves}.{target} Click a point for the command that simulates it again.",
         figure=figure,
         then=f'.then(() => clustersimPoints("{identity}"))',
     )
@@ -127,7 +128,10 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         return None
     columns, lines, order = swept.varied[x], swept.varied[y], list(swept.varied)
     figure, buttons = go.Figure(), []
-    for number, key in enumerate(options["values"]):
+    values = swept.there(options["values"], swept.simulated)
+    if not values:
+        return None
+    for number, key in enumerate(values):
         sign = -1.0 if is_better_low(key) else 1.0
         best: dict[tuple[str, str], int] = {}
         for run in swept.simulated:
@@ -148,7 +152,7 @@ def _heat_map(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
             hoverongaps=False, colorscale="Viridis", reversescale=sign < 0, xgap=1, ygap=1,
             colorbar={"title": {"text": key, "side": "right"}, "thickness": 14},
         )  # fmt: skip
-        visible = [place == number for place in range(len(options["values"]))]
+        visible = [place == number for place in range(len(values))]
         buttons.append({"label": key, "method": "restyle", "args": ["visible", visible]})
     figure.update_layout(
         template=template(),
@@ -179,7 +183,7 @@ def _parallel(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
     heights: list[list[float]] = []
     figure = go.Figure()
     notes: list[dict[str, Any]] = []
-    numbers = [key for key in panel.options["values"] if any(not math.isnan(swept.number(run, key)) for run in kept)]
+    numbers = swept.there(panel.options["values"], kept)
     for place, key in enumerate([*wide, *numbers]):
         if key in swept.varied and place < len(wide):
             values = list(swept.varied[key])
@@ -201,8 +205,10 @@ def _parallel(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         ]
         figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, line={"color": "#8a97a3", "width": 1})
     count = len(heights)
+    last = (numbers or wide)[-1]
+    low_is_better = bool(numbers) and is_better_low(last)
     for shade, colour in enumerate(_SHADES):
-        members = [one for one in range(len(kept)) if _shade(heights[-1][one]) == shade]
+        members = [one for one in range(len(kept)) if _shade(heights[-1][one], low_is_better) == shade]
         lines = [[*range(count), None] for _ in members]
         figure.add_scatter(
             x=[x for line in lines for x in line],
@@ -222,10 +228,10 @@ def _parallel(swept: Swept, panel: Panel, identity: str) -> Drawn | None:
         yaxis={"visible": False, "range": [-0.06, 1.14]},
     )
     few = f" {len(kept):,} of {len(runs):,} runs are drawn." if len(kept) < len(runs) else ""
-    last = (numbers or wide)[-1]
+    yellow = "where it is better" if numbers else "at the top"
     return Drawn(
         title="All keys side by side",
-        caption=f"A line is a run; its colour is {last}, yellow at the top. Click one for its command.{few}",
+        caption=f"A line is a run; its colour is {last}, yellow {yellow}. Click one for its command.{few}",
         figure=figure,
         then=f'.then(() => clustersimPoints("{identity}"))',
     )
@@ -236,8 +242,9 @@ def _share(value: float, low: float, high: float) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def _shade(height: float) -> int:
-    return 0 if math.isnan(height) else min(len(_SHADES) - 1, int(height * len(_SHADES)))
+def _shade(height: float, low_is_better: bool) -> int:
+    shade = 0 if math.isnan(height) else min(len(_SHADES) - 1, int(height * len(_SHADES)))
+    return len(_SHADES) - 1 - shade if low_is_better and not math.isnan(height) else shade
 
 
 def _points(swept: Swept, panel: Panel, identity: str) -> Drawn:

@@ -48,6 +48,10 @@ class Swept:
         value = self.numbers[run].get(key)
         return math.nan if value is None else float(value)
 
+    def there(self, keys: Sequence[str], runs: Sequence[int]) -> list[str]:
+        """Return those numbers that one of some runs has."""
+        return [key for key in keys if any(not math.isnan(self.number(run, key)) for run in runs)]
+
     def words(self, run: int, without: Sequence[str] = ()) -> str:
         """Return what a run has in place of the others: ``tp 4, rate 2/s``."""
         told = zip(self.varied, self.chosen[run], strict=True)

@@ -12,7 +12,10 @@ from click.testing import CliRunner, Result
 
 from clustersim.catalog import path_of
 from clustersim.cli import main
+from clustersim.report.comparison.comparison import compare
+from clustersim.report.comparison.entries import read_entry
 from clustersim.report.comparison.panels import FIGURES, PANELS
+from clustersim.report.comparison.text import tables
 from clustersim.report.figures.layout import read_layout
 
 OUTPUT = 16
@@ -98,6 +101,33 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         done = invoke("run", file, "--out", found[name], "--quiet", "--no-audit")
         assert done.exit_code == 0, done.output
     return found
+
+
+def test_causes_that_are_not_listed_are_one_row(runs: dict[str, str]) -> None:
+    found = compare(read_entry(runs["one"], None), read_entry(runs["pools"], None))
+    (title, _, rows) = tables(found, most=3)[2]
+    assert f"12 requests finished in both; end to end {runs['pools']} took " in title
+    many = sum(1 for one in found.causes if one.a_ms or one.b_ms)
+    assert (len(rows), rows[-1][0]) == (4, f"{many - 3} others")
+    for place in (2, 3):
+        whole = sum(one.a_ms if place == 2 else one.b_ms for one in found.causes)
+        told = sum(float(row[place].replace(",", "")) for row in rows)
+        assert told == pytest.approx(whole, rel=1e-3)
+    assert len(tables(found, most=many)[2][2]) == many
+    back = tables(compare(read_entry(runs["pools"], None), read_entry(runs["one"], None)))[2][0]
+    assert {" ms more ", " ms less "} == {word for word in (" ms more ", " ms less ") if word in title + back}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no-such", "no run directory 'no-such', and no scenario 'no-such'"),
+        ("runs/no-such", "runs/no-such: no run directory, and no such scenario"),
+    ],
+)
+def test_an_unknown_name_is_neither_a_run_directory_nor_a_scenario(runs: dict[str, str], name: str, told: str) -> None:
+    done = invoke("compare", runs["one"], name)
+    assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("other", ["two", "pools"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,31 @@ def test_a_heat_map_has_the_best_of_a_cell_and_none_where_runs_failed() -> None:
     ).figure.data
     assert [list(row) for row in latency.z] == [[0.0, None], [None, 2.0]]
     assert [list(row) for row in tokens.z] == [[10.0, None], [None, 20.0]]
+
+
+def test_a_heat_map_opens_on_the_first_number_that_a_run_has() -> None:
+    figure = drawn(TWO, "heat_map").figure
+    shown = [one for one in figure.data if one.visible]
+    assert [one.colorbar.title.text for one in shown] == ["throughput.output_tokens_per_s"]
+    labels = [button.label for button in figure.layout.updatemenus[0].buttons]
+    assert labels == [one.colorbar.title.text for one in figure.data]
+    assert "goodput.share" not in labels
+
+
+def test_a_caption_speaks_of_a_target_only_where_one_is_drawn() -> None:
+    assert "Dashed red: the target." in drawn(ONE, "curve").caption
+    assert "target" not in drawn(replace(ONE, targets={}), "curve").caption
+
+
+@pytest.mark.parametrize(("value", "best"), [("ttft_ms.p99", 1), ("throughput.output_tokens_per_s", 3)])
+def test_yellow_is_better_in_a_heat_map_and_side_by_side(value: str, best: int) -> None:
+    """Both colour the same run alike: less time, or more tokens."""
+    yellow = drawn(TWO, "heat_map", values=[value]).figure.data[0].reversescale
+    assert yellow == is_better_low(value)
+    found = drawn(TWO, "parallel", values=[value])
+    (line,) = [one for one in found.figure.data if one.line.color == "#e3d010"]
+    assert set(line.customdata) == {best}
+    assert f"its colour is {value}, yellow where it is better" in found.caption
 
 
 def test_the_page_escapes_what_it_is_given_and_holds_every_command() -> None:
