@@ -18,6 +18,7 @@ from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
 from clustersim.run.legality import check_scenario_plan
+from clustersim.run.priced import KeptPrices
 from clustersim.run.simulate import simulate
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import build_scenario
@@ -110,6 +111,10 @@ def compare(rows: Sequence[Row], traces: Path, *, workers: int = 1) -> Iterator[
             yield from found
 
 
+_PRICES: Final = KeptPrices()
+"""What rows have in common that this process simulates."""
+
+
 def run(document: dict[str, Any]) -> dict[str, Any]:
     """Simulate a scenario document and return its summary.
 
@@ -124,7 +129,7 @@ def run(document: dict[str, Any]) -> dict[str, Any]:
         verdict = check_scenario_plan(scenario)
         if verdict.verdict == "illegal":
             raise Inexpressible("; ".join(f"{found.rule}: {found.message}" for found in verdict.violations))
-        summary = summary_of(simulate(scenario))
+        summary = summary_of(simulate(scenario, kept=_PRICES))
     except InputError as error:
         raise Inexpressible("; ".join(problem.message for problem in error.problems)) from None
     requests = summary["requests"]

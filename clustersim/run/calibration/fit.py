@@ -21,6 +21,7 @@ from clustersim.errors import InputError, Problem
 from clustersim.processes import local_pool
 from clustersim.run.calibration.figures import Figure, figures_of, predicted_ms, times_of
 from clustersim.run.calibration.log import ServerLog
+from clustersim.run.priced import KeptPrices
 from clustersim.run.simulate import simulate
 from clustersim.scenario.scenario import Scenario
 
@@ -261,6 +262,10 @@ class _Runs:
         return rows
 
 
+_PRICES: Final = KeptPrices()
+"""What logs of one engine have in common that this process simulates."""
+
+
 def _times(scenario: Scenario, log: ServerLog) -> Times:
-    ttft_ms, tpot_ms = times_of(simulate(scenario, requests=log.requests))
+    ttft_ms, tpot_ms = times_of(simulate(scenario, requests=log.requests, kept=_PRICES))
     return ttft_ms + (scenario.engine.front_end_s * 1e3 if log.has_front_end else 0.0), tpot_ms
