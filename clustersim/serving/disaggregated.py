@@ -14,11 +14,11 @@ from collections.abc import Callable
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, CANCELLED, HANDED_OVER, PREEMPTED, RECEIVED
-from clustersim.serving.members import Members
+from clustersim.serving.preemption import Preemption
 from clustersim.serving.sequence import Sequence
 
 
-class PoolMembers(Members):
+class PoolMembers(Preemption):
     """Sequences of a replica that may come from, or go to, replicas of another pool.
 
     Attributes

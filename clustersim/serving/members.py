@@ -1,9 +1,7 @@
 """The sequences of one replica: who waits, who runs, and whose K/V blocks are whose.
 
 A sequence waits, is admitted when there is a place and there are blocks for its first tokens, runs, and leaves:
-finished, given up, or preempted, to wait again. When the K/V pool is empty, the sequence that came last is preempted:
-it gives its blocks back and later computes its tokens anew (recomputation, Kwon et al., "PagedAttention", SOSP 2023,
-section 4.5), or they are kept in host memory meanwhile (``serving.swapping``). What a step computes is decided in
+finished, given up, or preempted (``serving.preemption``), to wait again. What a step computes is decided in
 ``serving.scheduler``.
 """
 
@@ -12,7 +10,7 @@ from __future__ import annotations
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.decision import ADMITTED, CANCELLED, PREEMPTED, REUSED, Fact, Swap
-from clustersim.serving.order import RANK, Queue
+from clustersim.serving.order import Queue
 from clustersim.serving.prefix_cache import CachingPool
 from clustersim.serving.sequence import Sequence
 
@@ -153,40 +151,6 @@ class Members:
             self.pool.take(sequence.owner, missing)
             sequence.blocks += missing
         return True
-
-    def _grow(self, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
-        """Take the blocks that ``tokens`` need; return whether it has them.
-
-        Where the pool lacks them, sequences admitted later (or of a higher rank, where the queue is ranked) give
-        theirs, the last one first. One that is in flight cannot, so the sequence waits for it; and it never takes
-        from one before it, nor gives up its own: the first sequence gets ahead in every round, so that none can
-        starve another.
-        """
-        while not self._take(sequence, tokens):
-            victim = next((s for s in self._after(sequence) if self._may_preempt(s, sequence, chosen)), None)
-            if victim is None:
-                return False
-            self._preempt(now, victim)
-        return True
-
-    def _after(self, sequence: Sequence) -> list[Sequence]:
-        """Return the running sequences that come after this one, the last one first."""
-        if self.config.order.by == "arrival":
-            return self.running[: self.running.index(sequence) : -1]
-        return sorted((s for s in self.running if s.rank > sequence.rank), key=RANK, reverse=True)
-
-    @staticmethod
-    def _may_preempt(victim: Sequence, sequence: Sequence, chosen: list[Sequence]) -> bool:
-        return victim.owner == sequence.owner and not victim.in_flight and victim.blocks > 0 and victim not in chosen
-
-    def _preempt(self, now: int, sequence: Sequence) -> None:
-        self.evicted.append(sequence)
-        self._release(sequence)
-        self.running.remove(sequence)
-        sequence.computed = 0
-        sequence.preemptions += 1
-        self.waiting.add(sequence)  # at the front it would overtake one that was preempted before it
-        self._note(now, PREEMPTED, sequence, sequence.generated)
 
     def _release(self, sequence: Sequence) -> None:
         if self.caching is not None:

@@ -1,7 +1,7 @@
 """Which sequences the next step carries: continuous batching and chunked prefill, in the order of the queue.
 
 Both know one notion: computed tokens catch up with known ones. A scheduler has no clock; the replay calls it with
-``now``. Who waits, who runs, and who gives blocks up for whom is in ``serving.members``.
+``now``. Who waits and who runs is in ``serving.members``, who gives blocks up for whom in ``serving.preemption``.
 
 - ``continuous``: prefill first, whole prompts (Yu et al., "Orca", OSDI 2022; vLLM before v1). A prompt longer than
   the token budget is prefilled alone, in chunks of the budget.

@@ -23,6 +23,7 @@ from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.grouped.prompt_queue import PromptQueue
 from clustersim.serving.members import Members
 from clustersim.serving.order import Order
+from clustersim.serving.preemption import Preemption
 from clustersim.serving.prefix_cache import PrefixCache
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
@@ -154,32 +155,32 @@ def joins_the_batch(patch: Patch) -> None:
 
 def other_victims(patch: Patch) -> None:
     """The sequence that came first gives way."""
-    after = Members._after
-    patch.setattr(Members, "_after", lambda self, sequence: after(self, sequence)[::-1])
+    after = Preemption._after
+    patch.setattr(Preemption, "_after", lambda self, sequence: after(self, sequence)[::-1])
 
 
 def next_victims(patch: Patch) -> None:
     """The sequence right behind the one that lacks a block gives way, and those behind it stay in the step."""
-    patch.setattr(Members, "_after", lambda self, sequence: self.running[self.running.index(sequence) + 1 :])
+    patch.setattr(Preemption, "_after", lambda self, sequence: self.running[self.running.index(sequence) + 1 :])
 
 
 def two_victims(patch: Patch) -> None:
     """Where one has given way, the next one does, too."""
-    grow = Members._grow
+    grow = Preemption._grow
 
-    def both(self: Members, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
+    def both(self: Preemption, now: int, sequence: Sequence, tokens: int, chosen: list[Sequence]) -> bool:
         before = len(self.running)
         found = grow(self, now, sequence, tokens, chosen)
         if found and len(self.running) < before and self._may_preempt(self.running[-1], sequence, [sequence, *chosen]):
             self._preempt(now, self.running[-1])
         return found
 
-    patch.setattr(Members, "_grow", both)
+    patch.setattr(Preemption, "_grow", both)
 
 
 def computed_anew(patch: Patch) -> None:
     """Nothing is kept in host memory, though there is room."""
-    patch.setattr(SwappingScheduler, "_preempt", Members._preempt)
+    patch.setattr(SwappingScheduler, "_preempt", Preemption._preempt)
 
 
 def last_comes_back(patch: Patch) -> None:
