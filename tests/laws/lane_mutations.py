@@ -15,10 +15,10 @@ from clustersim.replay.lanes import prices as lane_prices
 from clustersim.replay.lanes.decode_jumps import RunLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
-from clustersim.replay.lanes.link_sharing import SharedLane
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.replica import LaneReplica
 from clustersim.replay.lanes.shared_clock import SharedClock
+from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.lanes.staged import StagedLane
 from clustersim.serving.grouped import decode_group
 from clustersim.serving.grouped.decode_group import DecodeGroup

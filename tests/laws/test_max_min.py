@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.collective.fair_shares import Load, fair_rates, touched
+from clustersim.replay.links.fair_shares import Load, fair_rates, touched
 from tests.effort import examples
 
 NUM_LINKS = 8

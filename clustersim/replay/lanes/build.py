@@ -11,10 +11,10 @@ from clustersim.graph.prices.steps import StepPrices, step_prices
 from clustersim.replay.lanes.decode_jumps import RunLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
-from clustersim.replay.lanes.link_sharing import SharedLane
 from clustersim.replay.lanes.link_stage import SharedStage
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
+from clustersim.replay.lanes.shared_lane import SharedLane
 from clustersim.replay.links.flows import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, find_shared_links
 from clustersim.replay.prepared import Prepared

@@ -2,7 +2,7 @@
 
 A launch needs the first stage free and fewer micro-batches in flight than stages. What happens to a micro-batch then
 is told apart: in :mod:`clustersim.replay.lanes.pipelined`, and where links are shared in
-:mod:`clustersim.replay.lanes.link_sharing`.
+:mod:`clustersim.replay.lanes.shared_lane`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from clustersim.clock import NS_PER_S, FloatArray, whole_ns
-from clustersim.collective.fair_shares import Load, fair_rates
 from clustersim.errors import BrokenLawError
+from clustersim.replay.links.fair_shares import Load, fair_rates
 
 MOST_RATES: Final = 10_000
 """Rates that are remembered; they can be worked out again."""

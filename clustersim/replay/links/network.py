@@ -15,9 +15,9 @@ import numpy as np
 from simpy import Environment
 
 from clustersim.clock import FloatArray, Int64Array, to_ns
-from clustersim.collective.fair_shares import fair_rates
 from clustersim.collective.price import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
+from clustersim.replay.links.fair_shares import fair_rates
 from clustersim.replay.links.flows import left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
 

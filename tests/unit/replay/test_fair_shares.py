@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from clustersim.collective.fair_shares import fair_rates, solo_rate, touched
 from clustersim.errors import BrokenLawError
+from clustersim.replay.links.fair_shares import fair_rates, solo_rate, touched
 
 
 def load(**bytes_by_link: float) -> tuple[np.ndarray, np.ndarray]:
