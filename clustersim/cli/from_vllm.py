@@ -36,6 +36,8 @@ def from_vllm(
     except InputError as error:
         click.echo(problems_text(error.problems, {"command": text, "--bench": bench or ""}), err=True)
         ctx.exit(UNUSABLE_INPUT)
+    for assumed in found.assumed:
+        click.echo(f"note: {assumed}", err=True)
     if out is None:
         click.echo(found.text, nl=False)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,8 @@ class Translated:
 
     text: str
     notes: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+    """What the command lines don't say, and what stands for it; at the head of the text, too."""
 
 
 def scenario_from_vllm(
@@ -97,7 +99,7 @@ def scenario_from_vllm(
         entry = draft.entries.get(path)
         if entry is not None and is_path(entry.value) and Path(entry.value).exists():
             draft.set(path, referred(Path(entry.value), folder), entry.origin)
-    return Translated(text=draft.text(head), notes=tuple(draft.notes))
+    return Translated(text=draft.text(head), notes=tuple(draft.notes), assumed=tuple(_assumed(driver, topology)))
 
 
 def _of_option(problem: Problem, draft: Draft, commands: Sequence[Command]) -> Problem:
@@ -122,10 +124,7 @@ def _head(server: Command, driver: Command | None, topology: str | None) -> list
         f"From a command line of vLLM, as release {VERSION} reads it. Beside each value stands where it comes from."
     ]
     lines += [f"  vllm serve {_kept(server)}", *([f"  vllm bench serve {_kept(driver)}"] if driver else [])]
-    if driver is None:
-        lines.append("The workload is assumed: what `vllm bench serve` sends by default. --bench gives another.")
-    if topology is None:
-        lines.append(f"The topology is assumed: nodes of {TOPOLOGY}. --topology gives another.")
+    lines += _assumed(driver, topology)
     ignored: dict[str, list[str]] = {}
     for command in (server, driver):
         for choice in command.choices.values() if command is not None else ():
@@ -135,6 +134,14 @@ def _head(server: Command, driver: Command | None, topology: str | None) -> list
             ignored.setdefault("the environment", []).extend(others)
     lines += [f"Ignored: {', '.join(names)} ({why})." for why, names in ignored.items()]
     return lines
+
+
+def _assumed(driver: Command | None, topology: str | None) -> Iterator[str]:
+    """Yield what stands for what no command line says."""
+    if driver is None:
+        yield "The workload is assumed: what `vllm bench serve` sends by default. --bench gives another."
+    if topology is None:
+        yield f"The topology is assumed: nodes of {TOPOLOGY}. --topology gives another."
 
 
 def _kept(command: Command) -> str:

@@ -118,3 +118,24 @@ def test_what_is_no_graph_is_told_once_and_in_words_of_json(tmp_path: Path) -> N
 )  # fmt: skip
 def test_a_slip_of_the_pen_is_told_from_another_word(word: str, meant: str, slip: bool) -> None:
     assert is_misspelt(word, meant) is slip
+
+
+@pytest.mark.parametrize("written", ["{tp: 2}", "tp=2", "tp: 2"])
+def test_a_plan_that_is_no_json_is_told_how_it_is_written(tmp_path: Path, written: str) -> None:
+    told = check(tmp_path, DOT.replace('{\\"tp\\": 2}', written), "g.dot")
+    example = 'plan="{\\"tp\\": 2}"'
+    assert (told.exit_code, f"{tmp_path / 'g.dot'}:2:3: plan: expected an object, but found" in told.stderr) == (
+        2,
+        True,
+    )
+    assert f"; write {example}" in told.stderr
+    assert example in DOT
+    assert (
+        check(tmp_path, DOT.replace(example, "tp=2"), "g.dot").stdout.count("""write it in 'plan', as {"tp": …}""") == 1
+    )
+
+
+def test_a_cycle_is_told_by_the_strangers_ids(tmp_path: Path) -> None:
+    told = check(tmp_path, DOT.replace("[weight=2];", '-> "my q";'), "g.dot")
+    assert told.exit_code == 1
+    assert "node 'my o' (o_proj) → node 'my q' (q_proj) closes a cycle of 2" in told.stdout + told.stderr

@@ -141,3 +141,13 @@ def test_a_folder_whose_name_is_not_utf_8_is_refused_before_the_work(here: Path)
     del here
     result = invoke("run", "quickstart", "--set", "workload.trace.requests=2", "--set", "expect={}", "--out", "\udce9x")
     assert (result.exit_code, "its name is not UTF-8" in result.stderr) == (2, True), result.output
+
+
+def test_a_compiler_that_is_not_there_is_told_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clustersim.replay.compiled.choice.find_spec", lambda name: None)
+    workload = "{arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2, requests: 1}"
+    result = invoke(
+        "run", "tp-on-one-node", "--set", f"workload={workload}", "--set", "expect={}", "--compiled", "always", "--json"
+    )
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("--compiled always: there is no compiler: pip install 'clustersim[fast]'")

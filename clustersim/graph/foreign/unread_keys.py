@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from clustersim.errors import Problem, nearest
 from clustersim.graph.foreign.naming import TELLING
 from clustersim.graph.foreign.read import NODE_KEYS, TOP_KEYS
+from clustersim.plan.parallel import ParallelPlan
 
 ENDS: Final = (("source", "target"), ("from", "to"), ("src", "dst"), ("tail", "head"))
 """What edges may call their ends."""
@@ -21,6 +22,7 @@ ENDS: Final = (("source", "target"), ("from", "to"), ("src", "dst"), ("tail", "h
 SHORTEST: Final = 4
 """Letters of a key that can be misspelt: of shorter ones each is like each."""
 
+_PLAN: Final = "plan"
 _TOP: Final = (*TOP_KEYS, "links")
 _NODE: Final = (*NODE_KEYS, "label", *TELLING)
 _EDGE: Final = (*(end for pair in ENDS for end in pair), "kind")
@@ -88,7 +90,7 @@ class KeyReader:
     def unread(self) -> tuple[UnreadKey, ...]:
         """Return what is to be listed."""
         return tuple(
-            UnreadKey(of=of, key=key, count=count, nearest=nearest(key, _READ[of]))
+            UnreadKey(of=of, key=key, count=count, nearest=_PLAN if is_of_plan(of, key) else nearest(key, _READ[of]))
             for (of, key), count in self.counts.items()
         )
 
@@ -106,6 +108,11 @@ def keys_of_objects(found: Mapping[str, Any]) -> KeyReader:
         if isinstance(edge, dict):
             reader.look("edge", edge, f"{name}[{at}]")
     return reader
+
+
+def is_of_plan(of: str, key: str) -> bool:
+    """Whether a key of the graph is one of its plan, written beside it."""
+    return of == "graph" and key in get_type_hints(ParallelPlan)
 
 
 def is_misspelt(word: str, meant: str) -> bool:

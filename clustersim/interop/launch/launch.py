@@ -16,7 +16,7 @@ from clustersim.interop.hf_models import ON_THE_HUB
 from clustersim.interop.launch import manifest
 from clustersim.interop.launch.account import Account, Unsaid
 from clustersim.interop.launch.benchmark import benchmark_of
-from clustersim.interop.launch.refusals import Asked, refused
+from clustersim.interop.launch.refusals import Asked, refused, values_named
 from clustersim.interop.launch.server import HEAD, PORT, Options, Server, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_server
 from clustersim.interop.launch.trtllm import trtllm_server
@@ -236,17 +236,19 @@ def asked_of(started: Started) -> Asked:
 
 def _refuse(servers: Sequence[Started], written: Sequence[Any], target: str, engine: str, account: Account) -> None:
     lines = list(account.refused)
-    asked = [asked_of(started) for started in servers]
+    asked = [(f"{one.server.pool}: " if one.server.pool else "", asked_of(one)) for one in servers]
     if target == "llm-d":
-        asked.append(Asked(engine="llm-d", config=written[0]))
-    for one in asked:
+        asked.append(("", Asked(engine="llm-d", config=written[0])))
+    for pool, one in asked:
         try:
             broken = refused(one)
         except ValueError as error:
             raise InputError(
                 Problem(path="--add", message=f"an option has a value that can't be read: {error}")
             ) from None
-        lines += [f"{rule.message} ({rule.source}){f'; {rule.fix}' if rule.fix else ''}" for rule in broken]
+        for rule in broken:
+            fix = f"; {rule.fix}" if rule.fix else ""
+            lines.append(f"{pool}{rule.message}{values_named(one, rule.message)} ({rule.source}){fix}")
     if lines:
         unique = "\n".join(f"  {line}" for line in dict.fromkeys(lines))
         raise IllegalPlanError(f"{ENGINES[engine]} does not start this scenario:\n{unique}")

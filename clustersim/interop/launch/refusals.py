@@ -9,6 +9,7 @@ clustersim's own rules decide.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -66,6 +67,8 @@ class Asked:
         return None if value is None or value in ("-1", "auto") else whole(value)
 
 
+_LONGEST: Final = 30
+"""Letters of a value that is told."""
 _KEYS: Final = {
     "--tp_size": "tensor_parallel_size",
     "--pp_size": "pipeline_parallel_size",
@@ -103,6 +106,16 @@ class Refusal:
 def refused(asked: Asked) -> list[Refusal]:
     """Return the rules of its engine that a command breaks."""
     return [rule for rule in REFUSALS if rule.engine == asked.engine and rule.breaks(asked)]
+
+
+def values_named(asked: Asked, message: str) -> str:
+    """Return the values of options that the message of a rule names: ``: tp_size 6, ep_size 4``; empty of none."""
+    found = {}
+    for word in dict.fromkeys(re.findall(r"[a-z]\w*_\w+", message)):
+        value = asked.given(f"--{word.replace('_', '-')}") or asked.given(f"--{word}")
+        if value is not None and len(value) <= _LONGEST:
+            found[word] = value
+    return f": {', '.join(f'{name} {value}' for name, value in found.items())}" if found else ""
 
 
 def _sglang_world(asked: Asked) -> int:

@@ -8,11 +8,15 @@ from typing import Any
 from clustersim.interop.launch.launch import ENGINES, Launch, quoted
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
+from clustersim.units import plural
 
 
 def launch_text(scenario: Scenario, launch: Launch) -> str:
     """Return a script or a manifest, with what it leaves unsaid at its head."""
-    plans = " and ".join(f"{one.copies * one.devices} devices for {one.server.name}" for one in launch.servers)
+    plans = " and ".join(
+        plural(one.copies * one.devices, "device") + (f" for {one.server.pool}" if one.server.pool else "")
+        for one in launch.servers
+    )
     head = [f"{scenario.name}: {ENGINES[launch.engine]} on {scenario.topology.name}, {plans}."]
     head += [f"NOT SAID {one.path}: {_short(one.value)}; {one.why}" for one in launch.unsaid]
     head += [f"NOTE {note}" for note in launch.notes]

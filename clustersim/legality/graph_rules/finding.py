@@ -46,6 +46,12 @@ def operator(view: GraphView, node: int) -> str:
     return view.symbols[int(view.symbol[node])].name
 
 
+def node_name(view: GraphView, node: int) -> str:
+    """Return a node by its id in a graph's file, or its number: ``node 'a' (o_proj)``."""
+    called = f"{view.written[node].id!r:.80}" if view.written else str(node)
+    return f"node {called} ({operator(view, node)})"
+
+
 def place(view: GraphView, node: int) -> str:
     """Return where a node is: ``decode step 3, stage 1, layer 12, rank 5, o_proj``, and its id in a graph's file."""
     step, layer, stage = int(view.step[node]), int(view.layer[node]), int(view.stage[node])

@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array
 from clustersim.graph.blueprint import COLLECTIVE_OPS, HOST_OPS, TRANSFER_OPS, Node
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.graph_rules.devices import on_devices
-from clustersim.legality.graph_rules.finding import judged, operator
+from clustersim.legality.graph_rules.finding import judged, node_name, operator
 from clustersim.legality.graph_rules.program import successors, waiting
 from clustersim.legality.graph_rules.tensor import joins
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView, Step
@@ -36,7 +36,7 @@ def acyclic(view: GraphView) -> Finding:
     found = _cycle(waiting, view.source, view.target)
 
     def message(_: int) -> str:
-        several = [f"node {node} ({operator(view, node)})" for node in (found[-1], found[0])]
+        several = [node_name(view, node) for node in (found[-1], found[0])]
         return f"{' → '.join(several)} closes a cycle of {len(found)}"
 
     first = np.array(found[:1], np.int64)

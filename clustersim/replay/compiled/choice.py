@@ -56,7 +56,7 @@ class Compiled:
         self.mode = mode
         self.refused = ""
         if mode == "always" and find_spec("numba") is None:
-            raise InputError(Problem(message="there is no compiler for lanes: pip install 'clustersim[fast]'"))
+            raise InputError(Problem(message="--compiled always: there is no compiler: pip install 'clustersim[fast]'"))
 
     def run(self, lanes: Sequence[Lane], first: int, stride: int) -> int | None:
         """Run lanes on one clock, and return how many requests came; None where that can't be or doesn't pay.

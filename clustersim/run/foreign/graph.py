@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from clustersim.errors import Problem
 from clustersim.graph.foreign.read import ForeignGraph
+from clustersim.graph.foreign.unread_keys import is_of_plan
 from clustersim.legality.check import check_plan
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.deployment import counted
@@ -79,6 +80,7 @@ def foreign_lines(found: ForeignGraph, verdict: Verdict) -> Iterator[str]:
         yield f"unknown name {name!r:.80}{match}: {near}; --names FILE maps names to those of step graphs"
     for one in found.unread:
         near = f"; did you mean {one.nearest!r}?" if one.nearest is not None else ""
+        near = f"; write it in 'plan', as {{\"{one.key}\": …}}" if is_of_plan(one.of, one.key) else near
         of = "the graph" if one.of == "graph" else counted(one.count, one.of)
         yield f"not read: the key {one.key!r:.80} of {of}{near}"
     if (missing := left_out_line(found)) is not None:

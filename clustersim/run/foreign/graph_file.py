@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from clustersim.graph.foreign.read import ForeignGraph, Placing, read_graph
 from clustersim.graph.foreign.unread_keys import KeyReader, is_misspelt, keys_of_objects
 from clustersim.graph.stepgraph import Written
 from clustersim.run.foreign.contradictions import contradictions
+from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.graph_names import NamesFile, read_names, shipped_names
 from clustersim.scenario.graph_plan import model_of_graph, plan_of_graph
 from clustersim.scenario.scalars import kind_of
@@ -152,9 +154,25 @@ def _drawn(text: str, file: str, read: Callable[[str, str | None], Drawing]) -> 
     drawn = document_of(drawing)
 
     def placed(problems: Iterable[Problem]) -> list[Problem]:
-        return [_at(problem, drawn.places) for problem in problems]
+        return [_at(_with_example(problem, drawn.document, read), drawn.places) for problem in problems]
 
     return _Source(document=drawn.document, placed=placed, keys=keys_of(drawing))
+
+
+def _with_example(problem: Problem, document: Mapping[str, Any], read: Callable[..., Drawing]) -> Problem:
+    """Say how an attribute that must be an object, and is a text, is written: as JSON, in DOT with its quotes."""
+    text = document.get(problem.path)
+    if not isinstance(text, str) or not problem.message.startswith("expected an object"):
+        return problem
+    try:
+        found = parse_yaml("{" + text.strip(" {}").replace("=", ": ") + "}", problem.path).data
+    except InputError:
+        return problem
+    if not found or None in found.values():
+        return problem
+    plain = json.dumps(found)
+    example = f"{problem.path}={json.dumps(plain)}" if read is read_dot else plain
+    return replace(problem, message=f"{problem.message}; write {example}")
 
 
 def _at(problem: Problem, places: Mapping[str, Place]) -> Problem:

@@ -155,6 +155,28 @@ def test_a_plan_that_an_engine_cannot_run_is_refused(target: str, parts: dict[st
     assert message in str(caught.value)
 
 
+def test_a_refusal_names_the_pool_and_the_values() -> None:
+    serving = {"scheduler": "disaggregated", "prefill": {"max_batch_tokens": 128}, "decode": {"max_batch_tokens": 512}}
+    pools = scenario(plan={"prefill": {"tp": 1}, "decode": {"tp": 1}}, serving=serving)
+    with pytest.raises(IllegalPlanError) as caught:
+        launch_of(pools, "vllm")
+    (line,) = str(caught.value).splitlines()[1:]
+    assert line.startswith("  prefill: max_num_batched_tokens must be")
+    assert ": max_num_batched_tokens 128, max_num_seqs 256, max_model_len 131072 (" in line
+
+
+def test_the_head_counts_devices_and_names_pools_where_there_are_some() -> None:
+    assert launch_text(scenario(), launch_of(scenario(), "vllm")).startswith("# plain: vLLM on dgx-h100, 1 device.\n")
+
+
+@pytest.mark.parametrize(("more", "told"), [((), True), (("--bench", "vllm bench serve --num-prompts 4"), False)])
+def test_a_workload_that_is_not_carried_is_told_on_standard_error(more: tuple[str, ...], told: bool) -> None:
+    done = CliRunner().invoke(main, ["from-vllm", "vllm serve meta-llama/Llama-3.1-8B", *more])
+    assert done.exit_code == 0, done.output
+    assert ("note: The workload is assumed" in done.stderr) == told
+    assert "note:" not in done.stdout
+
+
 def test_an_option_that_is_added_is_held_to_the_rules() -> None:
     assert "--async-scheduling" in command(launch_of(scenario(), "vllm", add=["--async-scheduling"]))
     with pytest.raises(IllegalPlanError, match="speculative_hook"):
