@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,11 +31,22 @@ class Choice(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + (hint if "did you mean" in hint else "")
 
 
+class Number(click.FloatRange):
+    """A number within limits; ``nan`` is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a value as a number."""
+        found = super().convert(value, param, ctx)
+        if isinstance(found, float) and math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 def goals(command: Command) -> Command:
     """Add what is to be met: ``--targets`` and ``--share``."""
     for option in (
         click.option(
-            "--share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+            "--share", type=Number(0, 1, min_open=True), default=0.9, show_default=True,
             help="Of all requests, that must meet every target.",
         ),
         click.option("--targets", metavar="NAME=TIME,…", help="'ttft=1 s, tpot=50 ms' [those of the scenario]."),

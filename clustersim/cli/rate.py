@@ -22,7 +22,7 @@ from clustersim.search.sweep import command_of
 @click.command()
 @click.argument("scenario")
 @options.goals
-@click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, help="Of the rate [0.02].")
+@click.option("--tolerance", type=options.Number(0.001, 0.5), default=0.02, help="Of the rate [0.02].")
 @click.option(
     "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
 )

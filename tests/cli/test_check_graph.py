@@ -261,3 +261,43 @@ def test_the_template_of_a_shipped_scenario_is_what_check_looks_at() -> None:
     assert {rule.id for rule in verdict.rules if not rule.looked_at} == {
         "PP-2", "PP-5", "EP-2", "EP-4", "EP-5", "EP-6", "EP-7", "DP-3",
     }  # fmt: skip
+
+
+WINDOWED = """\
+name: windowed
+topology: dgx-h100
+model:
+  name: tiny
+  source: a test
+  config: {model_type: mistral, hidden_size: 64, num_attention_heads: 8, num_key_value_heads: 4, intermediate_size: 96,
+           vocab_size: 1000, num_hidden_layers: 2, sliding_window: 4}
+plan: {tp: 2}
+workload: {arrivals: all_at_once, prompt_tokens: 9, output_tokens: 2, requests: 1}
+"""
+
+
+def test_a_window_of_the_model_without_a_word_of_the_keys_within_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(WINDOWED)
+    graph = tmp_path / "graph.json"
+    made = invoke("graph", str(tmp_path / "s.yaml"), "--step", "decode", "-o", str(graph))
+    assert made.exit_code == 0, made.output
+    assert invoke("check", str(graph)).exit_code == 0
+    document = json.loads(graph.read_text())
+    document["step"]["windowed_keys"] = {}
+    told = invoke("check", written(tmp_path, document))
+    assert told.exit_code == 2, told.output
+    assert "step.windowed_keys: the model attends within 4 tokens" in told.stderr
+
+
+def test_counts_of_too_few_replicas_that_step_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        SMALL.replace("{tp: 2, PLAN}", "{dp: 4, ep: {degree: 4, scope: global}}").replace("requests: 1", "requests: 4")
+    )
+    graph = tmp_path / "graph.json"
+    made = invoke("graph", str(tmp_path / "s.yaml"), "--step", "decode", "-o", str(graph))
+    assert made.exit_code == 0, made.output
+    document = json.loads(graph.read_text())
+    document["plan"]["dp"] = 8
+    told = invoke("check", written(tmp_path, document))
+    assert told.exit_code == 2, told.output
+    assert "step: expected counts of each of 8 replicas that step together" in told.stderr

@@ -94,6 +94,8 @@ def test_any_number_of_workers_finds_the_same():
         (["--set", "workload.arrivals=all_at_once"], "has no rate to vary"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
         (["--share", "0"], "--share"),
+        (["--share", "nan"], "'nan' is not a number"),
+        (["--tolerance", "nan"], "'nan' is not a number"),
     ],
 )
 def test_what_has_no_rate_is_told(args, told):

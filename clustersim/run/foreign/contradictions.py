@@ -118,6 +118,7 @@ def _of_step(found: ForeignGraph) -> Iterator[Problem]:
         yield Problem(path="step", message="expected as many decode_sequences as decode_keys, one per SP rank")
     else:
         yield from _of_keys(batch)
+        yield from _of_windows(batch, found.model)
     degree = plan.sp.degree if plan is not None else None
     if degree is None:
         return
@@ -125,6 +126,21 @@ def _of_step(found: ForeignGraph) -> Iterator[Problem]:
     counts = (batch.decode_sequences, batch.decode_keys, *batch.windowed_keys.values())
     if max(owners, default=0) >= degree or any(len(each) > degree for each in counts):
         yield Problem(path="step", message=f"more SP ranks than the plan has ({degree})")
+    elif plan is not None and plan.sp.whole and any(len(each) != degree for each in counts):
+        yield Problem(path="step", message=f"expected counts of each of {degree} replicas that step together")
+
+
+def _of_windows(batch: StepBatch, model: ModelSpec | None) -> Iterator[Problem]:
+    """Sequences that decode with a model that attends within a window, and no word of the keys within it."""
+    layers = model.layers if model is not None else ()
+    windows = dict.fromkeys(layer.attention.sliding_window for layer in layers if layer.attention.sliding_window)
+    for window in windows:
+        if window is not None and any(batch.decode_keys) and window not in batch.windowed_keys:
+            message = (
+                f"the model attends within {window:,} tokens: expected {{{window}: […]}}, per SP rank the keys that "
+                "those that decode attend to, at most so many for each"
+            )
+            yield Problem(path="step.windowed_keys", message=message)
 
 
 def _of_keys(batch: StepBatch) -> Iterator[Problem]:
