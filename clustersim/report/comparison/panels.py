@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -92,7 +93,7 @@ def _causes(found: Sequence[Comparison], panel: Panel) -> Drawn:
 def _not_drawn(found: Comparison, names: Sequence[str]) -> str:
     """Say what causes come to that have no bar; nothing where each has one."""
     rest = [one for one in found.causes if one.cause not in names and (one.a_ns or one.b_ns)]
-    total = sum(one.difference_ms for one in rest)
+    total = fsum(one.difference_ms for one in rest)
     return f" Not drawn: {plural(len(rest), 'other')}, {total:+,.3f} ms." if rest else ""
 
 

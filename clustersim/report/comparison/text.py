@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import Any, Final
 
 from clustersim.report.comparison.comparison import Comparison, largest
@@ -70,7 +71,7 @@ def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[st
     differing = [one for one in found.causes if one.a_ms or one.b_ms]
     causes = [(one.cause, one.kind, one.a_ms, one.b_ms) for one in differing[:most]]
     if others := differing[most:]:
-        causes.append((plural(len(others), "other"), "", sum(o.a_ms for o in others), sum(o.b_ms for o in others)))
+        causes.append((plural(len(others), "other"), "", fsum(o.a_ms for o in others), fsum(o.b_ms for o in others)))
     rows.append(
         (
             f"Where the time goes, ms per request. {basis(found)}",

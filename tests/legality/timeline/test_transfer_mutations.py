@@ -20,7 +20,7 @@ from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.links.network import Network
 from clustersim.replay.pools import kv_moves
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.run import simulate as made
+from clustersim.run import priced as made
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.declared import setting_of
 from clustersim.run.simulate import simulate
