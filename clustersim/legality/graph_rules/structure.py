@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.blueprint import COLLECTIVE_OPS
+from clustersim.graph.blueprint import COLLECTIVE_OPS, Node
 from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.graph_rules.census import all_ranks, complete
 from clustersim.legality.graph_rules.finding import fault_at, judged, operator, place
@@ -103,6 +104,10 @@ def _strangers(view: GraphView, plan: ParallelPlan) -> BoolArray:
     return found & (view.size[target] > 0)
 
 
+def _is_named(name: str, node: Node) -> bool:
+    return node.name == name
+
+
 def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
     """Compare the edges into the operators that ``looked_at(needed, name)`` is about with the single-device ones."""
     edges = edges_of(view)
@@ -118,7 +123,7 @@ def _compared(view: GraphView, looked_at: About, fix: str) -> Finding:
         if len(keys):
             step, layer, rank, needed, name = edges.cells.edge(int(keys[0]))
             others = f" (and {len(keys) - 1:,} more such edges)" if len(keys) > 1 else ""
-            here = (view.step == step) & (view.layer == layer) & view.mask(lambda node, name=name: node.name == name)  # type: ignore[misc]
+            here = (view.step == step) & (view.layer == layer) & view.mask(partial(_is_named, name))
             at = np.flatnonzero(here)
             own = at[view.takes_part(at, np.full(len(at), rank))]
             lacks = "" if words == "has no edge from" else ", which the model does not have"

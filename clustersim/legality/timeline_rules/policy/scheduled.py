@@ -85,9 +85,10 @@ def _chunks(reading: Reading, policies: Policies, chunks: Int64Array) -> Finding
 def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: Int64Array) -> Finding:
     """Judge whether steps decode all that can decode, or with stages no more than an even share of it."""
     runs, facts = reading.runs, reading.history.facts
-    used, total = runs.column("kv_blocks_used"), runs.column("kv_blocks_total")  # type: ignore[union-attr]
+    assert runs is not None
+    used, total = runs.column("kv_blocks_used"), runs.column("kv_blocks_total")
     ready = policies.can_decode()
-    if runs is None or facts is None or ready is None or used is None or total is None:
+    if facts is None or ready is None or used is None or total is None:
         return lacking(
             "whether steps carry all that can decode (facts do not tell while some are swapped or handed over)"
         )
