@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from clustersim.cli.tables import print_json
-from clustersim.scenario.schema import json_schema
+from clustersim.scenario.keys.json_schema import json_schema
 
 
 @click.command()

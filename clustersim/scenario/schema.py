@@ -316,10 +316,3 @@ class ScenarioPart(Part):
     cost: CostPart | None = None
     faults: list[FaultPart] = Field(default_factory=list, examples=["[{device: n0.g3, at: 30 s, until: 60 s}]"])
     collectives: dict[str, str] = Field(default_factory=dict, examples=["{all_reduce: ring}"])
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of scenarios, for editors (``# yaml-language-server: $schema=…``)."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "clustersim scenario"}
-    schema = ScenarioPart.model_json_schema(mode="validation")
-    return head | {key: value for key, value in schema.items() if key not in head}

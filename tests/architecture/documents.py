@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+GUIDE: Final = tuple(
+    f"docs/{page}" for page in re.findall(r"- (?:[\w ]+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+)
+"""The pages of the documentation, in their order."""
 _FENCE: Final = re.compile(r"^```(?P<language>\w*)[ ]?(?P<file>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

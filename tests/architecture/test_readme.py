@@ -1,7 +1,7 @@
 """The documents say what is true: commands run, tables have the keys and columns that there are.
 
-The README's commands run in order in an empty folder beside the example files that it shows, as a newcomer
-would run them.
+The commands of the README and of the guide run in order in an empty folder beside the example files that they show,
+as a newcomer would run them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import os
 import re
 import subprocess
 import sys
-import types
-import typing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from pydantic import BaseModel
 
 import clustersim
 from clustersim import catalog
 from clustersim.cli import COMMANDS, main
 from clustersim.scenario import load
-from clustersim.scenario.schema import POOLS, ScenarioPart
+from clustersim.scenario.keys.json_schema import key_texts
 from clustersim.timeline.spans import SPAN_COLUMNS
-from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
+from tests.architecture.documents import GUIDE, ROOT, blocks, commands, rows, write_files
+from tests.architecture.reference import commands_page, documented_keys, rules_page, with_key_tables
 from tests.effort import is_long
 
-DOCUMENTS: Final = ("README.md", "CONTRIBUTING.md")
+TRIED: Final = ("README.md", *(page for page in GUIDE if page != "docs/calibrate-engine.md"))
+"""Documents whose commands run; those of the other one need logs of a server."""
+DOCUMENTS: Final = ("README.md", *GUIDE, "CONTRIBUTING.md")
+OUTPUT: Final = "docs/reference/output.md"
 STATUS: Final = {("check", "illegal-five-ways"): 1}
 """Commands that end with another status than 0."""
 FEWER: Final = {
@@ -52,7 +53,12 @@ def fewer(words: list[str]) -> tuple[str, ...]:
     return FEW if plain and "workload" not in " ".join(words) else FEWER.get("".join(words[1:2]), ())
 
 
-@pytest.mark.parametrize("words", [words for name in DOCUMENTS for words in commands(name)], ids=" ".join)
+def each_once(documents: tuple[str, ...]) -> list[list[str]]:
+    """Return the commands of some documents, in order."""
+    return [list(words) for words in dict.fromkeys(tuple(words) for name in documents for words in commands(name))]
+
+
+@pytest.mark.parametrize("words", each_once(DOCUMENTS), ids=" ".join)
 def test_command_of_a_document_can_be_parsed(words: list[str]) -> None:
     if "--help" in words:
         return
@@ -61,14 +67,15 @@ def test_command_of_a_document_can_be_parsed(words: list[str]) -> None:
     command.make_context(words[0], list(words[1:]))
 
 
-def test_commands_of_the_readme_run_in_their_order_and_give_what_it_shows(
+def test_commands_of_the_documents_run_in_their_order_and_give_what_they_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """One test, as all need the folder that holds the README's example files and ``scenarios/``."""
-    write_files("README.md", tmp_path)
+    """One test, as all need the folder that holds the example files and ``scenarios/``."""
+    for name in TRIED:
+        write_files(name, tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     monkeypatch.chdir(tmp_path)
-    done = {tuple(words): CliRunner().invoke(main, [*words, *fewer(words)]) for words in commands("README.md")}
+    done = {tuple(words): CliRunner().invoke(main, [*words, *fewer(words)]) for words in each_once(TRIED)}
     assert {words: run.output for words, run in done.items() if run.exit_code != STATUS.get(words, 0)} == {}
     check_columns(tmp_path)
     check_quickstart(
@@ -92,8 +99,9 @@ def _steady(text: str) -> list[str]:
     return [re.sub(r"in \S+ \S+ of real time|-[0-9a-f]{12}", "", line).rstrip() for line in text.splitlines()]
 
 
-def test_readme_code_runs(tmp_path: Path) -> None:
-    (code,) = [block.text for block in blocks("README.md") if block.language == "python" and not block.file]
+def test_code_of_the_guide_runs(tmp_path: Path) -> None:
+    page = "docs/guide/python.md"
+    (code,) = [block.text for block in blocks(page) if block.language == "python" and not block.file]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
@@ -102,8 +110,8 @@ def test_readme_code_runs(tmp_path: Path) -> None:
     assert done.stdout.split()[1] == "schedule"
 
 
-def test_tests_that_the_readme_shows_pass(tmp_path: Path) -> None:
-    write_files("README.md", tmp_path)
+def test_tests_that_the_guide_shows_pass(tmp_path: Path) -> None:
+    write_files("docs/guide/python.md", tmp_path)
     run = [sys.executable, "-m", "pytest", "-q", "-p", "clustersim.pytest_plugin", "test_chat.py"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     for update in (["--update-golden"], []):
@@ -112,8 +120,8 @@ def test_tests_that_the_readme_shows_pass(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_program_of_the_readme_mends_its_plan(tmp_path: Path) -> None:
-    write_files("README.md", tmp_path)
+def test_program_of_the_guide_mends_its_plan(tmp_path: Path) -> None:
+    write_files("docs/guide/legality.md", tmp_path)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "clustersim"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clustersim "$@"\n')
@@ -125,75 +133,76 @@ def test_program_of_the_readme_mends_its_plan(tmp_path: Path) -> None:
     assert "plan.sp.decode=" in done.stdout
 
 
-def test_readme_names_every_command() -> None:
-    assert {words[0] for words in commands("README.md")} >= set(COMMANDS)
+def test_documents_show_every_command() -> None:
+    assert {words[0] for words in each_once(DOCUMENTS)} >= set(COMMANDS)
 
 
-def test_tables_of_the_readme_have_every_key_of_a_scenario_and_its_default() -> None:
-    written = {key.strip("`"): default for key, _, default in rows("README.md", "key")}
-    keys = [key for key, _ in _leaves(ScenarioPart) if not key.startswith("workload.output_tokens")]
-    assert sorted(written) == sorted(keys)
-    for key, default in _leaves(ScenarioPart):
-        if key in written and default is not None:
-            assert written[key] == default, key
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 250
 
 
-def _leaves(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str | None]]:
-    """Return the dotted keys of a part, each with its default as the tables write it (None: in words)."""
-    found: list[tuple[str, str | None]] = []
-    for name, field in part.model_fields.items():
-        inner = _part(field.annotation)
-        if inner is not None and name not in POOLS:  # a pool has the keys of the whole
-            found += _leaves(inner, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, _written(field.is_required(), field.get_default(call_default_factory=True))))
-    return found
+@pytest.mark.parametrize("page", ["scenario", "commands", "rules"])
+def test_reference_is_up_to_date(page: str, request: pytest.FixtureRequest) -> None:
+    path = ROOT / f"docs/reference/{page}.md"
+    text = path.read_text(encoding="utf-8")
+    made = {"scenario": lambda: with_key_tables(text), "commands": commands_page, "rules": rules_page}[page]()
+    if made != text and request.config.getoption("--update-golden"):
+        path.write_text(made, encoding="utf-8")
+        pytest.fail(f"{path.name}: rewrote it; look at what moved, and run again")
+    assert made == text, "out of date: pytest tests/architecture --update-golden"
 
 
-def _part(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if typing.get_origin(annotation) not in (typing.Annotated, typing.Union, types.UnionType):
-        return None
-    return next((part for part in map(_part, typing.get_args(annotation)) if part is not None), None)
-
-
-def _written(required: bool, default: Any) -> str | None:
-    match default:
-        case _ if required:
-            return None
-        case bool():
-            return f"`{str(default).lower()}`"
-        case str() | int() | float():
-            return f"`{default}`"
-        case {"name": name}:
-            return f"`{name}`"
-        case _:
-            return None
+def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
+    texts, known = key_texts(), documented_keys()
+    assert sorted(texts["meanings"]) == sorted(known)
+    assert set(texts["defaults"]) <= set(known)
+    written = [key.strip("`") for key, _, _ in rows("docs/reference/scenario.md", "key")]
+    assert sorted(written) == sorted(known)
 
 
 def check_columns(folder: Path) -> None:
-    """Compare what the README's tables list with the files of its runs."""
+    """Compare what the tables of files list with the files of a run."""
     run = next(path.parent for path in (folder / "runs").glob("quickstart-*/inputs"))  # the one with cost.table
     for file in ("requests.parquet", "steps.parquet", "timeline/moves.parquet"):
         assert _cells(f"column of `{file}`") == pq.read_schema(run / file).names
     assert sorted(_cells("column of unfolded spans")) == sorted(SPAN_COLUMNS)
     written = {name.rstrip("/") for name in _cells("file")}
     assert written == {path.name for path in run.iterdir()}
-    prose = (ROOT / "README.md").read_text(encoding="utf-8")
+    prose = (ROOT / OUTPUT).read_text(encoding="utf-8")
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert [key for key in summary if f"`{key}`" not in prose] == []
 
 
 def _cells(head: str) -> list[str]:
-    return [name for cells in rows("README.md", head) for name in re.findall(r"`([^`]+)`", cells[0])]
+    return [name for cells in rows(OUTPUT, head) for name in re.findall(r"`([^`]+)`", cells[0])]
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_lead_to_files(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
-    assert [target for target in targets if target and not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+def test_links_lead_to_files_and_headings(document: str) -> None:
+    found = re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose_of(document))
+    assert [target for target in found if not leads_somewhere(document, target)] == []
+
+
+@pytest.mark.parametrize("document", GUIDE)
+def test_files_that_the_guide_names_are_there(document: str) -> None:
+    """Pages don't link to what lies outside ``docs/``: a site has no such files."""
+    named = re.findall(
+        r"`((?:clustersim|topologies|scenarios|dashboards|names|tests|docs)/[\w./-]+)`", prose_of(document)
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def prose_of(document: str) -> str:
+    return re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def leads_somewhere(document: str, target: str) -> bool:
+    file, _, heading = target.partition("#")
+    path = (ROOT / document).parent / file if file else ROOT / document
+    if not path.exists() or not heading:
+        return path.exists()
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return heading in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
 
 
 @pytest.mark.parametrize("name", catalog.names("scenarios"))

@@ -8,7 +8,7 @@ import pytest
 
 from clustersim import catalog
 from clustersim.scenario import load, load_engine, load_model, load_topology
-from clustersim.scenario.schema import json_schema
+from clustersim.scenario.keys.json_schema import json_schema
 
 
 @pytest.mark.parametrize("name", catalog.names("topologies"))

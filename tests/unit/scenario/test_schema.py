@@ -7,8 +7,9 @@ from scenario_text import SMALL
 
 from clustersim.errors import InputError
 from clustersim.scenario.document import Document, parse_yaml
+from clustersim.scenario.keys.json_schema import json_schema
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.schema import SHORTHANDS, ScenarioPart, json_schema
+from clustersim.scenario.schema import SHORTHANDS, ScenarioPart
 from clustersim.scenario.validate import validate
 
 

@@ -1,0 +1,1 @@
+"""The keys of scenarios in words, and as a JSON schema for editors."""
