@@ -165,9 +165,9 @@ def _of_pool(scenario: Scenario, pool: str | None) -> Scenario:
     InputError
         When none is named of two, or one where there are no pools.
     """
-    if (pool is None) == bool(scenario.pools):
+    if (pool is None) == scenario.hands_over:
         message = "there are no pools to choose from; leave it out"
-        if scenario.pools:
+        if scenario.hands_over:
             message = (
                 f"there are two pools, each with a plan of its own; use {either([f'--pool {one}' for one in POOLS])}"
             )

@@ -120,7 +120,7 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
             take(rule, finding)
     if groundless:  # what names something that is not there can't be looked at
         return _verdict(violations, looked, lacks)
-    parts = [Reading(part) for part in history.apart()] if history.pools else [reading]
+    parts = [Reading(part) for part in history.apart()] if history.hands_over else [reading]
     for rule, check in HISTORY_CHECKS.items():
         if rule in looked:
             for one in parts if rule in REPLICA_RULES else (reading,):

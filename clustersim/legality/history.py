@@ -217,7 +217,8 @@ class History:
 
     Parameters
     ----------
-    declared : Declared
+    pools : tuple of Declared
+        What was declared: of all replicas, or of the prefill and of the decode pool.
     requests : Table or None
         ``prompt_tokens`` and ``output_tokens`` by number of the request; where known also ``arrives_ns``,
         ``explained`` (1 where a rejection has its reason), ``listed`` (0 for numbers that are no request),
@@ -227,9 +228,6 @@ class History:
         ``explained`` too.
     moves : Table or None
         Transfers of K/V entries, as in ``timeline.tables``.
-    pools : tuple of Declared
-        What was declared of the prefill and of the decode pool, the first of which is ``declared``. Empty where there
-        is one.
     folded : Tables or None
         Passes and transfers of a timeline of this program.
     spans : SpanTable or None
@@ -256,7 +254,7 @@ class History:
         Whether a prefill pool is to hand K/V over layer by layer.
     """
 
-    declared: Declared
+    pools: tuple[Declared, ...]
     requests: Table | None = None
     steps: Table | None = None
     chunks: Table | None = None
@@ -272,18 +270,27 @@ class History:
     digests: tuple[tuple[str, str], ...] = ()
     other: Outcome | None = None
     moves: Table | None = None
-    pools: tuple[Declared, ...] = ()
     concurrency: int | None = None
     layerwise: bool = False
 
+    @property
+    def declared(self) -> Declared:
+        """What was declared of all replicas, or of the first pool."""
+        return self.pools[0]
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether requests go on in a second pool."""
+        return len(self.pools) > 1
+
     def apart(self) -> tuple[History, ...]:
         """Return a history per pool, of what happened inside its replicas: itself, where there is one."""
-        if not self.pools or self.folded is None:
+        if not self.hands_over or self.folded is None:
             return (self,)
         parts = [of_pool(self.folded, number) for number in range(len(self.pools))]
         return tuple(
             replace(
-                self, declared=declared, pools=(), folded=part, steps=part.steps, chunks=part.chunks,
+                self, pools=(declared,), folded=part, steps=part.steps, chunks=part.chunks,
                 decodes=part.decodes, facts=part.facts, moves=part.moves,
             )
             for declared, part in zip(self.pools, parts, strict=True)

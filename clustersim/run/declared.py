@@ -79,7 +79,7 @@ def declared_of(scenario: Scenario, carriage: Carriage, broken: Broken, number: 
         down=broken[0],
         loses=broken[1],
         eager=isinstance(serving.scheduler, str),
-        role="all" if len(setting.pools) == 1 else ("prefill", "decode")[number],
+        role=scenario.pools[0].name or "all",
         router=serving.router if isinstance(serving.router, str) else None,
         carriage=carriage,
         slow=slow_ranks(setting, pool),
@@ -164,7 +164,7 @@ def setting_of(scenario: Scenario) -> Setting:
             Pool(
                 plan=plan,
                 stages=partial(_groups, one),
-                swaps=_swaps(one) and not scenario.pools,
+                swaps=_swaps(one) and not scenario.hands_over,
                 first_replica=replicas,
                 first_rank=ranks,
                 launch_s=one.engine.collective_launch_s,
@@ -174,7 +174,7 @@ def setting_of(scenario: Scenario) -> Setting:
         )
         replicas, ranks = replicas + plan.dp, ranks + plan.world
     shards: tuple[Shard, ...] = ()
-    if scenario.pools:
+    if scenario.hands_over:
         source, target = (one.plan for one in each)
         shards = kv_shards(scenario.model, source, target, scenario.precision.kv_bytes)
     return Setting(
@@ -198,10 +198,13 @@ def _groups(scenario: Scenario) -> tuple[Groups, ...]:
 
 
 def pools_of(scenario: Scenario, carriage: Carriage, broken: Broken) -> tuple[Declared, ...]:
-    """Return what a scenario declares of each of two pools, and which K/V each of their ranks is to hold."""
+    """Return what a scenario declares of each pool; of two, also which K/V each of their ranks is to hold."""
     return tuple(
-        replace(declared_of(one, carriage, broken, number), **kv_declared(deployment_of(one)))
-        for number, one in enumerate(scenario.each_pool() if scenario.pools else ())
+        replace(
+            declared_of(one, carriage, broken, number),
+            **(kv_declared(deployment_of(one)) if scenario.hands_over else {}),
+        )
+        for number, one in enumerate(scenario.each_pool())
     )
 
 
@@ -246,9 +249,7 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
     setting = setting_of(scenario)
     carriage, broken = Carriage(setting), down(setting)
     pools = tuple(replace(pool, hash_tokens=hash_tokens) for pool in pools_of(scenario, carriage, broken))
-    declared = pools[0] if pools else replace(declared_of(scenario, carriage, broken), hash_tokens=hash_tokens)
     return History(
-        declared=declared,
         pools=pools,
         requests=told,
         concurrency=requests.concurrency,
@@ -261,7 +262,7 @@ def history_of(scenario: Scenario, timeline: Timeline, explained: Collection[int
         folded=timeline,
         graphs=tuple(
             graph
-            for one, pool in zip(scenario.each_pool(), pools or (declared,), strict=True)
+            for one, pool in zip(scenario.each_pool(), pools, strict=True)
             for graph in _graphs(one, pool.first_replica)
         ),
         prefixes=requests.prefix_hashes if hashed else (np.empty(0, np.int64),) * len(requests),

@@ -20,8 +20,8 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
 from clustersim.run.graph_legality import check_steps, graph_headline, violation_line
-from clustersim.run.pools import apart, in_each_pool, is_placed
-from clustersim.scenario.scenario import Scenario
+from clustersim.run.pools import apart, in_each_pool
+from clustersim.scenario.scenario import Pool, Scenario
 
 MOST_KEPT: Final = 64
 """Verdicts on step graphs that are kept: of a suite of tests, or a search, many have one plan."""
@@ -35,9 +35,7 @@ def check_scenario(scenario: Scenario) -> Verdict:
     plan = check_scenario_plan(scenario)
     if plan.violations:
         return plan
-    if scenario.pools:
-        return together((plan, in_each_pool(scenario, lambda one, _: check_scenario(one)).of_level("G")))
-    return together((plan, _check_steps(scenario.model, scenario.plan, scenario.precision)))
+    return together((plan, in_each_pool(scenario, lambda one, _: _check_steps(one.model, one.plan, one.precision))))
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -52,15 +50,12 @@ def check_scenario_plan(scenario: Scenario) -> Verdict:
     A plan that is legal is checked once more with the stages, segments, weights and K/V pool that the simulator
     derives from it, so that what runs is what was checked.
     """
-    if scenario.pools:
-        worlds = {pool.name: pool.plan.world for pool in scenario.pools}
+    ranks = sum(pool.plan.world for pool in scenario.pools)
 
-        def check(one: Scenario, number: int) -> Verdict:
-            beside = sum(world for name, world in worlds.items() if name != scenario.pools[number].name)
-            return _check_one(one, None) if is_placed(scenario, number) else _check_pool(one, beside)
+    def check(one: Scenario, pool: Pool) -> Verdict:
+        return _check_one(one, None) if pool.is_placed else _check_packed(one, ranks - pool.plan.world)
 
-        return in_each_pool(scenario, check, tuple(apart(scenario)))
-    return _check_one(scenario, None)
+    return in_each_pool(scenario, check, tuple(apart(scenario)))
 
 
 def _check_one(scenario: Scenario, devices: int | None) -> Verdict:
@@ -77,15 +72,15 @@ def _check_one(scenario: Scenario, devices: int | None) -> Verdict:
     return check_plan(**numbers | {"limits": limits}, layout=layout)
 
 
-def _check_pool(scenario: Scenario, beside: int) -> Verdict:
-    """Check one of two pools that is packed, as if it had the devices that the other one leaves for itself.
+def _check_packed(scenario: Scenario, beside: int) -> Verdict:
+    """Check a pool that is packed, as if it had the devices that another one leaves for itself.
 
-    So what is advised fits beside the other pool. Where both have too few devices, which is told once, it has all.
+    So what is advised fits beside that. Where both have too few devices, which is told once, it has all.
     """
     devices = len(scenario.topology.devices)
     left = devices - beside
     plan = replace(scenario.plan, placement=None)
-    return _check_one(replace(scenario, plan=plan), left if 0 < plan.world <= left else devices)
+    return _check_one(scenario.with_entry(plan=plan), left if 0 < plan.world <= left else devices)
 
 
 def scenario_memory(scenario: Scenario) -> tuple[RankMemory, ...]:
@@ -143,7 +138,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
 def deployed(scenario: Scenario, deployment: Deployment) -> Scenario:
     """Return a scenario of one pool with what a deployment has otherwise; the opposite of :func:`deployment_of`."""
     serving = replace(scenario.serving, **asdict(deployment.limits))
-    return replace(scenario, plan=deployment.plan, precision=deployment.precision, serving=serving)
+    return replace(scenario.with_entry(plan=deployment.plan, serving=serving), precision=deployment.precision)
 
 
 def _simulated_layout(scenario: Scenario, own: Layout, memory: tuple[RankMemory, ...]) -> Layout:

@@ -1,4 +1,4 @@
-"""The two pools of a scenario, one at a time and beside each other."""
+"""The pools of a scenario, one at a time and beside each other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from clustersim.legality.rule import LookedAt, Verdict, Violation
-from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.units import plural
 
 _PLAN: Final = re.compile(r"\bplan\.(dp|pp|tp|sp|ep|stages|placement|devices)\b")
 
 
 def in_each_pool(
-    scenario: Scenario, check: Callable[[Scenario, int], Verdict], between: tuple[Violation, ...] = ()
+    scenario: Scenario, check: Callable[[Scenario, Pool], Verdict], between: tuple[Violation, ...] = ()
 ) -> Verdict:
     """Check each pool by itself, and return the verdicts as one.
 
@@ -23,19 +23,19 @@ def in_each_pool(
     ----------
     scenario : Scenario
     check : callable
-        Checks a scenario of one pool, with its number.
+        Checks a scenario of one pool, with that pool.
     between : tuple of Violation
         What is wrong between the pools.
     """
     violations = list(between)
     looked: dict[tuple[str, str], LookedAt] = {}
-    for number, (pool, one) in enumerate(zip(scenario.pools, scenario.each_pool(), strict=True)):
-        verdict = check(one, number)
+    for pool, one in zip(scenario.pools, scenario.each_pool(), strict=True):
+        verdict = check(one, pool)
         violations += [
             replace(
                 found,
                 where=in_pool(pool.name, found.where),
-                fix=_PLAN.sub(rf"plan.{pool.name}.\1", found.fix),
+                fix=_PLAN.sub(rf"{pool.place}.\1", found.fix),
             )
             for found in verdict.violations
         ]
@@ -47,20 +47,15 @@ def in_each_pool(
     return Verdict(violations=tuple(violations), rules=tuple(looked.values()))
 
 
-def is_placed(scenario: Scenario, number: int) -> bool:
-    """Return whether a pool says on which devices it is; the others are packed one after the other."""
-    return bool(scenario.document["plan"][scenario.pools[number].name].get("placement", "packed") != "packed")
-
-
 def in_pool(pool: str, where: str) -> str:
     """Return where a value of one pool is written, such as ``plan.decode.tp``; other places as they are."""
     head, dot, rest = where.partition(".")
-    return f"{head}.{pool}.{rest}" if dot and head in ("plan", "serving") else where
+    return f"{head}.{pool}.{rest}" if pool and dot and head in ("plan", "serving") else where
 
 
 def apart(scenario: Scenario) -> Iterator[Violation]:
     """Yield what is wrong where two pools share devices, or there are not enough for both (rule DP-1)."""
-    if not scenario.pools:
+    if not scenario.hands_over:
         return
     prefill, decode = (pool.plan for pool in scenario.pools)
     topology = scenario.topology

@@ -92,7 +92,7 @@ def prove_scenario(scenario: Scenario, *, orders: int = 2) -> ScenarioProof:
         verdict = together((checked, Verdict(violations=(), rules=silent)))
         return ScenarioProof(verdict=verdict, proof=None, model=scenario.model, plan=scenario.plan, script=None)
     scenario.refuse_split_lockstep("executed")
-    if scenario.pools:
+    if scenario.hands_over:
         return _prove_pools(scenario, orders)
     if scenario.plan.is_lockstep:
         return _prove_lockstep(scenario, orders)
@@ -184,15 +184,12 @@ def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: 
     With ``decode``, requests go on in a second pool of one replica, where the first one of the scenario's pool is.
     """
     # Room for a segment on every SP rank, and blocks for everything: what is proven is the plan.
-    transfer = scenario.pools[0].serving.transfer if scenario.pools else "whole"
+    transfer = scenario.serving.transfer if scenario.hands_over else "whole"
     serving = ServingConfig(max_batch_tokens=max(BUDGET, 4 * plan.sp.degree), kv_blocks=1024, transfer=transfer)
-    pools: tuple[Pool, ...] = ()
+    plans = [plan]
     if decode is not None:
-        placed = [_placed(*one) for one in zip((plan, decode), scenario.pools, strict=True)]
-        pools = tuple(
-            replace(pool, plan=one, serving=serving) for pool, one in zip(scenario.pools, placed, strict=True)
-        )
-        plan = placed[0]
+        plans = [_placed(*one) for one in zip((plan, decode), scenario.pools, strict=True)]
+    pools = tuple(replace(pool, plan=one, serving=serving) for pool, one in zip(scenario.pools, plans, strict=True))
     requests = Requests(
         arrived_at_ns=np.zeros(len(PROMPTS), np.int64),
         prompt_tokens=np.array(PROMPTS),
@@ -200,7 +197,7 @@ def small_run(scenario: Scenario, model: ModelSpec, plan: ParallelPlan, decode: 
         source="the proof",
     )
     run = replace(scenario.run, horizon_ns=None)
-    small = replace(scenario, model=model, plan=plan, serving=serving, pools=pools, run=run)
+    small = replace(scenario, model=model, pools=pools, run=run)
     return replay(replay_input(small, requests)).timeline
 
 

@@ -6,8 +6,7 @@ Problems of all parts are reported together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -30,16 +29,24 @@ from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import as_the_engine, build_plan, build_pool_plans, check_visits, refuse_mixed
+from clustersim.scenario.plan import (
+    as_the_engine,
+    build_plans,
+    check_visits,
+    plan_path,
+    refuse_mixed,
+    written_plan,
+)
 from clustersim.scenario.references import build_model
 from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
-from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PoolPlanPart, PrecisionPart, ScenarioPart
-from clustersim.scenario.serving import METHODS, build_pool_serving, build_serving, user_file
+from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.serving import METHODS, build_pool_serving, user_file
 from clustersim.scenario.swaps import check_swaps
 from clustersim.scenario.topologies import build_cluster
 from clustersim.scenario.validate import in_order, validate
 from clustersim.scenario.workloads import build_workload, trace_file
+from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import code_allowed
 
 Value = TypeVar("Value")
@@ -93,32 +100,25 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     workload = attempt(lambda: build_workload(part.workload, document))
     precision = attempt(lambda: _precision(part.precision, document, None if model is None else model[0]))
     topology = None if cluster is None else cluster[0]
-    pools: tuple[Pool, ...] | None = ()
-    if part.plan.prefill is None:
-        plan = attempt(lambda: build_plan(part.plan, document, topology))
-        serving = attempt(lambda: build_serving(part.serving, document, allow_code=allow_code))
-    else:
-        pools = attempt(lambda: _pools(part, document, topology, allow_code))
-        plan, serving = (pools[0].plan, pools[0].serving) if pools else (None, None)
+    plans = attempt(lambda: build_plans(part.plan, document, topology)) or ()
     if engine is not None:
-        plan = None if plan is None else as_the_engine(plan, engine[0])
-        pools = pools and tuple(replace(pool, plan=as_the_engine(pool.plan, engine[0])) for pool in pools)
-    if model is not None:
-        for one in _plans(part, plan, pools):
-            attempt(partial(check_visits, *one, model[0], document))
-    if topology is not None and pools is not None:
-        attempt(lambda: _check_kinds(topology, plan, pools, document))
+        plans = tuple(as_the_engine(plan, engine[0]) for plan in plans)
+    servings = attempt(lambda: _servings(part, document, allow_code)) or ()
+    for (name, written), plan in zip(part.plan.pools.items(), plans, strict=False):
+        path = plan_path(name)
+        if model is not None:
+            attempt(partial(check_visits, plan, written, path, model[0], document))
+            problems += _unbuilt(model[0], plan, path, document)
+        if topology is not None:
+            attempt(partial(refuse_mixed, plan, document, topology, path))
+        if topology is not None and precision is not None:
+            attempt(partial(_check_peaks, seen_by(topology, plan).device, precision, document))
     expect = attempt(lambda: _expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
-    if topology is not None and serving is not None:
-        attempt(lambda: check_swaps(serving, topology, document))
+    if topology is not None and servings:
+        attempt(lambda: check_swaps(servings[0], topology, document))
     cost_table = attempt(lambda: _cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
-    for placed in (pool.plan for pool in pools) if pools else () if plan is None else (plan,):
-        if topology is not None and precision is not None:
-            attempt(partial(_check_peaks, seen_by(topology, placed).device, precision, document))
-    if model is not None and plan is not None:
-        problems += _unbuilt(model[0], {(pool.name,): pool.plan for pool in pools or ()} or {(): plan}, document)
     if problems:
         raise InputError(in_order(problems))
     assert cluster is not None
@@ -126,28 +126,28 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
     assert engine is not None
     assert workload is not None
     assert precision is not None
-    assert plan is not None
-    assert serving is not None
-    assert pools is not None
     assert expect is not None
     assert faults is not None
     resolved = with_defaults(part, document.data)
     resolved["topology"], resolved["model"] = cluster[1], model[1]
     resolved["serving"]["engine"] = engine[1]
     resolved["precision"]["weights"] = precision.weights
-    for holder, of in [(resolved["plan"][pool.name], pool.plan) for pool in pools] or [(resolved["plan"], plan)]:
-        holder["ep"]["exchange"] = of.ep.exchange if of.ep.degree > 1 else None
-    if pools:
-        resolved["plan"] = {pool.name: resolved["plan"][pool.name] for pool in pools}
+    for name, plan in zip(part.plan.pools, plans, strict=True):
+        exchange = plan.ep.exchange if plan.ep.degree > 1 else None
+        written_plan(resolved, name)["ep"]["exchange"] = exchange
+    if len(plans) > 1:
+        resolved["plan"] = {name: resolved["plan"][name] for name in part.plan.pools}
     files = named_files(_absolute_files(resolved, document))
     return Scenario(
         name=part.name,
         seed=part.seed,
-        topology=seen_by(cluster[0], plan),
+        topology=seen_by(cluster[0], plans[0]),
         model=model[0],
         precision=precision,
-        plan=plan,
-        serving=serving,
+        pools=tuple(
+            Pool(name=name, plan=plan, serving=serving, is_placed=written.placement != "packed")
+            for (name, written), plan, serving in zip(part.plan.pools.items(), plans, servings, strict=True)
+        ),
         engine=engine[0],
         workload=workload,
         run=RunConfig(
@@ -163,44 +163,17 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
         document=resolved,
         files=files,
         origin=document,
-        pools=pools,
     )
 
 
-def _unbuilt(model: ModelSpec, plans: Mapping[KeyPath, ParallelPlan], document: Document) -> list[Problem]:
-    """Return, at its place, what of the plans no step graph can be expanded for."""
-    found = [(pool, unbuilt(plan, model)) for pool, plan in plans.items()]
-    return [
-        document.problem(("plan", *pool, *one.path.split(".")[1:]), one.message)
-        for pool, one in found
-        if one is not None
-    ]
+def _unbuilt(model: ModelSpec, plan: ParallelPlan, path: KeyPath, document: Document) -> list[Problem]:
+    """Return, at its place, what of a plan no step graph can be expanded for."""
+    one = unbuilt(plan, model)
+    return [] if one is None else [document.problem((*path, *one.path.split(".")[1:]), one.message)]
 
 
-def _check_kinds(topology: Topology, plan: ParallelPlan | None, pools: tuple[Pool, ...], document: Document) -> None:
-    """Refuse plans whose ranks are on devices of several kinds."""
-    plans: list[tuple[ParallelPlan, KeyPath]] = [(pool.plan, ("plan", pool.name)) for pool in pools]
-    plans = plans or [(plan, ("plan",))] if plan is not None else []
-    for one, path in plans:
-        refuse_mixed(one, document, topology, path)
-
-
-def _pools(part: ScenarioPart, document: Document, topology: Topology | None, allow_code: bool) -> tuple[Pool, ...]:
-    plans = build_pool_plans(part.plan, document, topology)
-    return tuple(
-        Pool(name=name, plan=plan, serving=build_pool_serving(part.serving, name, document, allow_code=allow_code))
-        for name, plan in zip(POOLS, plans, strict=True)
-    )
-
-
-def _plans(
-    part: ScenarioPart, plan: ParallelPlan | None, pools: tuple[Pool, ...] | None
-) -> list[tuple[ParallelPlan, PoolPlanPart, KeyPath]]:
-    """Return every plan that could be built, with its part and where it is written."""
-    if pools:
-        parts = (part.plan.prefill, part.plan.decode)
-        return [(pool.plan, of, ("plan", pool.name)) for pool, of in zip(pools, parts, strict=True) if of is not None]
-    return [] if plan is None else [(plan, part.plan, ("plan",))]
+def _servings(part: ScenarioPart, document: Document, allow_code: bool) -> tuple[ServingConfig, ...]:
+    return tuple(build_pool_serving(part.serving, name, document, allow_code=allow_code) for name in part.plan.pools)
 
 
 def _parts_problems(document: Document, known: Sequence[Problem]) -> list[Problem]:

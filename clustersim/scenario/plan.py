@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +18,26 @@ from clustersim.scenario.schema import PlanPart, PoolPlanPart, RoutingPart
 from clustersim.units import plural
 
 
-def build_pool_plans(part: PlanPart, document: Document, topology: Topology | None) -> tuple[ParallelPlan, ...]:
-    """Return the plans of the prefill and of the decode pool; ranks of a packed pool are on devices that are free.
+def plan_path(pool: str) -> KeyPath:
+    """Return where the plan of a pool is written; without a name, that of all replicas."""
+    return ("plan", pool) if pool else ("plan",)
+
+
+def written_plan(document: Mapping[str, Any], pool: str) -> Any:
+    """Return the plan of a pool as a document has it; without a name, that of all replicas."""
+    return document["plan"][pool] if pool else document["plan"]
+
+
+def build_plans(part: PlanPart, document: Document, topology: Topology | None) -> tuple[ParallelPlan, ...]:
+    """Return the plan of each pool; ranks of a packed one of two are on devices that the other leaves free.
 
     Raises
     ------
     InputError
         With every device of a placement that the topology does not have.
     """
-    assert part.prefill is not None
-    assert part.decode is not None
+    if part.prefill is None or part.decode is None:
+        return (build_plan(part, document, topology),)
     prefill = build_plan(part.prefill, document, topology, ("plan", "prefill"))
     taken = range(prefill.world) if prefill.placement is None else prefill.placement
     decode = build_plan(part.decode, document, topology, ("plan", "decode"), taken)

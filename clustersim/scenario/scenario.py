@@ -55,14 +55,22 @@ class Pool:
     Parameters
     ----------
     name : str
-        ``prefill`` or ``decode``.
+        ``prefill`` or ``decode``; empty where all replicas are one pool.
     plan : ParallelPlan
     serving : ServingConfig
+    is_placed : bool
+        Whether the user said on which devices the ranks are; else they are packed.
     """
 
     name: str
     plan: ParallelPlan
     serving: ServingConfig
+    is_placed: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the plan is written: ``plan``, or such as ``plan.decode``."""
+        return f"plan.{self.name}" if self.name else "plan"
 
 
 def seen_by(topology: Topology, plan: ParallelPlan) -> Topology:
@@ -76,12 +84,8 @@ class Scenario:
 
     Parameters
     ----------
-    plan, serving : ParallelPlan, ServingConfig
-        Of all replicas, or of the first pool.
     pools : tuple of Pool
-        The prefill and the decode pool, where requests go from one to the other; else empty.
-    decodes_only : bool
-        Whether this is the decode pool of two, by itself.
+        All replicas; or the prefill and the decode pool, where requests go from one to the other.
     targets : Mapping of str to str
         Latency (``ttft``, ``tpot``, ``itl``, ``e2e``) → its target as written, such as ``50 ms``.
     expect : tuple of Expectation
@@ -108,8 +112,7 @@ class Scenario:
     topology: Topology = field(repr=False)
     model: ModelSpec = field(repr=False)
     precision: Precision
-    plan: ParallelPlan
-    serving: ServingConfig
+    pools: tuple[Pool, ...]
     engine: Engine
     workload: TraceWorkload | DrawnWorkload
     run: RunConfig
@@ -121,9 +124,27 @@ class Scenario:
     document: Mapping[str, Any] = field(repr=False)
     origin: Document = field(repr=False, compare=False)
     faults: tuple[Fault, ...] = ()
-    pools: tuple[Pool, ...] = ()
     files: Mapping[str, NamedFile] = field(default_factory=dict, repr=False)
-    decodes_only: bool = False
+
+    @property
+    def plan(self) -> ParallelPlan:
+        """The plan of all replicas, or of the first pool."""
+        return self.pools[0].plan
+
+    @property
+    def serving(self) -> ServingConfig:
+        """The serving decisions of all replicas, or of the first pool."""
+        return self.pools[0].serving
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether requests go on in a second pool."""
+        return len(self.pools) > 1
+
+    @property
+    def decodes_only(self) -> bool:
+        """Whether this is the decode pool of two, by itself."""
+        return self.pools[0].name == "decode"
 
     @property
     def portable(self) -> dict[str, Any]:
@@ -133,19 +154,13 @@ class Scenario:
 
     def each_pool(self) -> tuple[Scenario, ...]:
         """Return a scenario per pool, with its plan and serving decisions: itself, where there is one."""
-        if not self.pools:
+        if not self.hands_over:
             return (self,)
-        return tuple(
-            replace(
-                self,
-                topology=seen_by(self.topology, pool.plan),
-                plan=pool.plan,
-                serving=pool.serving,
-                pools=(),
-                decodes_only=pool.name == "decode",
-            )
-            for pool in self.pools
-        )
+        return tuple(replace(self, topology=seen_by(self.topology, pool.plan), pools=(pool,)) for pool in self.pools)
+
+    def with_entry(self, **changes: Any) -> Scenario:
+        """Return the scenario with another plan, or other serving decisions, of its replicas or its first pool."""
+        return replace(self, pools=(replace(self.pools[0], **changes), *self.pools[1:]))
 
     def refuse_split_lockstep(self, done: str) -> None:
         """Refuse replicas that share experts where each has several stages or splits prompts.
@@ -155,16 +170,14 @@ class Scenario:
         InputError
             At the scope of the experts of each such plan, with what cannot be done (``done``) to it.
         """
-        places = ("plan.prefill", "plan.decode") if self.pools else ("plan",)
-        plans = [pool.plan for pool in self.pools] or [self.plan]
         problems = [
             self.problem(
-                f"{place}.ep.scope",
-                f"experts over the ranks of all replicas can be {done} at pp 1 and sp 1, found pp {plan.pp} and "
-                f"sp {plan.sp.degree}; {INSTEAD}",
+                f"{pool.place}.ep.scope",
+                f"experts over the ranks of all replicas can be {done} at pp 1 and sp 1, found pp {pool.plan.pp} and "
+                f"sp {pool.plan.sp.degree}; {INSTEAD}",
             )
-            for place, plan in zip(places, plans, strict=True)
-            if plan.is_lockstep and (plan.pp > 1 or plan.sp.degree > 1)
+            for pool in self.pools
+            if pool.plan.is_lockstep and (pool.plan.pp > 1 or pool.plan.sp.degree > 1)
         ]
         if problems:
             raise InputError(problems)

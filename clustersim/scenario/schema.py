@@ -197,6 +197,13 @@ class PlanPart(PoolPlanPart):
     prefill: PoolPlanPart | None = None
     decode: PoolPlanPart | None = None
 
+    @property
+    def pools(self) -> dict[str, PoolPlanPart]:
+        """The plan of each pool by the name of that; by an empty one where all replicas are one pool."""
+        if self.prefill is None or self.decode is None:
+            return {"": self}
+        return dict(zip(POOLS, (self.prefill, self.decode), strict=True))
+
 
 class PrecisionPart(Part):
     """Number formats; without ``weights`` that of the model's published checkpoint."""

@@ -56,10 +56,12 @@ def build_serving(part: ServingPart, document: Document, *, allow_code: bool = F
 
 
 def build_pool_serving(part: ServingPart, name: str, document: Document, *, allow_code: bool = False) -> ServingConfig:
-    """Return the serving configuration of one of two pools: its own keys, else those of ``serving``.
+    """Return the serving configuration of a pool: its own keys, where it is one of two, else those of ``serving``.
 
     Prefixes are cached where prompts are computed: a decode pool computes only what it has preempted.
     """
+    if not name:
+        return build_serving(part, document, allow_code=allow_code)
     pool: PoolServingPart | None = getattr(part, name)
     own = {} if pool is None else {key: getattr(pool, key) for key in pool.model_fields_set}
     own = {"scheduler": POOL_SCHEDULER} | {key: value for key, value in own.items() if value is not None}

@@ -95,7 +95,7 @@ class Sizer:
         if not targets_ns(scenario.targets):
             message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
             raise InputError(scenario.problem("targets", message))
-        if scenario.pools:
+        if scenario.hands_over:
             message = (
                 "has two pools; size counts replicas of one: sweep over plan.prefill.dp and plan.decode.dp instead"
             )

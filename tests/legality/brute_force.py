@@ -80,8 +80,7 @@ class BruteForce:
 
     def __post_init__(self) -> None:
         one = self.scenario
-        written = [(pool.name, pool.plan, pool.serving) for pool in one.pools] or [("", one.plan, one.serving)]
-        self.pools = [Pool(name, plan, limits) for name, plan, limits in written]
+        self.pools = [Pool(pool.name, pool.plan, pool.serving) for pool in one.pools]
         self.devices = len(one.topology.devices)
         self.written = parse_json(json.dumps(one.document), "written")
 

@@ -90,7 +90,7 @@ class Account:
     def _places(self, server: Server | None, key: str) -> tuple[str, ...]:
         """Return where a key may stand: in the part of a pool, or for both."""
         part, _, rest = key.partition(".")
-        if server is None or server.pool is None or part not in ("plan", "serving"):
+        if server is None or not server.pool or part not in ("plan", "serving"):
             return (key,)
         return (f"{part}.{server.pool}.{rest}", key)
 

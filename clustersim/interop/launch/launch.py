@@ -94,17 +94,14 @@ def launch_of(
     name = model or _published(scenario)
     asked = str(scenario.document["serving"]["engine"].get("asked", scenario.engine.name))
     version = version_of(asked, engine)
-    pools: list[tuple[str | None, Scenario]] = [(None, scenario)]
-    if scenario.pools:
-        both = zip(scenario.pools, scenario.each_pool(), strict=True)
-        pools = [(pool.name, one) for pool, one in both]
     makers: Mapping[str, Callable[[Server], Started]] = {
         "vllm": lambda server: vllm_server(server, account, version),
         "sglang": lambda server: sglang_server(server, account),
         "trtllm": lambda server: trtllm_server(server, account),
     }
-    servers = [makers[engine](Server(scenario=one, pool=pool, model_name=name, named=model is not None))
-               for pool, one in pools]  # fmt: skip
+    servers = [
+        makers[engine](Server(scenario=one, model_name=name, named=model is not None)) for one in scenario.each_pool()
+    ]
     for started in servers:
         started.options |= _added(add, engine)
     _transfer(scenario, account)

@@ -30,8 +30,6 @@ class Server:
     ----------
     scenario : Scenario
         Of this pool alone.
-    pool : str or None
-        ``prefill`` or ``decode``, where there are two.
     model_name : str
         What the server is told to load.
     named : bool
@@ -39,9 +37,13 @@ class Server:
     """
 
     scenario: Scenario
-    pool: str | None
     model_name: str
     named: bool = False
+
+    @property
+    def pool(self) -> str:
+        """``prefill`` or ``decode``; empty where there is one pool."""
+        return self.scenario.pools[0].name
 
     @property
     def plan(self) -> ParallelPlan:
@@ -94,10 +96,10 @@ class Server:
             for start in starts
             for rank in range(start, start + each)
         )
-        where = range(nodes) if self.pool is None else [homes[start] for start in starts]
+        where = range(nodes) if not self.pool else [homes[start] for start in starts]
         first = [int(np.flatnonzero(self.scenario.topology.node_of == node)[0]) for node in where]
         if len(placed) > ranks:  # several servers: which devices are whose is for whoever starts them
-            return beside and (self.pool is not None or placed == tuple(range(len(placed))))
+            return beside and (bool(self.pool) or placed == tuple(range(len(placed))))
         return beside and [placed[start] for start in starts] == first
 
     def stage_layers(self) -> list[int] | None:

@@ -50,7 +50,7 @@ def sglang_server(server: Server, account: Account) -> Started:
     _plan(started, account)
     _precision(started, account)
     _serving(started, account)
-    if server.pool is not None:
+    if server.pool:
         started.options |= {"--disaggregation-mode": server.pool, "--disaggregation-transfer-backend": "nixl"}
         if server.pool == "prefill":
             started.options["--disaggregation-bootstrap-port"] = str(BOOTSTRAP_PORT)
@@ -136,7 +136,7 @@ def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> 
         account.leaves(
             server, "plan.dp", f"start {dp} such servers, and their addresses as --worker-urls of the router"
         )
-        if server.pool is None and router not in POLICIES:
+        if not server.pool and router not in POLICIES:
             account.leaves(
                 server, "serving.router", "SGLang's router has random, round_robin, cache_aware, power_of_two"
             )
@@ -175,7 +175,7 @@ def _serving(started: Started, account: Account) -> None:
     _put(started, account, "serving.max_batch_tokens", serving.max_batch_tokens)
     chunked = serving.scheduler != "continuous"
     started.options["--chunked-prefill-size"] = str(serving.max_batch_tokens * shared) if chunked else "-1"
-    if chunked and server.pool is None:
+    if chunked and not server.pool:
         started.options["--enable-mixed-chunk"] = None
     account.says(server, "serving.scheduler", "serving.scheduler_options", "serving.order.patience")
     if serving.scheduler not in ("chunked_prefill", "continuous"):

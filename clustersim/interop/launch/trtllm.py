@@ -28,7 +28,7 @@ def trtllm_server(server: Server, account: Account) -> Started:
         "--port": str(PORT if server.pool != "decode" else PORT + 100),
         "--config": f"{server.name}.yaml",
     }
-    if server.pool is not None:
+    if server.pool:
         started.config["cache_transceiver_config"] = {"backend": "DEFAULT"}
         if server.pool == "prefill":
             started.config["disable_overlap_scheduler"] = True

@@ -65,7 +65,7 @@ def vllm_server(server: Server, account: Account, version: tuple[int, int] | Non
     writer.plan()
     writer.precision()
     writer.serving()
-    if server.pool is not None:
+    if server.pool:
         writer.hand_over()
     return started
 

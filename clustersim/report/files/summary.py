@@ -38,7 +38,7 @@ def _pools(result: RunResult) -> dict[str, Any]:
     """Return ``pools``, where there are two: what each has, and the largest share of its K/V blocks in use."""
     scenario, steps, layout = result.scenario, result.step_rows.kv_rows, result.timeline.layout
     found = []
-    for number, pool in enumerate(scenario.pools):
+    for number, pool in enumerate(scenario.pools if scenario.hands_over else ()):
         mine = np.flatnonzero(layout.of_replica(steps["replica"]) == number)
         peak = kv_peak({name: steps[name][mine] for name in ("kv_blocks_used", "kv_blocks_total")})
         found.append(
@@ -90,7 +90,7 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "preempted": preempted(timeline),
         "kv_blocks": result.input.entry.kv_blocks,
         "prefix_cache": result.prefix_cache,
-        "experts": None if scenario.pools else expert_balance(scenario.model, scenario.plan),
+        "experts": None if scenario.hands_over else expert_balance(scenario.model, scenario.plan),
         "targets": dict(scenario.targets),
         "scenario": scenario.portable,
         "devices": devices_of(scenario),

@@ -111,7 +111,7 @@ def fit_engine(scenario: Scenario, logs: Sequence[ServerLog], *, workers: int = 
     measured = np.log([figure.measured_ms for figure in figures])
     fitted = np.array([not figure.is_held_out for figure in figures])
     blocks, refused = pool_blocks_of(scenario, logs)
-    pooled = scenario if blocks is None else replace(scenario, serving=replace(scenario.serving, kv_blocks=blocks))
+    pooled = scenario if blocks is None else scenario.with_entry(serving=replace(scenario.serving, kv_blocks=blocks))
     with _Runs(logs, figures, workers) as runs:
         (before,) = runs.predictions(scenario, [{}])
         start = {constant.field: float(getattr(scenario.engine, constant.field)) for constant in CONSTANTS}

@@ -72,7 +72,7 @@ def _history(tables: Tables, declared: Declared) -> History:
 
     carried = "steps" in tables and "chunks" in tables and ("decodes" in tables or not _decode(tables))
     return History(
-        declared=declared,
+        pools=(declared,),
         requests=_by_number(tables["requests"]) if "requests" in tables else None,
         steps=_steps(tables) if "steps" in tables else None,
         chunks=plain("chunks") if carried else None,

@@ -154,7 +154,7 @@ def fix_scenario(scenario: Scenario, *, alternatives: int = 1) -> Fix:
     if found:
         return Fix(changes=found[0].changes, alternatives=found, **counts)
     gave_up = f" among the {counted(MOST_EXAMINED, 'candidate')} looked at" if proposals.search.gave_up else ""
-    what = "of the plans or limits of the pools makes both" if scenario.pools else "of plan or limits makes it"
+    what = "of the plans or limits of the pools makes both" if scenario.hands_over else "of plan or limits makes it"
     left = "; ".join(proposals.search.left() or (one.message for one in check_scenario(scenario).violations))
     return Fix(changes=None, reason=f"no change {what} legal{gave_up}: {left}", **counts)
 

@@ -15,12 +15,12 @@ from clustersim.legality.repair.distance import DEGREES
 from clustersim.legality.repair.nearest import Asked, Legal, Scope, Search
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.legality import check_scenario, deployment_of
-from clustersim.run.pools import is_placed
 from clustersim.run.simulate import refusals
 from clustersim.scenario.document import parse_json
 from clustersim.scenario.flow import flow
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.plan import written_plan
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
 from clustersim.units import plural
@@ -60,10 +60,9 @@ class Proposal:
 def _as_asked(scenario: Scenario) -> str:
     """Return the resolved document in JSON, without the exchanges of experts that are the engine's own."""
     document = json.loads(json.dumps(scenario.document))
-    plans = [(pool.plan, document["plan"][pool.name]) for pool in scenario.pools]
-    for plan, written in plans or [(scenario.plan, document["plan"])]:
-        if plan.ep.exchange_by_engine:
-            written["ep"]["exchange"] = None
+    for pool in scenario.pools:
+        if pool.plan.ep.exchange_by_engine:
+            written_plan(document, pool.name)["ep"]["exchange"] = None
     return json.dumps(document)
 
 
@@ -73,11 +72,10 @@ class Proposals:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         each = scenario.each_pool()
-        names = [pool.name for pool in scenario.pools] or [""]
         self.kinds = [_kind(scenario, number) for number in range(len(each))]
         self.scopes = [
-            Scope(deployment=self._deployment(one, number), pool=name, shared=_written_once(scenario))
-            for number, (one, name) in enumerate(zip(each, names, strict=True))
+            Scope(deployment=self._deployment(one, number), pool=one.pools[0].name, shared=_written_once(scenario))
+            for number, one in enumerate(each)
         ]
         self.search = Search(self.scopes, self._crowded)
         self.written = parse_json(_as_asked(scenario), "a legal scenario nearby")
@@ -175,7 +173,7 @@ class Proposals:
         named = kind is not None and _placement(self.scenario, number) == kind
         if kind is not None and named:
             deployment = replace(deployment, num_devices=len(self.scenario.topology.of_kind(kind)))
-        if named or (self.scenario.pools and not is_placed(self.scenario, number)):
+        if named or not one.pools[0].is_placed:
             deployment = replace(deployment, plan=replace(deployment.plan, placement=None))
         return deployment
 
@@ -210,8 +208,7 @@ def overrides(state: Mapping[str, Any]) -> list[str]:
 
 
 def _placement(scenario: Scenario, number: int) -> Any:
-    plan = scenario.document["plan"]
-    return (plan[scenario.pools[number].name] if scenario.pools else plan).get("placement", "packed")
+    return written_plan(scenario.document, scenario.pools[number].name).get("placement", "packed")
 
 
 def _kind(scenario: Scenario, number: int) -> str | None:

@@ -30,7 +30,7 @@ A request is admitted when the first step that carries it starts, where no line 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,11 @@ class _Step:
 def history_in(path: Path) -> History:
     """Read a history."""
     return parsed(path.read_text(encoding="utf-8"))
+
+
+def declaring(history: History, **changes: Any) -> History:
+    """Return a history whose replicas, or those of its first pool, were declared otherwise."""
+    return replace(history, pools=(replace(history.declared, **changes), *history.pools[1:]))
 
 
 def parsed(text: str) -> History:
@@ -244,7 +249,7 @@ class _Reader:
         declared = Declared(**self.declared)
         listed = any(step.listed for step in self.steps)
         return History(
-            declared=declared,
+            pools=(declared,),
             requests=self._request_table() if self.requests else None,
             steps=self._step_table(listed) if self.steps else None,
             chunks=self._chunk_table() if listed else None,

@@ -215,7 +215,7 @@ def test_a_weak_link_carries_less() -> None:
     weak = SHARED["hand-overs"] | {"faults": [{"link": ["leaf0", "spine0"], "at": "0 s", "factor": 0.5}]}
     found = history_of_run(simulate(scenario_of(weak)))
     assert broken(found) == set()
-    strong = replace(legal("hand-overs"), declared=found.declared, pools=found.pools)
+    strong = replace(legal("hand-overs"), pools=found.pools)
     assert "RUN-3" in broken(strong)
 
 

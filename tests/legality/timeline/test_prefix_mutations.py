@@ -15,6 +15,7 @@ from clustersim.legality.history import FINISHED, REUSED, History
 from clustersim.run.audit import history_of_run
 from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from tests.legality.timeline.notation import declaring
 
 SMALL = ("workload.requests=24", "workload.output_tokens=6", "workload.shared_prefixes.groups=2", "expect={}")
 
@@ -59,11 +60,11 @@ def freed_twice(history: History) -> History:
 
 
 def not_declared(history: History) -> History:
-    return replace(history, declared=replace(history.declared, prefix_caching=False))
+    return declaring(history, prefix_caching=False)
 
 
 def a_small_pool(history: History) -> History:
-    return replace(history, declared=replace(history.declared, pool_blocks=100))
+    return declaring(history, pool_blocks=100)
 
 
 def test_a_run_that_shares_prefixes_is_legal() -> None:

@@ -42,6 +42,7 @@ from clustersim.run.simulate import simulate
 from clustersim.serving.halves import halves_of
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, scenario_of
+from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document, patched
 
 Patch = pytest.MonkeyPatch
@@ -530,7 +531,7 @@ def test_all_operators_of_a_class_in_all_steps_at_half_their_time_are_found() ->
 
 def test_a_record_that_declares_nothing_says_what_is_not_compared() -> None:
     history = recorded("tensor", "folded")
-    found = as_priced(Reading(replace(history, declared=replace(history.declared, deployment=None))))
+    found = as_priced(Reading(declaring(history, deployment=None)))
     assert found.looked_at == 0
     assert "what operators cost" in found.lacks[0]
 
@@ -551,7 +552,7 @@ def test_an_algorithm_that_is_named_is_the_one_that_is_compared(algorithm: str) 
         history_of_run(simulate(scenario_of(base | {"collectives": {kind: name}}))) for name in (algorithm, other)
     )
     assert check_history(took).violations == ()
-    found = check_history(replace(took, declared=declared.declared)).violations
+    found = check_history(replace(took, pools=declared.pools)).violations
     assert "RUN-2" in {violation.rule for violation in found}
 
 

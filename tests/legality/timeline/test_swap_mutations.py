@@ -23,6 +23,7 @@ from clustersim.serving.decision import Swap
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import SwappingScheduler
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
+from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import document
 
 OUT, IN = FACTS.index("swapped_out"), FACTS.index("swapped_in")
@@ -86,7 +87,7 @@ def twice(history: History) -> History:
 
 
 def tiny_host(history: History) -> History:
-    return replace(history, declared=replace(history.declared, host_blocks=3))
+    return declaring(history, host_blocks=3)
 
 
 LATE = 10**9

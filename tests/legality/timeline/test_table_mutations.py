@@ -16,6 +16,7 @@ from clustersim.legality.history import FACTS, History
 from clustersim.run.audit import against, history_of_run
 from clustersim.run.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document
 
 Change = Callable[[History], History]
@@ -172,7 +173,7 @@ def with_other(degree: str, tokens: int) -> Change:
     """Compare with a run under another degree that gave request 0 other tokens."""
 
     def change(history: History) -> History:
-        whole = against(history, replace(history, declared=replace(history.declared, **{degree: 8})))
+        whole = against(history, declaring(history, **{degree: 8}))
         assert whole.other is not None
         got = whole.other.tokens.copy()
         got[0] += tokens
@@ -184,9 +185,7 @@ def with_other(degree: str, tokens: int) -> Change:
 def smaller_pool(history: History) -> History:
     """Give the pool a block less than was in use."""
     assert history.steps is not None
-    return replace(
-        history, declared=replace(history.declared, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1)
-    )
+    return declaring(history, pool_blocks=int(history.steps["kv_blocks_used"].max()) - 1)
 
 
 MUTATIONS: list[tuple[str, str, Change, set[str]]] = [

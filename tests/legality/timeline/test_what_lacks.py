@@ -19,7 +19,7 @@ TABLES = ("requests", "steps", "chunks", "decodes", "facts", "spans", "routes", 
 
 
 def test_empty_history_is_not_checkable() -> None:
-    verdict = check_history(History(declared=Declared()))
+    verdict = check_history(History(pools=(Declared(),)))
     assert verdict.verdict == "not_checkable"
     assert {rule.looked_at for rule in verdict.rules} == {0}
 

@@ -163,7 +163,7 @@ def test_replays_agree_in_lockstep(dp: int, tp: int, ep: int, scheduler: str) ->
 def judged(timeline: Timeline, scope: str) -> set[str]:
     given = Declared(dp=2, ep=2, ep_scope=scope, block_tokens=4, pool_blocks=1000)
     history = History(
-        declared=given, steps=timeline.steps, chunks=timeline.chunks, decodes=timeline.decodes, facts=timeline.facts,
+        pools=(given,), steps=timeline.steps, chunks=timeline.chunks, decodes=timeline.decodes, facts=timeline.facts,
         folded=timeline,
     )  # fmt: skip
     return {violation.rule for violation in check_history(history).violations}

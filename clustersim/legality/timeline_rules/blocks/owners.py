@@ -27,9 +27,7 @@ def fits_each_rank(reading: Reading) -> Finding:
     facts = history.facts
     if facts is None or (facts["kind"] == SWAPPED_OUT).any() or history.declared.down:
         return NOTHING
-    return merged(
-        *(_of_pool(reading, declared, history.folded.owners) for declared in history.pools or (history.declared,))
-    )
+    return merged(*(_of_pool(reading, declared, history.folded.owners) for declared in history.pools))
 
 
 def _of_pool(reading: Reading, declared: Declared, owners: Table) -> Finding:

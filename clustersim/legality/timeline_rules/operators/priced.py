@@ -40,7 +40,7 @@ def as_priced(reading: Reading) -> Finding:
     if runs is None or pieces is None or history.chunks is None or history.declared.deployment is None:
         return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
     findings: list[Finding] = []
-    for declared in history.pools or (history.declared,):
+    for declared in history.pools:
         assert declared.deployment is not None
         contents = Contents(declared.deployment, runs, pieces, history.chunks)
         prices = Prices(declared.deployment, declared.first_replica)

@@ -39,7 +39,7 @@ class Policies:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.pools = reading.history.pools or (reading.declared,)
+        self.pools = reading.history.pools
         facts, runs = reading.history.facts, reading.runs
         highest = [pool.first_replica + pool.dp - 1 for pool in self.pools]
         highest += [int(facts["replica"].max(initial=0))] if facts is not None else []
@@ -66,7 +66,7 @@ class Policies:
         pieces, runs, known, facts = reading.pieces, reading.runs, reading.known, reading.history.facts
         if pieces is None or runs is None or known is None or facts is None or not reading.plain.all():
             return None
-        if reading.history.pools or reading.facts_of(SWAPPED_OUT, SWAPPED_IN, HANDED_OVER, RECEIVED).size:
+        if reading.history.hands_over or reading.facts_of(SWAPPED_OUT, SWAPPED_IN, HANDED_OVER, RECEIVED).size:
             return None
         after = known + pieces.gave - pieces.computed - pieces.count
         ready = np.flatnonzero(pieces.is_chunk & (after == 1) & (pieces.tokens + pieces.gave > 0))
@@ -94,5 +94,4 @@ class Policies:
 
 def policies_of(reading: Reading) -> Policies | None:
     """Return the policies of a history; None where some pool's was not declared."""
-    pools = reading.history.pools or (reading.declared,)
-    return None if any(pool.policy is None for pool in pools) else Policies(reading)
+    return None if any(pool.policy is None for pool in reading.history.pools) else Policies(reading)

@@ -161,7 +161,7 @@ class Walk:
             return
         never = self.prompt[request] == 0
         tokens = self.prompt[request] + max(self.output[request] - 1, 0)
-        for pool in self.reading.history.pools or (self.declared,):
+        for pool in self.reading.history.pools:
             if pool.pool_blocks is None or pool.block_tokens is None:
                 return
             owners = pool.sp if pool.sp_decode == "dp" else 1

@@ -70,7 +70,7 @@ def _together(reading: Reading) -> tuple[Int64Array, Int64Array]:
     """Return the pool of each step, and how many replicas may share the step, so that it is what any of them brings."""
     runs = reading.runs
     assert runs is not None
-    pools = reading.history.pools or (reading.declared,)
+    pools = reading.history.pools
     at = np.searchsorted([declared.first_replica for declared in pools], runs.replica, side="right") - 1
     alone = [
         declared.ep_scope == "replica" or (declared.ep_scope == "global" and declared.ep == 1) for declared in pools
@@ -89,7 +89,7 @@ def _kinds(reading: Reading, kind: Int64Array, prefills: BoolArray, decodes: Boo
         steps = Groups(key)
         of = steps.find(key)
         whole = (steps.counts[of] == many) & (steps.least(runs.count) == steps.most(runs.count))[of]
-        whole &= all(declared.ep_scope is not None for declared in reading.history.pools or (reading.declared,))
+        whole &= all(declared.ep_scope is not None for declared in reading.history.pools)
         prefills, decodes = (steps.most(some.astype(np.int64))[of] > 0 for some in (prefills, decodes))
         clear = clear & whole
         if not whole.all():

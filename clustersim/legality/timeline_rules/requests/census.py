@@ -128,7 +128,7 @@ def _present(reading: Reading) -> Finding:
     waiting, running = runs.column("waiting"), runs.column("running")
     if waiting is None or running is None:
         return NOTHING
-    if reading.facts_of(*AWAY).size or reading.declared.down or reading.history.pools:
+    if reading.facts_of(*AWAY).size or reading.declared.down or reading.history.hands_over:
         return lacking(
             "how many requests wait and run (facts do not tell while some are swapped, handed over or moved)"
         )

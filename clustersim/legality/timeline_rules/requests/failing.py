@@ -69,7 +69,7 @@ def lost_as_declared(reading: Reading) -> Finding:
     allowed = np.zeros(len(rows), bool)
     for failed, since in declared.loses:
         allowed |= (replica == failed) & (time == since)
-    for pool in history.pools or (declared,):
+    for pool in history.pools:
         ends = [
             (one.since_ns, one.replica) for one in declared.down if one.until_ns == LATEST_NS and _of(pool, one.replica)
         ]
@@ -92,7 +92,7 @@ def _too_long(reading: Reading, request: Int64Array) -> BoolArray:
     """Return which requests need more blocks than a pool has, so that nobody can compute them anew."""
     told = reading.history.requests
     found = np.zeros(len(request), bool)
-    for pool in reading.history.pools or (reading.declared,):
+    for pool in reading.history.pools:
         if told is None or pool.pool_blocks is None or pool.block_tokens is None:
             continue
         known = request < len(told["prompt_tokens"])
@@ -114,7 +114,7 @@ def _all_lost(reading: Reading) -> Finding:
             continue
         there, before = facts["replica"] == failed, facts["time_ns"] < since
         ran = facts["request"][there & (kind == PREEMPTED) & (facts["time_ns"] == since)]
-        if reading.history.pools and not _of(declared, failed):  # others only had blocks set aside there
+        if reading.history.hands_over and not _of(declared, failed):  # others only had blocks set aside there
             came = there & np.isin(kind, (ADMITTED, RECEIVED)) & (facts["time_ns"] <= since)
             ran = np.intersect1d(ran, facts["request"][(kind == RECEIVED) & came & (residency.after(came) < 0)])
         waits = np.flatnonzero((kind == ARRIVED) & there & before & (residency.after(before) < 0))

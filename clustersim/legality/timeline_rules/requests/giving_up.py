@@ -111,13 +111,12 @@ def _ends(reading: Reading, facts: Table) -> list[tuple[Int64Array, Int64Array]]
 
 
 def _failures(reading: Reading) -> Int64Array:
-    pools = reading.history.pools or (reading.declared,)
-    return np.array([since for pool in pools for _, since, _ in pool.down], np.int64)
+    return np.array([since for pool in reading.history.pools for _, since, _ in pool.down], np.int64)
 
 
 def _moves(reading: Reading) -> bool:
     """Return whether K/V may move, so that transfers carry requests too."""
-    return bool(reading.history.pools) or reading.declared.host_blocks is not None
+    return reading.history.hands_over or reading.declared.host_blocks is not None
 
 
 def _last_begins(reading: Reading) -> Int64Array:

@@ -72,7 +72,7 @@ def told(history: History, hand_overs: HandOvers) -> Iterator[Event]:
     comes, aside = np.isin(facts["kind"], (ARRIVED, REJECTED)), set(hand_overs.reserved.tolist())
     for row in np.flatnonzero(comes & (hand_overs.residency.before(comes) < 0)).tolist():
         yield time[row], COMES, request[row], row
-    kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down or history.pools]
+    kinds = [one for one in PHASE if one != PREEMPTED or history.declared.down or history.hands_over]
     for row in np.flatnonzero(np.isin(facts["kind"], kinds)).tolist():
         yield time[row], IS_TAKEN if row in aside else PHASE[kind[row]], request[row], row
 

@@ -95,7 +95,7 @@ def _placed(history: History) -> Finding:
             declared.dp if declared.ep_scope == "global" and declared.ep > 1 else 1,
             declared.first_replica, declared.first_rank,
         )
-        for declared in history.pools or (history.declared,)
+        for declared in history.pools
     ]  # fmt: skip
     if told == due:
         return Finding(looked_at=0)

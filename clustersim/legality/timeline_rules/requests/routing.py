@@ -16,7 +16,7 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 def in_turn(reading: Reading) -> Finding:
     """RUN-3: requests go to replicas that live, by ``round_robin`` to one after the other."""
     facts, declared = reading.history.facts, reading.declared
-    pools = [pool for pool in reading.history.pools or (declared,) if pool.dp > 1 and pool.router is not None]
+    pools = [pool for pool in reading.history.pools if pool.dp > 1 and pool.router is not None]
     if not declared.down:  # then others are judged in ``routed``
         pools = [pool for pool in pools if pool.router == "round_robin"]
     if facts is None or not pools:
@@ -40,7 +40,7 @@ def set_aside(reading: Reading) -> Finding:
     That is when it leaves, or loses the replica that it was on the way to, or when something ends or begins where
     blocks are set aside; where steps are in flight together, also when one passes a stage, which is not followed.
     """
-    if not reading.history.pools:  # what follows is walked through fact by fact
+    if not reading.history.hands_over:  # what follows is walked through fact by fact
         return NOTHING
     facts, runs, found = reading.history.facts, reading.runs, reading.whereabouts
     if facts is None or runs is None or found is None:

@@ -113,7 +113,7 @@ class Whereabouts:
     """When something went somewhere last of which the record does not tell whether it was before a change."""
 
     def __post_init__(self) -> None:
-        pools = self.history.pools or (self.history.declared,)
+        pools = self.history.pools
         self._entry = Turns(pools[0], self._unclear)
         self._decode = Turns(pools[1], self._unclear) if len(pools) > 1 else None
         facts, self._due = self._facts, given_up(self.history)
@@ -363,7 +363,7 @@ def whereabouts_of(
     until = np.iinfo(np.int64).max if history.declared.horizon_ns is None else history.declared.horizon_ns
     changes = {instant for one in history.declared.down for instant in one.instants if instant < until}
     events += [(instant, CHANGES, UNKNOWN, UNKNOWN) for instant in changes]
-    if len(history.pools) > 1 and pieces is not None and runs is not None and outputs is not None:
+    if history.hands_over and pieces is not None and runs is not None and outputs is not None:
         leaves = list(leaving(history, pieces, runs, outputs))
         if history.layerwise:  # who left before gets its blocks before others leave that are computed from then on
             now = {(time, who) for time, what, who, _ in leaves if what == LEAVES_BY_LAYER}

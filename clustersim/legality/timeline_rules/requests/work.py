@@ -32,8 +32,7 @@ def works(reading: Reading) -> Finding:
     """RUN-3: a replica that has work and is not declared to be down runs a step, in each pool."""
     if reading.history.facts is None or reading.runs is None:
         return NOTHING
-    pools = reading.history.pools or (reading.declared,)
-    return merged(*(_work_of(reading, pool) for pool in pools if pool.eager))
+    return merged(*(_work_of(reading, pool) for pool in reading.history.pools if pool.eager))
 
 
 def _work_of(reading: Reading, declared: Declared) -> Finding:

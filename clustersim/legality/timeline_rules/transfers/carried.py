@@ -117,7 +117,7 @@ def moves_take(history: History) -> Finding:
         return NOTHING
     if carriage is None:
         return lacking("what moves of K/V take (no routes were declared)")
-    broken_off = bool(history.declared.down) and bool(history.pools)
+    broken_off = bool(history.declared.down) and history.hands_over
     cut = lacking("what transfers took that a failure cut off (they are not recorded)") if broken_off else NOTHING
     return merged(*map(_timed, moves_in(history)), cut)
 

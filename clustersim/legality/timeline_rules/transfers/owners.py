@@ -17,7 +17,7 @@ def kept_where_it_moves(history: History) -> Finding:
     if moves is None or tables is None:
         return NOTHING
     findings = []
-    for declared in history.pools or (history.declared,):
+    for declared in history.pools:
         if declared.sp == 1 or declared.sp_decode != "dp" or not declared.mesh:
             continue
         findings.append(_each_admitted(history, declared, tables.owners))

@@ -53,7 +53,7 @@ class Kinds:
 def resharded(found: HandOvers) -> Finding:
     """Judge whether each rank of the target gets its share of every entry once, from ranks that have it (KV-4)."""
     moves, pools = found.moves, found.history.pools
-    if moves is None or len(pools) != 2 or not len(found):
+    if moves is None or not found.history.hands_over or not len(found):
         return NOTHING
     source, target = pools
     at = found.of_moves(moves)

@@ -39,7 +39,7 @@ class HandOvers:
     def __init__(self, history: History) -> None:
         self.history = history
         self.left, self.came = left, came = self._told(HANDED_OVER), self._told(RECEIVED)
-        self.again = bool(history.declared.down) and len(history.pools) == 2
+        self.again = bool(history.declared.down) and history.hands_over
         of_left, of_came = (numbered(one["request"]) if self.again else one["request"] for one in (left, came))
         both = np.intersect1d(of_left, of_came)
         at_left, at_came = (np.searchsorted(one, both) for one in (of_left, of_came))
@@ -155,7 +155,7 @@ class HandOvers:
         facts = self.history.facts
         if self.reservations is not None:
             return self.reservations.reserved
-        if facts is None or not (self.history.pools or self.left["request"].size or self.came["request"].size):
+        if facts is None or not (self.history.hands_over or self.left["request"].size or self.came["request"].size):
             return np.empty(0, np.int64)
         home = np.full(int(facts["request"].max(initial=-1)) + 1, NONE, np.int64)
         arrived = facts["kind"] == ARRIVED

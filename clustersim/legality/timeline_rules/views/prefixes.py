@@ -72,7 +72,7 @@ class Prefixes:
     def caches(self) -> BoolArray | None:
         """Whether each replica keeps prefixes; None where all do alike."""
         pools, facts = self.history.pools, self.history.facts
-        if not pools or facts is None:
+        if len(pools) == 1 or facts is None:
             return None
         replicas = max(pools[-1].first_replica + pools[-1].dp, int(facts["replica"].max(initial=0)) + 1)
         at = np.searchsorted([pool.first_replica for pool in pools], np.arange(replicas), side="right") - 1

@@ -84,7 +84,7 @@ class Reading:
     @cached_property
     def passes(self) -> Occupation | None:
         """When each pass holds its stage; None where there is no folded form and no span, or two pools are in it."""
-        if self.history.pools:
+        if self.history.hands_over:
             return None
         if self.history.folded is not None:
             return occupation_of(self.history.folded)
@@ -206,7 +206,7 @@ class Reading:
         """Return a declared number by replica; None where it was not declared."""
         runs = self.runs
         replicas = len(runs.bounds) - 1 if runs is not None else 0
-        pools = self.history.pools or (self.declared,)
+        pools = self.history.pools
         values = [getattr(declared, name) for declared in pools]
         if any(value is None for value in values):
             return None

@@ -149,7 +149,7 @@ def _cut_off(
     It may begin when the last one that was recorded has ended (with several stages, has begun), if anything is there
     then that it can carry; else when the first comes.
     """
-    pools, horizon = history.pools or (history.declared,), history.declared.horizon_ns
+    pools, horizon = history.pools, history.declared.horizon_ns
     pool = next((one for one in reversed(pools) if one.first_replica <= replica), pools[0])
     cuts = sorted(since for failed, since, _ in history.declared.down if failed == replica)
     mine = np.flatnonzero((facts["replica"] == replica) & np.isin(facts["kind"], MEMBERS))
