@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.replay.events.stage_pass import EventProgram, Works
+from clustersim.replay.events.pass_program import EventProgram, Works
 
 
 def joined(program: EventProgram, streams: Sequence[int], ends: Collection[int] = ()) -> EventProgram:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from clustersim.graph.template import PassTemplate
-from clustersim.replay.events.stage_pass import EventProgram
+from clustersim.replay.events.pass_program import EventProgram
 from clustersim.replay.events.wiring import OnLayer
 
 

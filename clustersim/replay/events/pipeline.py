@@ -1,28 +1,27 @@
-"""The stages of one replica: passes in order, transfers between stages, each in closed form or as events.
+"""The stages of one replica: passes in order, each in closed form or as events.
 
 A pass starts on all ranks of its stage at one instant, when the stage is free and its input has arrived on every
-rank. Sends of a rank queue on its send stream; a stage is free again when its own work is done, while its sends go
-on. In ``folded`` a pass that nothing can disturb is one event; every other one, and every pass in ``full``, runs
-operator by operator.
+rank; a stage is free again when its own work is done, while its sends go on. In ``folded`` a pass that nothing can
+disturb is one event; every other one, and every pass in ``full``, runs operator by operator.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from simpy import Environment
 
-from clustersim.clock import Int64Array, in_time
+from clustersim.clock import Int64Array
 from clustersim.collective.communications import CommTable
-from clustersim.collective.price import CommPlan
 from clustersim.graph.blueprint import STREAMS
-from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.chain import ChainPass, ChainShape
+from clustersim.replay.events.collectives import Collectives
 from clustersim.replay.events.layer_marks import chain_marks, event_marks
 from clustersim.replay.events.stage_pass import EventPass
+from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.replay.links.network import Network
@@ -60,7 +59,6 @@ class Pipeline:
     ) -> None:
         self.env = env
         self.network = network
-        self.comm = comm
         self.replica = replica
         self.stages = stages
         self.on_free = on_free
@@ -69,9 +67,8 @@ class Pipeline:
         self.slowdowns = slowdowns
         self.busy: list[MicroBatch | None] = [None] * len(stages)
         self.queues: list[deque[MicroBatch]] = [deque() for _ in stages]
-        ranks = len(stages[0].devices)
-        self.lane_free = [[0] * ranks for _ in stages]
-        self.lane_queues: list[list[deque[MicroBatch]]] = [[deque() for _ in range(ranks)] for _ in stages]
+        self.collectives = Collectives(network, comm, replica, stages, self)
+        self.sends = StageSends(env, network, comm, replica, stages, self, self._receive)
 
     def abandon(self) -> None:
         """Forget every micro-batch and every send: what they are on has failed."""
@@ -126,10 +123,10 @@ class Pipeline:
                     at(env, int(ends[nodes].max()), COMPLETION, micro.on_layer, layer)
             if stage + 1 < len(self.stages):
                 tp = len(wiring.devices) // len(exits)
-                self._send_closed(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
+                self.sends.left_at(stage, micro, [now_ns(env) + exits[r // tp] for r in range(micro.unsent[stage])])
             return
         shape = wiring.shape(micro.program)
-        communicate = self._communicator(stage, micro)
+        communicate = self.collectives.of(stage, micro)
         run: EventPass | ChainPass
         if isinstance(shape, ChainShape):
             run = ChainPass(
@@ -148,7 +145,7 @@ class Pipeline:
                 shape,
                 durations.tolist(),
                 communicate,
-                lambda ranks: self._left(stage, micro, ranks),
+                lambda ranks: self.sends.left(stage, micro, ranks),
                 lambda: self._free(stage, micro),
                 event_marks(wiring.programs[micro.program].template, shape, micro.on_layer),
             )
@@ -163,8 +160,8 @@ class Pipeline:
             self.env,
             program,
             micro.durations[stage].tolist(),
-            self._communicator(stage, micro),
-            lambda ranks: self._left(stage, micro, ranks),
+            self.collectives.of(stage, micro),
+            lambda ranks: self.sends.left(stage, micro, ranks),
             lambda: self._free(stage, micro),
             event_marks(template, program, micro.on_layer),
         )
@@ -177,27 +174,8 @@ class Pipeline:
 
     def _chain_ended(self, stage: int, micro: MicroBatch) -> None:
         if stage + 1 < len(self.stages):
-            self._left(stage, micro, tuple(range(micro.unsent[stage])))
+            self.sends.left(stage, micro, tuple(range(micro.unsent[stage])))
         self._free(stage, micro)
-
-    def _communicator(self, stage: int, micro: MicroBatch) -> Any:
-        wiring = self.stages[stage]
-        program = wiring.programs[micro.program]
-
-        def communicate(
-            operator: int, cls: int, members: tuple[int, ...], ns: int, done: Any, started: int | None = None
-        ) -> None:
-            if self.dead:
-                return
-            payload = payload_bytes(program, micro.features, cls)
-            devices = tuple(wiring.devices[m] for m in members)
-            plan = self.comm.chosen(program.classes[cls].node.communication, devices, payload)
-            if stage in micro.slowdowns:
-                plan, ns = micro.slowdowns[stage].communication(plan, payload, ns)
-            key = (self.replica, stage, micro.step, 0, operator, members[0])
-            self.network.begin(key, plan, payload, ns, done, operator, started, owner=self)
-
-        return communicate
 
     def _pass_ended(self, ended: tuple[int, MicroBatch]) -> None:
         self._free(*ended)
@@ -212,96 +190,6 @@ class Pipeline:
             self.on_free()
         elif self.queues[stage]:
             self._start(stage, self.queues[stage].popleft())
-
-    def _send_closed(self, stage: int, micro: MicroBatch, ready: list[int]) -> None:
-        """Queue the sends of the first ranks, whose outputs leave at the instants ``ready``; others idle."""
-        wiring = self.stages[stage]
-        if wiring.send_as_events:
-            for rank, instant in enumerate(ready):
-                at(self.env, instant - now_ns(self.env), COMPLETION, self._lane_joined, (stage, rank, micro))
-            return
-        for rank, instant in enumerate(ready):
-            self._send_undisturbed(stage, micro, rank, instant)
-
-    def _send_undisturbed(self, stage: int, micro: MicroBatch, rank: int, ready: int) -> None:
-        lanes = self.lane_free[stage]
-        start = max(lanes[rank], ready)
-        _, _, took = self._send_cost(stage, rank, micro)
-        end = in_time(start + took)
-        lanes[rank] = end
-        micro.send_starts[stage][rank], micro.send_ends[stage][rank] = start, end
-        micro.unsent[stage] -= 1
-        if micro.unsent[stage] == 0:
-            last = int(micro.send_ends[stage].max())
-            at(self.env, last - now_ns(self.env), COMPLETION, self._arrived, (stage + 1, micro))
-
-    def _left(self, stage: int, micro: MicroBatch, ranks: tuple[int, ...]) -> None:
-        """Take the outputs of ``ranks`` that leave now."""
-        if stage + 1 == len(self.stages) or self.dead:
-            return
-        for rank in ranks:
-            if self.stages[stage].send_as_events:
-                self._queue_send(stage, rank, micro)
-            else:
-                self._send_undisturbed(stage, micro, rank, now_ns(self.env))
-
-    def _lane_joined(self, ready: tuple[int, int, MicroBatch]) -> None:
-        self._queue_send(*ready)
-
-    def _queue_send(self, stage: int, rank: int, micro: MicroBatch) -> None:
-        if self.dead:
-            return
-        lane = self.lane_queues[stage][rank]
-        lane.append(micro)
-        if len(lane) == 1:
-            self._begin_send(stage, rank)
-
-    def _send_cost(self, stage: int, rank: int, micro: MicroBatch) -> tuple[CommPlan | None, float, int]:
-        """Return the plan, the bytes and the duration of a send, over links as they were when its pass started."""
-        wiring = self.stages[stage]
-        program = wiring.programs[micro.program]
-        cls = program.template.send_classes[rank]
-        took = int(micro.durations[stage][cls])
-        slowdown = micro.slowdowns.get(stage)
-        if slowdown is None and not wiring.send_as_events:
-            return None, 0.0, took
-        payload = payload_bytes(program, micro.features, cls)
-        pair = (wiring.devices[rank], self.stages[stage + 1].devices[rank])
-        plan = self.comm.chosen("send", pair, payload)
-        if slowdown is not None:
-            plan, took = slowdown.communication(plan, payload, took)
-        return plan, payload, took
-
-    def _begin_send(self, stage: int, rank: int) -> None:
-        micro = self.lane_queues[stage][rank][0]
-        plan, payload, took = self._send_cost(stage, rank, micro)
-        micro.send_starts[stage][rank] = in_time(now_ns(self.env))
-        self.network.begin(
-            (self.replica, stage, micro.step, 1, rank, 0),
-            plan,
-            payload,
-            took,
-            self._sent,
-            (stage, rank),
-            foreign=True,
-            owner=self,
-        )
-
-    def _sent(self, lane_of: tuple[int, int]) -> None:
-        stage, rank = lane_of
-        if self.dead:
-            return
-        lane = self.lane_queues[stage][rank]
-        micro = lane.popleft()
-        micro.send_ends[stage][rank] = in_time(now_ns(self.env))
-        micro.unsent[stage] -= 1
-        if lane:
-            self._begin_send(stage, rank)
-        if micro.unsent[stage] == 0:
-            self._receive(stage + 1, micro)
-
-    def _arrived(self, arrived: tuple[int, MicroBatch]) -> None:
-        self._receive(*arrived)
 
     def _receive(self, stage: int, micro: MicroBatch) -> None:
         if self.dead:

@@ -15,13 +15,13 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.replay.events.chain import ChainPass, ChainShape, chain_shape
 from clustersim.replay.events.joined import joined
-from clustersim.replay.events.stage_pass import (
-    EventPass,
+from clustersim.replay.events.pass_program import (
     EventProgram,
     contracted_program,
     contraction_is_exact,
     expanded_program,
 )
+from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.slowdown import Slowdown
 from clustersim.serving.decision import Decision
 

@@ -16,7 +16,7 @@ from clustersim.collective.algorithms import Kind
 from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.parts import COUNTS
 from clustersim.graph.program import StageProgram
-from clustersim.replay.events.stage_pass import contraction_is_exact
+from clustersim.replay.events.pass_program import contraction_is_exact
 from clustersim.replay.prepared import Prepared
 
 PAYLOAD_COUNTS: Final = 4

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clustersim.replay.admission import Admission
-from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
+from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns
@@ -40,16 +40,16 @@ def keeps_its_cache(patch: Patch) -> None:
 
 def sends_at_full_speed(patch: Patch) -> None:
     """A send over a weak link takes no longer than over a link as it should be."""
-    cost = Pipeline._send_cost
+    cost = StageSends.cost
 
-    def unaware(self: Pipeline, stage: int, rank: int, micro: Any) -> Any:
+    def unaware(self: StageSends, stage: int, rank: int, micro: Any) -> Any:
         slowdown = micro.slowdowns.pop(stage, None)
         found = cost(self, stage, rank, micro)
         if slowdown is not None:
             micro.slowdowns[stage] = slowdown
         return found
 
-    patch.setattr(Pipeline, "_send_cost", unaware)
+    patch.setattr(StageSends, "cost", unaware)
 
 
 def collects_at_full_speed(patch: Patch) -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from clustersim.clock import Int64Array
 from clustersim.replay.events import wiring
+from clustersim.replay.events.pass_program import EventProgram, expanded_program
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.run import EventReplay
-from clustersim.replay.events.stage_pass import EventProgram, expanded_program
+from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.links.network import Network
@@ -267,14 +268,14 @@ def unlimited_budget(patch: Patch) -> None:
 
 def unordered_stages(patch: Patch) -> None:
     """A stage starts when the last of its inputs leaves, not when it arrives."""
-    begin, receive = Pipeline._begin_send, Pipeline._receive
+    begin, receive = StageSends.begin, Pipeline._receive
 
-    def hasty(self: Pipeline, stage: int, rank: int) -> None:
+    def hasty(self: StageSends, stage: int, rank: int) -> None:
         begin(self, stage, rank)
         if rank == 0:
-            receive(self, stage + 1, self.lane_queues[stage][rank][0])
+            receive(self.owner, stage + 1, self.queues[stage][rank][0])  # type: ignore[arg-type]
 
-    patch.setattr(Pipeline, "_begin_send", hasty)
+    patch.setattr(StageSends, "begin", hasty)
     patch.setattr(Pipeline, "_receive", lambda self, stage, micro: None)
 
 

@@ -16,7 +16,7 @@ from clustersim.legality.declared.transfers import Carriage
 from clustersim.legality.declared.users import SEND
 from clustersim.legality.history import History
 from clustersim.replay.events import swaps
-from clustersim.replay.events.pipeline import Pipeline
+from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.links.network import Network
 from clustersim.replay.pools import kv_moves
 from clustersim.replay.pools.hand_overs import HandOvers
@@ -87,13 +87,13 @@ def faster(share: float, *, foreign: bool) -> Callable[[Patch], None]:
 
 def sends(share: float) -> Callable[[Patch], None]:
     """Outputs of stages take a share of what they cost."""
-    own = Pipeline._send_cost
+    own = StageSends.cost
 
-    def wrong(self: Pipeline, *arguments: Any) -> Any:
+    def wrong(self: StageSends, *arguments: Any) -> Any:
         plan, payload, took = own(self, *arguments)
         return plan, payload, int(took * share)
 
-    return lambda patch: patch.setattr(Pipeline, "_send_cost", wrong)
+    return lambda patch: patch.setattr(StageSends, "cost", wrong)
 
 
 def half_a_cache(patch: Patch) -> None:
