@@ -12,6 +12,7 @@ on this placement, which is the one way in which that could fail.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -105,6 +106,29 @@ class StageProgram:
         distinct = dict.fromkeys(zip(template.class_of_node.tolist(), template.members, strict=True))
         found = ((self.classes[cls].node.communication, members) for cls, members in distinct if len(members) > 1)
         return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def exchanged(self) -> dict[tuple[int, tuple[int, ...]], int]:
+        """(class, local ranks) of everything that communicates inside the stage → how often, in one pass."""
+        template = self.template
+        classes = template.instance_class[template.node_instance].tolist()
+        of = (one for one in zip(classes, template.members, strict=True) if self.classes[one[0]].comm is not None)
+        return dict(Counter(of))
+
+    @cached_property
+    def product_weights(self) -> tuple[int, dict[int, int]]:
+        """The elements of all ranks' dense weights, and by class of experts those of one expert × ranks."""
+        template = self.template
+        ranks = [float(len(members)) for members in template.members]
+        counts = np.bincount(template.class_of_node, ranks, template.num_classes)
+        dense, experts = 0, {}
+        for number, (cls, count) in enumerate(zip(self.classes, counts.tolist(), strict=True)):
+            size = cls.node.n * cls.node.k * int(count)
+            if cls.node.op == "gemm":
+                dense += size
+            elif cls.node.op == "grouped_gemm":
+                experts[number] = size
+        return dense, experts
 
     @cached_property
     def graph(self) -> StepGraph:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -110,6 +110,11 @@ class PassTemplate:
         return tuple(
             (layer, nodes[self.node_layer[nodes] == layer]) for layer in np.unique(self.node_layer[nodes]).tolist()
         )
+
+    @cached_property
+    def made(self) -> dict[type, Any]:
+        """What others work out of the template once, by its kind."""
+        return {}
 
     @cached_property
     def counts(self) -> Int64Array:

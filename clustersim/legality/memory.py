@@ -35,16 +35,19 @@ class RankBytes:
 
 def rank_bytes(deployment: Deployment, stage: Sequence[Module]) -> RankBytes:
     """Return what the fullest rank of a stage with these modules keeps."""
+    attending = [deployment.model.layers[layer].attention for layer, part in stage if part == "attention"]
+    kept = {id(attention): attention for attention in attending}  # layers share them
+    elements = {key: _kv_elements(deployment, attention) for key, attention in kept.items()}
     return RankBytes(
         weights=rank_weight_bytes(deployment, stage),
-        buffers=_buffer_bytes(deployment, stage),
-        kv_per_token=deployment.precision.kv_bytes * math.fsum(_kv_elements(deployment, module) for module in stage),
+        buffers=_buffer_bytes(deployment, stage, max(elements.values(), default=0)),
+        kv_per_token=deployment.precision.kv_bytes * math.fsum(elements[id(one)] for one in attending),
     )
 
 
 def rank_weight_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
     """Return the weights of the fullest rank of a stage; SP takes no part in it (rule SP-9)."""
-    known: dict[Attention | Ffn | Moe, float] = {}
+    known: dict[int, float] = {}  # by module: layers share them
     parameters = 0.0
     for layer, part in stage:
         if part == "embedding":
@@ -54,9 +57,9 @@ def rank_weight_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
         else:
             spec = deployment.model.layers[layer]
             module = spec.attention if part == "attention" else spec.ffn
-            if module not in known:
-                known[module] = norm_parameters(deployment.model) + _module(deployment, module)
-            parameters += known[module]
+            if id(module) not in known:
+                known[id(module)] = norm_parameters(deployment.model) + _module(deployment, module)
+            parameters += known[id(module)]
     return parameters * deployment.precision.weight_bytes
 
 
@@ -135,27 +138,23 @@ def _most_kv_heads(attention: Attention, tp: int) -> int:
     return max(map(len, kv_heads_held(attention, tp)))
 
 
-def _kv_elements(deployment: Deployment, module: Module) -> int:
-    """Return the cache elements per token that one module keeps on its fullest rank."""
-    layer, part = module
-    if part != "attention":
-        return 0
-    attention = deployment.model.layers[layer].attention
+def _kv_elements(deployment: Deployment, attention: Attention) -> int:
+    """Return the cache elements per token that the attention of one layer keeps on its fullest rank."""
     if attention.kind == "mla":
         return kv_elements_per_token(attention)
     return _most_kv_heads(attention, deployment.plan.tp) * (attention.head_dim + attention.v_head_dim)
 
 
-def _buffer_bytes(deployment: Deployment, stage: Sequence[Module]) -> float:
+def _buffer_bytes(deployment: Deployment, stage: Sequence[Module], exposed: int) -> float:
+    """Return the bytes of buffers; ``exposed`` are the most cache elements per token of a layer of the stage."""
     model, limits, precision = deployment.model, deployment.limits, deployment.precision
-    inner = [module for module in stage if module[1] in ("attention", "ffn")]
-    known: dict[Attention | Ffn | Moe, int] = {}
-    for layer, part in inner:
-        spec = model.layers[layer]
-        module = spec.attention if part == "attention" else spec.ffn
-        if module not in known:
-            known[module] = _width(deployment, module)
-    exposed = max((_kv_elements(deployment, module) for module in inner), default=0)
+    known: dict[int, int] = {}
+    for layer, part in stage:
+        if part in ("attention", "ffn"):
+            spec = model.layers[layer]
+            module = spec.attention if part == "attention" else spec.ffn
+            if id(module) not in known:
+                known[id(module)] = _width(deployment, module)
     per_token = 5 * model.hidden + max(known.values(), default=0)
     per_token += exposed if deployment.plan.sp.degree > 1 else 0
     logits = limits.max_batch_requests * model.vocab * 4.0 if stage and stage[-1][1] == "lm_head" else 0.0

@@ -53,25 +53,21 @@ def stage_memory(
     logits of every request.
     """
     found = []
+    known: dict[int, tuple[float, float, float]] = {}  # by module: layers share them
     for stage, modules in enumerate(stage_layers(model, plan)):
         parameters = kv = 0.0
         widest = exposed = 0.0
         for layer, part in modules:
             spec = model.layers[layer]
+            module = spec.attention if part == "attention" else spec.ffn
+            if id(module) not in known:
+                known[id(module)] = _of_module(model, module, plan)
+            own, elements, width = known[id(module)]
             parameters += weights.norm_parameters(model)
-            if part == "attention":
-                elements = kv_elements_per_rank(spec.attention, plan.tp)
-                parameters += _attention(model, spec.attention, plan.tp)
-                kv += elements * kv_bytes
-                exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)
-                widest = max(widest, _attention_width(spec.attention, plan.tp))
-            elif isinstance(spec.ffn, Moe):
-                parameters += _moe(model, spec.ffn, plan)
-                inner = _maps(spec.ffn) * spec.ffn.expert_intermediate / plan.expert_tp
-                widest = max(widest, spec.ffn.top_k * (inner + model.hidden))
-            else:
-                parameters += _up_and_down(weights.ffn_linears(model, spec.ffn), plan.tp)
-                widest = max(widest, _maps(spec.ffn) * spec.ffn.intermediate / plan.tp)
+            parameters += own
+            kv += elements * kv_bytes
+            exposed = max(exposed, elements if plan.sp.degree > 1 else 0.0)
+            widest = max(widest, width)
         if stage == 0:
             parameters += (model.vocab / plan.tp + model.learned_positions) * model.hidden
         if stage == plan.pp - 1:
@@ -83,6 +79,18 @@ def stage_memory(
             buffers += max_batch_requests * model.vocab * _LOGIT_BYTES
         found.append(RankMemory(weights_bytes=parameters * weight_bytes, buffers_bytes=buffers, kv_bytes_per_token=kv))
     return tuple(found)
+
+
+def _of_module(model: ModelSpec, module: Attention | Ffn | Moe, plan: ParallelPlan) -> tuple[float, float, float]:
+    """Return the parameters of a module on one rank, its cache elements per token, and its widest result."""
+    if isinstance(module, Attention):
+        elements = kv_elements_per_rank(module, plan.tp)
+        return _attention(model, module, plan.tp), elements, _attention_width(module, plan.tp)
+    if isinstance(module, Moe):
+        inner = _maps(module) * module.expert_intermediate / plan.expert_tp
+        return _moe(model, module, plan), 0.0, module.top_k * (inner + model.hidden)
+    parameters = _up_and_down(weights.ffn_linears(model, module), plan.tp)
+    return parameters, 0.0, _maps(module) * module.intermediate / plan.tp
 
 
 def kv_elements_per_rank(attention: Attention, tp: int) -> float:

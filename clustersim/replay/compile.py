@@ -11,6 +11,7 @@ from clustersim.graph.blueprint import Blueprint, Body
 from clustersim.graph.program import CommKey, StageProgram, build_program
 from clustersim.graph.stepgraph import Placed, place
 from clustersim.plan.mesh import Mesh
+from clustersim.replay.input import PoolInput
 
 Groups = dict[tuple[Kind, tuple[int, ...]], None]
 """(operator, local ranks) of everything that communicates in a stage, in a fixed order."""
@@ -51,6 +52,15 @@ def compile_programs(
                     for name, blueprint in blueprints.items()
                 }
             found[replica, stage] = compiled[variant, stage]
+    return found
+
+
+def programs_of(pool: PoolInput, comm: CommTable) -> dict[tuple[int, int], dict[str, StageProgram]]:
+    """Return the programs of a pool, the same ones as long as its prices live."""
+    made = pool.pricer.made
+    if pool.plan not in made:
+        made[pool.plan] = compile_programs(Mesh(plan=pool.plan.lockstep), pool.blueprints, comm)
+    found: dict[tuple[int, int], dict[str, StageProgram]] = made[pool.plan]
     return found
 
 

@@ -88,6 +88,8 @@ class ReplayInput:
         What fails or gets slower when.
     compiled : str
         Which lanes are compiled (``replay.compiled.choice``); the result does not depend on it.
+    behind_s : float
+        Seconds of work, as expected, that this process had with runs before and lanes that were not compiled.
     """
 
     topology: Topology
@@ -100,6 +102,7 @@ class ReplayInput:
     shards: tuple[Shard, ...] = ()
     faults: tuple[Fault, ...] = ()
     compiled: CompiledMode = "auto"
+    behind_s: float = 0.0
 
     @property
     def entry(self) -> PoolInput:

@@ -9,7 +9,7 @@ from functools import cached_property
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput, ReplayInput
 from clustersim.replay.links.contention import StageLinks, find_contention
 from clustersim.replay.outages import Outage, links_of_stage, outages
@@ -40,10 +40,7 @@ class PreparedPool:
         self.first_replica = first_replica
         self.first_rank = first_rank
         self.mesh = Mesh(plan=inputs.plan.lockstep)
-        made = inputs.pricer.made
-        if inputs.plan not in made:
-            made[inputs.plan] = compile_programs(self.mesh, inputs.blueprints, comm)
-        compiled = made[inputs.plan]
+        compiled = programs_of(inputs, comm)
         self.programs = {(first_replica + replica, stage): kinds for (replica, stage), kinds in compiled.items()}
         """(replica, stage) → kind of step, or its halves' → program."""
         self.distinct = {p.key: p for kinds in compiled.values() for p in kinds.values()}

@@ -50,11 +50,11 @@ _PROOF_POSITIONS: Final = 42
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Requests, steps, operators, bytes of memory and seconds of a run, roughly."""
+    """Requests, steps, operators (of ``full``: None where they are folded), bytes of memory and seconds, roughly."""
 
     requests: int
     steps: float
-    spans: float
+    spans: float | None
     memory_bytes: float
     seconds: float
 
@@ -77,13 +77,10 @@ def requests_within(scenario: Scenario, limits: Limits, requests: Requests | Non
 
 
 def _refuse(scenario: Scenario, found: Estimate, limits: Limits) -> None:
-    full = scenario.run.replay == "full"
-    what = (
-        f"{found.requests:,} requests with about {found.steps:,.0f} steps"
-        f"{f' of {found.spans:,.0f} operators, each an event,' if full else ''}"
-    )
+    events = "" if found.spans is None else f" of {found.spans:,.0f} operators, each an event,"
+    what = f"{found.requests:,} requests with about {found.steps:,.0f} steps{events}"
     advice = "simulate fewer requests or shorter ones (workload)"
-    if full:
+    if found.spans is not None:
         advice += ", or use --replay folded: it gives the same timeline"
     limits.refuse(what, advice, memory_bytes=found.memory_bytes, seconds=found.seconds)
 
@@ -103,12 +100,13 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
     pools = scenario.each_pool()
     steps = spans = rows = 0.0
     for number, one in enumerate(pools):
-        blueprints = step_blueprints(one.model, one.plan.lockstep, one.precision)
         carried = {"prefill": _prompt_steps(one, requests, count), "decode": _decode_steps(one, requests, count)}
         if len(pools) > 1:
             carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
-        ranks = one.plan.tp * one.plan.sp.degree
-        spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
+        if full:
+            blueprints = step_blueprints(one.model, one.plan.lockstep, one.precision)
+            ranks = one.plan.tp * one.plan.sp.degree
+            spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
         taken = math.fsum(carried.values())
         steps += taken
         rows += taken * one.plan.pp if full or one.plan.pp > 1 else 0.0
@@ -116,7 +114,7 @@ def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
     return Estimate(
         requests=count,
         steps=steps,
-        spans=spans,
+        spans=spans if full else None,
         memory_bytes=BYTES_AT_LEAST + BYTES_PER_REQUEST * count + BYTES_PER_PASS * rows,
         seconds=seconds + FOLDED_S_PER_REQUEST * count,
     )

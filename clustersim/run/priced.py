@@ -43,9 +43,16 @@ class Priced:
 
 
 class KeptPrices:
-    """Those of the deployments that a process has simulated last."""
+    """Those of the deployments that a process has simulated last.
+
+    Attributes
+    ----------
+    behind_s : float
+        Seconds of work, as expected, of the runs before: where there are many, lanes are compiled.
+    """
 
     def __init__(self) -> None:
+        self.behind_s = 0.0
         self._kept: OrderedDict[str, Priced] = OrderedDict()
 
     def of(self, scenario: Scenario, costs: dict[str, CostModel]) -> Priced:

@@ -22,6 +22,7 @@ from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
+from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.events.swaps import HostPool
 from clustersim.replay.input import CompiledMode, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
@@ -139,7 +140,8 @@ def simulate(
     scenario.refuse_code()
     requests = scenario.requests() if requests is None else requests
     try:
-        inputs = replace(replay_input(scenario, requests, kept), compiled=compiled)
+        behind_s = 0.0 if kept is None else kept.behind_s
+        inputs = replace(replay_input(scenario, requests, kept), compiled=compiled, behind_s=behind_s)
         started = time.perf_counter()
         replayed = replay(inputs, progress, processes, executor)
     except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
@@ -153,6 +155,8 @@ def simulate(
             scenario.problem(found.path, found.message) if found.path else found for found in error.problems
         ) from None
     took = time.perf_counter() - started
+    if kept is not None:
+        kept.behind_s += expected_s(requests)
     times = token_times(replayed.timeline, len(requests.prompt_tokens))
     return RunResult(
         scenario=scenario,

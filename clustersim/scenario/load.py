@@ -29,6 +29,7 @@ from clustersim.scenario.expect import Expectation, expectation
 from clustersim.scenario.faults import build_faults, other_problems
 from clustersim.scenario.lookup import find_file, find_scenario
 from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.plan import (
     as_the_engine,
     build_plans,
@@ -78,8 +79,17 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = (), *, allow_code:
     return build_scenario(document, allow_code=code_allowed(allow_code))
 
 
-def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
-    """Build a scenario from its document; see :func:`load`."""
+def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptParts | None = None) -> Scenario:
+    """Build a scenario from its document; see :func:`load`.
+
+    Parameters
+    ----------
+    document : Document
+    allow_code : bool
+    kept : KeptParts, optional
+        Parts of earlier scenarios, and of this one for later ones.
+    """
+    kept = KeptParts() if kept is None else kept
     try:
         part = validate(document)
     except InputError as error:
@@ -94,9 +104,11 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
             problems.extend(error.problems)
             return None
 
-    cluster = attempt(lambda: build_cluster(document))
-    model = attempt(lambda: build_model(document, ("model",)))
-    engine = attempt(lambda: build_engine(document, ("serving", "engine")))
+    def part_of(build: Callable[[Document, KeyPath], Value], *path: str) -> Value | None:
+        return attempt(lambda: kept.built(document, path, lambda: build(document, path)))
+
+    cluster, model = part_of(build_cluster, "topology"), part_of(build_model, "model")
+    engine = part_of(build_engine, "serving", "engine")
     workload = attempt(lambda: build_workload(part.workload, document))
     precision = attempt(lambda: _precision(part.precision, document, None if model is None else model[0]))
     topology = None if cluster is None else cluster[0]
@@ -137,7 +149,7 @@ def build_scenario(document: Document, *, allow_code: bool = False) -> Scenario:
         written_plan(resolved, name)["ep"]["exchange"] = exchange
     if len(plans) > 1:
         resolved["plan"] = {name: resolved["plan"][name] for name in part.plan.pools}
-    files = named_files(_absolute_files(resolved, document))
+    files = named_files(_absolute_files(resolved, document, kept))
     return Scenario(
         name=part.name,
         seed=part.seed,
@@ -268,7 +280,7 @@ def _check_collectives(part: ScenarioPart, document: Document) -> None:
         raise InputError(problems)
 
 
-def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, tuple[Path, str]]:
+def _absolute_files(resolved: dict[str, Any], document: Document, kept: KeptParts) -> dict[str, tuple[Path, str]]:
     """Make the paths in a resolved document absolute, in place; return each such value, its file, and the content."""
     places: list[KeyPath] = [
         ("workload", "trace", "path"),
@@ -285,14 +297,14 @@ def _absolute_files(resolved: dict[str, Any], document: Document) -> dict[str, t
         if place[-1] in holder:
             path = trace_file(document, place, holder[place[-1]])
             holder[place[-1]] = str(path)
-            found[str(path)] = (path, _sha256(path))
+            found[str(path)] = (path, kept.of_file(path, _sha256))
     serving = resolved["serving"]
     for key in METHODS:
         text = serving.get(key, "")
         if ":" in text:
             path, name = user_file(document, key, text), text.rpartition(":")[2]
             serving[key] = f"{path}:{name}"
-            found[serving[key]] = (path, f"{_sha256(path)}:{name}")
+            found[serving[key]] = (path, f"{kept.of_file(path, _sha256)}:{name}")
     return found
 
 

@@ -17,7 +17,8 @@ from clustersim.scenario.document import Document, read_mapping
 from clustersim.scenario.load import TELLING, build_scenario
 from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.parts import KeptParts
+from clustersim.scenario.scenario import Scenario, TraceWorkload
 from clustersim.scenario.schema import SHORTHANDS
 from clustersim.search.executors import Executors
 from clustersim.search.journal import Journal, key_of
@@ -66,6 +67,7 @@ class Variants:
         self._limits = limits
         self._document = read_mapping(file, "scenario", TELLING)
         self._document.data.setdefault("name", file.stem)
+        self._parts = KeptParts()
         self._requests: OrderedDict[str, Requests] = OrderedDict()
 
     def scenario(self, changes: Changes = ()) -> Scenario:
@@ -80,13 +82,13 @@ class Variants:
         try:
             texts = (*self.overrides, *changes, "expect={}")
             document = apply_overrides(self._document, texts, SHORTHANDS)
-            return build_scenario(_unshared(document), allow_code=self.allow_code)
+            return build_scenario(_unshared(document), allow_code=self.allow_code, kept=self._parts)
         except InputError as error:
             named = {f"--set #{own + number}": f"--vary {text}" for number, text in enumerate(changes, 1)}
             raise InputError(replace(one, file=named.get(one.file or "", one.file)) for one in error.problems) from None
 
     def requests(self, scenario: Scenario) -> Requests:
-        """Return the requests of a variant; those that other variants have too are not read or drawn again.
+        """Return the requests of a variant; those that other variants have too, at any rate, are not read again.
 
         Raises
         ------
@@ -94,13 +96,19 @@ class Variants:
             When they can't be read, or the run would exceed its limits.
         """
         refuse_if_too_large(scenario)
-        key = repr((scenario.seed, scenario.workload))
-        found = requests_within(scenario, self._limits, self._requests.get(key))
-        self._requests[key] = found
-        self._requests.move_to_end(key)
-        while len(self._requests) > _MOST_WORKLOADS:
+        workload = scenario.workload
+        rate = workload.rate_scale if isinstance(workload, TraceWorkload) else 1.0
+        if isinstance(workload, TraceWorkload):
+            workload = replace(workload, rate_scale=1.0)
+        key = repr((scenario.seed, workload))
+        found = self._requests.pop(key, None)
+        if rate != 1.0 and found is None:
+            found = replace(scenario, workload=workload).requests()
+        played = requests_within(scenario, self._limits, found if found is None or rate == 1.0 else found.scaled(rate))
+        self._requests[key] = played if found is None else found
+        if len(self._requests) > _MOST_WORKLOADS:
             self._requests.popitem(last=False)
-        return found
+        return played
 
 
 def _unshared(document: Document) -> Document:

@@ -32,9 +32,26 @@ class RankNodes:
 
     def by_rank(self, node_ns: Int64Array) -> Int64Array:
         """Add up nanoseconds of each node by rank and stream, int64 of shape (ranks, streams)."""
-        total = np.zeros((self.template.ranks, len(STREAMS)), np.int64)
-        np.add.at(total, (self.local, self.stream), node_ns[self.node])
-        return total
+        total = np.zeros(self.template.ranks * len(STREAMS), np.int64)
+        node, firsts, places = self._in_order
+        if len(node):
+            total[places] = np.add.reduceat(node_ns[node], firsts)
+        return total.reshape(-1, len(STREAMS))
+
+    @cached_property
+    def _in_order(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Nodes in order of (rank, stream), where each such pair begins, and which it is."""
+        place = self.local * len(STREAMS) + self.stream
+        order = np.argsort(place, kind="stable")
+        places, firsts = np.unique(place[order], return_index=True)
+        return self.node[order], firsts, places
+
+    @cached_property
+    def alike(self) -> list[int]:
+        """Per rank the first one that has the same instances."""
+        first: dict[bytes, int] = {}
+        of_rank = (self.template.node_instance[nodes].tobytes() for nodes, _ in self.nodes_of)
+        return [first.setdefault(instances, rank) for rank, instances in enumerate(of_rank)]
 
     @cached_property
     def nodes_of(self) -> list[tuple[Int64Array, npt.NDArray[np.bool_]]]:
@@ -71,3 +88,11 @@ class RankNodes:
             ends[:, i] = start + by_instance[:, i]
             free |= dict.fromkeys(((s, stream) for s in s_set), i)
         return ends
+
+
+def rank_nodes(template: PassTemplate) -> RankNodes:
+    """Return which nodes of a template are on which rank, worked out once."""
+    if RankNodes not in template.made:
+        template.made[RankNodes] = RankNodes(template)
+    found: RankNodes = template.made[RankNodes]
+    return found

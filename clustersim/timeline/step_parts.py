@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.timeline.passes import Passes
-from clustersim.timeline.rank_nodes import RankNodes
+from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
@@ -178,7 +178,7 @@ class _Template:
         """Walk the critical path of every pass."""
         template = self._template
         found = np.zeros((len(runs), len(self._labels)), np.int64)
-        shape, befores = RankNodes(template), _befores(template)
+        shape, befores = rank_nodes(template), _befores(template)
         done = 0
         for block in self._passes.blocks(runs):
             durations = self._passes.durations(block, self._number)

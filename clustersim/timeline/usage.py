@@ -18,7 +18,7 @@ from clustersim.timeline.beside import Beside, Times
 from clustersim.timeline.class_time import ClassTime, class_times
 from clustersim.timeline.intervals import Intervals, union
 from clustersim.timeline.passes import Passes, blocks
-from clustersim.timeline.rank_nodes import COMM, RankNodes
+from clustersim.timeline.rank_nodes import COMM, RankNodes, rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
@@ -65,7 +65,7 @@ def usage_of(tables: Tables, replicas: int) -> Usage:
     busy = np.zeros((replicas, tables.stages, per_stage, len(STREAMS)), np.int64)
     exposed = np.zeros((replicas, tables.stages, per_stage), np.int64)
     held = np.zeros((replicas, tables.stages), np.int64)
-    shapes = [RankNodes(template) for template in tables.templates]
+    shapes = [rank_nodes(template) for template in tables.templates]
     beside = Beside(tables, replicas)
     by_stage: dict[tuple[int, int], list[ClassTime]] = {place: [] for place in np.ndindex(replicas, tables.stages)}
     for time in class_times(passes):
@@ -139,7 +139,7 @@ class _Stage:
         found: dict[tuple[object, ...], list[int]] = {}
         for rank, (starts, ends) in enumerate(self.beside):
             inside = [self.shapes[time.template] for time in self.times]
-            of = tuple(shape.template.node_instance[shape.nodes_of[rank][0]].tobytes() for shape in inside)
+            of = tuple(shape.alike[rank] for shape in inside)
             found.setdefault((of, starts.tobytes(), ends.tobytes(), rank if odd else 0), []).append(rank)
         return list(found.values())
 

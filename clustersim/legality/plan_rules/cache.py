@@ -18,11 +18,15 @@ def shards(deployment: Deployment, layout: Layout) -> Finding:
     """
     looked_at = 0
     wrong: dict[str, list[int]] = {}
+    known: dict[tuple[int, int], list[str]] = {}
     for index, layer in enumerate(deployment.model.layers):
-        attention = layer.attention
+        attention, held = layer.attention, layout.kv_heads[index]
         if splits_evenly(attention, deployment.plan.tp):
             looked_at += cached_heads(attention)
-            for message in _shard_messages(attention, layout.kv_heads[index], deployment.plan.tp):
+            alike = id(attention), id(held)  # layers share both
+            if alike not in known:
+                known[alike] = list(_shard_messages(attention, held, deployment.plan.tp))
+            for message in known[alike]:
                 wrong.setdefault(message, []).append(index)
     faults = [_shard_fault(deployment, message, layers) for message, layers in wrong.items()]
     return Finding(looked_at=looked_at, faults=(*faults, *_exposure_faults(deployment)))

@@ -54,15 +54,18 @@ def most_blocks(deployment: Deployment) -> int:
 
 def fits_memory(deployment: Deployment, layout: Layout | None = None) -> bool:
     """Whether weights, buffers and the K/V pool (at least one block) fit on every rank."""
-    blocks = deployment.limits.kv_blocks or 1
-    stages = memory_stages(deployment, layout)
-    return all(needed_bytes(deployment, stage, blocks) <= budget_bytes(deployment) for stage in stages)
+    return _all_fit(deployment, memory_stages(deployment, layout))
+
+
+def _all_fit(deployment: Deployment, stages: Sequence[RankBytes]) -> bool:
+    blocks, budget = deployment.limits.kv_blocks or 1, budget_bytes(deployment)
+    return all(needed_bytes(deployment, stage, blocks) <= budget for stage in stages)
 
 
 def fills(deployment: Deployment, layout: Layout) -> Finding:
     """KV-6: weights, buffers and K/V never exceed device memory times utilization, on the fullest rank."""
     stages = memory_stages(deployment, layout)
-    if fits_memory(deployment, layout):
+    if _all_fit(deployment, stages):
         return Finding(looked_at=len(stages))
     limits, device = deployment.limits, deployment.memory_bytes
     blocks, budget = limits.kv_blocks or 1, budget_bytes(deployment)

@@ -181,8 +181,12 @@ def conserves(deployment: Deployment, layout: Layout) -> Finding:
     layers = deployment.model.layers
     looked = [index for index, layer in enumerate(layers) if splits_evenly(layer.attention, tp)]
     wrong: dict[tuple[int, ...], list[int]] = {}
+    known: dict[int, tuple[int, ...]] = {}
     for index in looked:
-        together = tuple(dict.fromkeys(head for held in layout.kv_heads[index] for head in held))
+        shards = layout.kv_heads[index]  # layers share them
+        if id(shards) not in known:
+            known[id(shards)] = tuple(dict.fromkeys(head for held in shards for head in held))
+        together = known[id(shards)]
         if together != tuple(sorted(together)):
             wrong.setdefault(together, []).append(index)
     faults = [

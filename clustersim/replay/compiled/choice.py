@@ -39,6 +39,9 @@ class Compiled:
     intake : Intake
     mode : str
         ``auto``: where it pays; ``always``: wherever it can be; ``never``.
+    behind_s : float
+        Seconds of work, as expected, that lanes did before in this process: where they come to what the compiler is
+        worth, more is to come. So a process that simulates many runs never waits much longer than it would have to.
 
     Attributes
     ----------
@@ -51,9 +54,10 @@ class Compiled:
         When all are to be compiled and there is no compiler.
     """
 
-    def __init__(self, intake: Intake, mode: CompiledMode) -> None:
+    def __init__(self, intake: Intake, mode: CompiledMode, behind_s: float = 0.0) -> None:
         self.intake = intake
         self.mode = mode
+        self.behind_s = behind_s
         self.refused = ""
         if mode == "always" and find_spec("numba") is None:
             raise InputError(Problem(message="--compiled always: there is no compiler: pip install 'clustersim[fast]'"))
@@ -83,10 +87,13 @@ class Compiled:
         return count
 
     def _key_of(self, lane: Lane) -> tuple[type, int, tuple[int, ...]]:
-        """Return what tells prices for the kernel: the stage, and the most that each count of a step can be."""
+        """Return what tells prices for the kernel: the stage, and the most that each count of a step can be.
+
+        Limits are rounded up to powers of two, so that runs with others nearby have prices in common.
+        """
         (stage,) = lane.prices.stages
         config, requests = lane.scheduler.scheduler.config, self.intake.requests
-        tokens, each = config.max_batch_tokens, config.max_batch_requests
+        tokens, each = ((1 << limit.bit_length()) - 1 for limit in (config.max_batch_tokens, config.max_batch_requests))
         longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=0))
         context = each << longest.bit_length()
         most = tokens, each, tokens, each, context, context + tokens, context + tokens
@@ -98,7 +105,7 @@ class Compiled:
         key = self._key_of(lane)
         found = stage.pricer.made.pop(key, None)
         if not isinstance(found, KernelPrices):
-            return KernelPrices(stage, key[-1], lane.scheduler.scheduler.config.max_batch_requests)
+            return KernelPrices(stage, key[-1])
         found.settle()
         return found
 
@@ -115,7 +122,7 @@ class Compiled:
                 return "there is no compiler: pip install 'clustersim[fast]'"
             if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
                 return "NUMBA_DISABLE_JIT is set"
-            work, needed = expected_s(self.intake.requests), compiler_s()
+            work, needed = self.behind_s + expected_s(self.intake.requests), compiler_s()
             if work < needed:
                 return f"it would save less than the compiler takes ({work:.2g} s of work, worth it from {needed:g} s)"
         return ""

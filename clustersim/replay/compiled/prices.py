@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.cost.scalar import DecodeTerms, PrefillTerms, roofline_of
-from clustersim.graph.prices.parts import ALIASES, window_of
+from clustersim.graph.prices.parts import ALIASES, COUNTS, window_of
 from clustersim.graph.prices.pricer import LONGEST_S
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.prices.table import attention_shape
@@ -39,8 +39,6 @@ class KernelPrices:
     prices : StepPrices
     most : sequence of int
         The most that each count of a step can be, in the order of ``graph.prices.parts.ALIASES``.
-    requests : int
-        The most that may decode in a step.
 
     Attributes
     ----------
@@ -50,7 +48,7 @@ class KernelPrices:
         Whether the kernel prices attention itself, and need not ask at each step.
     """
 
-    def __init__(self, prices: StepPrices, most: Sequence[int], requests: int) -> None:
+    def __init__(self, prices: StepPrices, most: Sequence[int]) -> None:
         self.prices = prices
         pricer, programs = prices.pricer, prices.programs
         self.prompts = prices.prefill, prices.mixed
@@ -67,7 +65,7 @@ class KernelPrices:
         for table, prompts in enumerate(self.prompts):
             self.places[table, : len(prompts.used)] = prompts.used
         self.seconds = np.array([pricer.gap_s(graph=False), pricer.gap_s(graph=True), LONGEST_S])
-        self.decode_rows = np.full((requests + 1, 3), UNKNOWN, np.int64)
+        self.decode_rows = np.full((most[COUNTS["decode_sequences"]] + 1, 3), UNKNOWN, np.int64)
         self.keys, self.values = _empty(FEW_ROWS)
         self.made = np.zeros((2, 2), np.int64)
         self.parts, self.part_ns, self.part_rows = self._parts()

@@ -23,7 +23,7 @@ def ask_nobody(requests: Requests, router: str, replicas: int) -> bool:
     return requests.concurrency is None and (router == "round_robin" or replicas == 1)
 
 
-def run_alone(intake: Intake, mode: CompiledMode = "auto") -> str:
+def run_alone(intake: Intake, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
     """Simulate one lane after the other to its end, or until the horizon, and hand on what each recorded.
 
     Returns
@@ -31,7 +31,7 @@ def run_alone(intake: Intake, mode: CompiledMode = "auto") -> str:
     str
         Why lanes were not compiled; empty where all were.
     """
-    compiled = Compiled(intake, mode)
+    compiled = Compiled(intake, mode, behind_s)
     for index, lane in zip(intake.replicas, intake.lanes, strict=True):
         count = compiled.run([lane], index, intake.of)
         mine = _run(intake, lane, index) if count is None else slice(index, index + count * intake.of, intake.of)

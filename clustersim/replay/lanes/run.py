@@ -49,9 +49,9 @@ class LaneReplay:
         """Simulate these replicas to the end; what they record is in the recorder."""
         run = self.intake
         if ask_nobody(self.input.requests, self.router, self.count):
-            interpreted = run_alone(run, self.input.compiled)
+            interpreted = run_alone(run, self.input.compiled, self.input.behind_s)
         else:
-            interpreted = SharedClock(run).run(self.input.compiled)
+            interpreted = SharedClock(run).run(self.input.compiled, self.input.behind_s)
         return Part(
             replica=run.replica_of,
             arrived_ns=run.arrived,

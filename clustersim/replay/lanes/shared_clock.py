@@ -42,7 +42,7 @@ class SharedClock:
         self.landed = 0
         """Runs of steps since then."""
 
-    def run(self, mode: CompiledMode = "auto") -> str:
+    def run(self, mode: CompiledMode = "auto", behind_s: float = 0.0) -> str:
         """Simulate until every request is accounted for, until nothing can happen, or until the horizon.
 
         Returns
@@ -50,7 +50,7 @@ class SharedClock:
         str
             Why lanes were not compiled; empty where they were.
         """
-        compiled = Compiled(self.all, mode)
+        compiled = Compiled(self.all, mode, behind_s)
         count = compiled.run(self.lanes, 0, 1)
         if count is None:
             self._run()

@@ -77,31 +77,13 @@ def weight_reads(
             count = num_steps.get((replica, kind), 0)
             if not count:
                 continue
-            elements, experts = _product_weights(program)
+            elements, experts = program.product_weights
             total += elements * count
             for cls, size in experts.items():
                 if (replica, kind) not in features:
                     return None
                 total += size * _active(program, cls, features[replica, kind])
     return total * weight_bytes
-
-
-def _product_weights(program: StageProgram) -> tuple[int, dict[int, int]]:
-    """Return the elements of all ranks' dense weights, and by class of experts those of one expert × ranks."""
-    template = program.template
-    counts = np.bincount(
-        template.class_of_node,
-        [float(len(members)) for members in template.members],
-        template.num_classes,
-    )
-    dense, experts = 0, {}
-    for number, (cls, count) in enumerate(zip(program.classes, counts.tolist(), strict=True)):
-        size = cls.node.n * cls.node.k * int(count)
-        if cls.node.op == "gemm":
-            dense += size
-        elif cls.node.op == "grouped_gemm":
-            experts[number] = size
-    return dense, experts
 
 
 def _active(program: StageProgram, cls: int, steps: StepFeatures) -> float:

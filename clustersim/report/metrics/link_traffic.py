@@ -55,12 +55,7 @@ def _add_stage(
     total: FloatArray, program: StageProgram, steps: StepFeatures, mesh: Mesh, comm: CommTable, replica: int, stage: int
 ) -> None:
     template, devices = program.template, mesh.stage_devices(replica, stage)
-    times: dict[tuple[int, tuple[int, ...]], int] = {}
-    for instance, members in zip(template.node_instance.tolist(), template.members, strict=True):
-        cls = int(template.instance_class[instance])
-        if program.classes[cls].comm is not None:
-            times[cls, members] = times.get((cls, members), 0) + 1
-    for (cls, members), count in times.items():
+    for (cls, members), count in program.exchanged.items():
         plans = comm.plans(program.classes[cls].node.communication, tuple(devices[member] for member in members))
         _add(total, plans, _payload(program, steps, cls), count * steps.counts)
     if template.send_classes:

@@ -17,10 +17,10 @@ from clustersim.cluster.device import Device
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.plan.memory import kv_elements_per_rank
 from clustersim.plan.mesh import Mesh
-from clustersim.replay.compile import compile_programs
+from clustersim.replay.compile import programs_of
 from clustersim.replay.input import PoolInput
 from clustersim.report.metrics import efficiency
-from clustersim.report.metrics.link_traffic import step_bytes
+from clustersim.report.metrics.link_traffic import Programs, step_bytes
 from clustersim.report.metrics.model_work import Computed, cache_reads, computed_positions, model_flops
 from clustersim.report.metrics.step_features import lockstep_features, step_features, tells_features
 from clustersim.run.simulate import RunResult
@@ -113,7 +113,9 @@ def _use(result: RunResult, pool: PoolInput, tables: Tables, share: _Share) -> P
     mesh = Mesh(plan=plan)
     device = result.input.topology.seen_from(mesh.device(0)).device
     # What a step must read and send is that of the whole step, be it run as two halves that read weights twice.
-    programs = compile_programs(mesh, {kind: pool.blueprints[kind] for kind in STEP_KINDS}, result.input.comm)
+    programs: Programs = {
+        at: {kind: kinds[kind] for kind in STEP_KINDS} for at, kinds in programs_of(pool, result.input.comm).items()
+    }
     known = plan.sp.whole or tells_features(plan.sp)
     if plan.sp.whole:
         features, tables = lockstep_features(tables), as_one_replica(tables)
