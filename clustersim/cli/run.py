@@ -54,6 +54,7 @@ from clustersim.scenario.scenario import Scenario
 @click.option("--vllm-json", type=click.Path(path_type=Path), help="Write results as vLLM's serving benchmark does.")
 @click.option("--save-detailed", is_flag=True, help="With --vllm-json: the lists by request, too, as vLLM has them.")
 @options.allow_code
+@click.option("--dashboard/--no-dashboard", default=True, help="Write dashboard.html, too [yes].")
 @click.option("--audit/--no-audit", default=True, help="Check that what was recorded is legal [yes].")
 @memory_and_time
 @click.pass_context
@@ -72,6 +73,7 @@ def run(
     vllm_json: Path | None,
     save_detailed: bool,
     allow_code: bool,
+    dashboard: bool,
     audit: bool,
     max_memory: float,
     max_time: float,
@@ -99,7 +101,7 @@ def run(
     audited, audit_s = _audited(result) if audit else (Verdict(violations=(), rules=()), {})
     verdict = together((verdict, audited))
     summary = summary_of(result, verdict)
-    write_run(target, result, summary, verdict_json(loaded, verdict), overview())
+    write_run(target, result, summary, verdict_json(loaded, verdict), overview() if dashboard else None)
     if vllm_json is not None:
         write_vllm_bench(vllm_json, result, detailed=save_detailed)
     wall_s = {"total": time.perf_counter() - started, "simulate": result.simulate_s, **audit_s}
@@ -110,7 +112,7 @@ def run(
     if as_json:
         click.echo(json.dumps({**timed, "run_dir": str(target), **explained}))
     elif not quiet:
-        _print(result, timed, target)
+        _print(result, timed, target, target / "dashboard.html" if dashboard else None)
     if (as_json or quiet) and 0 < summary["requests"]["rejected"] == summary["requests"]["arrived"]:
         why = next(line for line in remarks(summary) if "rejected" in line)
         click.echo(f"note: {why}", err=True)
@@ -160,12 +162,12 @@ def _refuse(ctx: click.Context, scenario: Scenario, verdict: Verdict, *, as_json
     ctx.exit(0 if expected else ILLEGAL)
 
 
-def _print(result: RunResult, summary: dict[str, Any], target: Path) -> None:
+def _print(result: RunResult, summary: dict[str, Any], target: Path, dashboard: Path | None) -> None:
     requests, steps = result.columns, result.step_rows.rows
     print_summary(
         summary,
         remarks=[*remarks(summary, requests, steps), *result.notes],
         run_dir=target,
-        dashboard=target / "dashboard.html",
+        dashboard=dashboard,
         kv_peak=kv_peak(result.step_rows.kv_rows),
     )

@@ -10,10 +10,10 @@ from typing import Any
 from clustersim import catalog
 from clustersim.errors import InputError, nearest
 from clustersim.interop.entries import Draft
-from clustersim.interop.hf_models import shipped_model
 from clustersim.interop.options import Options
 from clustersim.interop.words import Word
 from clustersim.model.architecture import ModelSpec
+from clustersim.model.hub import shipped_model
 from clustersim.scenario.lookup import referred
 from clustersim.scenario.parts import load_model
 

@@ -6,11 +6,14 @@ A mapping with ``source`` is written out; one without changes what its ``name`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
+from clustersim.model.hub import Shipped, shipped_model
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
@@ -72,8 +75,7 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     _known_keys(document, path, _MODEL_KEYS if "config" in written or "name" in written else None)
     if "source" in written or "name" not in written:
         return _inline_model(document, path)
-    file = referred_file(document, path, folder="scenarios/models", kind="model", example="llama-3.1-8b")
-    file = file / "config.json" if file.is_dir() else file
+    file, shipped = _model_file(document, path)
     read = read_mapping(file, "model", _TELLING)
     bare = "config" not in read.data
     _known_keys(read, (), None if bare else _MODEL_KEYS)
@@ -81,11 +83,13 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
     _expect_mapping(read, () if bare else ("config",), base)
     changes = written.get("config") or {}
     _expect_mapping(document, (*path, "config"), changes)
-    name = _model_name(file, written["name"])
+    name = shipped.name or _model_name(file, written["name"])
     source = str(read.data.get("source", file.name)) if not bare else file.name
-    config = {**base, **changes}
+    config = {**base, **shipped.changes, **changes}
     try:
         model = model_from_config(config, name, source)
+        if shipped.weights is not None:
+            model = replace(model, default_weight_dtype=shipped.weights)
         unread = [key for key in model.unused_keys if key in changes]  # a slip: it would change nothing
         if unread:
             raise InputError(
@@ -98,6 +102,18 @@ def build_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str,
             document.placed(own, (*path, "config")) + read.placed(other, () if bare else ("config",))
         ) from None
     return model, {"name": name, "source": source, "config": config}
+
+
+def _model_file(document: Document, path: KeyPath) -> tuple[Path, Shipped]:
+    """Return the file of a model: of one that ships, a path, or what a name on the Hugging Face hub stands for."""
+    try:
+        file = referred_file(document, path, folder="scenarios/models", kind="model", example="llama-3.1-8b")
+    except InputError:
+        shipped = shipped_model(mapping_at(document, path).get("name") or "")
+        if shipped is None:
+            raise
+        return catalog.path_of("scenarios/models", shipped.name), shipped
+    return file / "config.json" if file.is_dir() else file, Shipped(name="")
 
 
 def _inline_model(document: Document, path: KeyPath) -> tuple[ModelSpec, dict[str, Any]]:

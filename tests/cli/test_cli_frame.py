@@ -209,3 +209,13 @@ def test_models_lists_and_shows() -> None:
 
 def test_schema_prints_a_json_schema() -> None:
     assert "plan" in json.loads(invoke("schema").output)["properties"]
+
+
+def test_a_run_without_dashboard_leaves_all_else(tmp_path: Path) -> None:
+    words = ["run", "quickstart", "--set", "workload.trace.requests=3", "--set", "expect={}", "--no-dashboard"]
+    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "for the whole command" in done.stdout
+    assert "\ndashboard" not in done.stdout
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"summary.json", "requests.parquet", "timeline"}
+    assert not (tmp_path / "run" / "dashboard.html").exists()

@@ -12,7 +12,6 @@ from clustersim import catalog
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.interop.command import Grammar, read_command
 from clustersim.interop.flags import FLAGS, SHORT
-from clustersim.interop.hf_models import ON_THE_HUB
 from clustersim.interop.launch import manifest
 from clustersim.interop.launch.account import Account, Unsaid
 from clustersim.interop.launch.benchmark import benchmark_of
@@ -22,6 +21,7 @@ from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_se
 from clustersim.interop.launch.trtllm import trtllm_server
 from clustersim.interop.launch.vllm import version_of, vllm_server
 from clustersim.model.architecture import Moe
+from clustersim.model.hub import ON_THE_HUB
 from clustersim.scenario.scenario import Scenario
 
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}

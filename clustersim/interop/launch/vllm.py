@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from clustersim.interop.hf_models import shipped_model
 from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, STAGE_LAYERS, VLLM, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
+from clustersim.model.hub import shipped_model
 from clustersim.serving.order import UNLIMITED
 
 NEWEST: Final = (0, 19)

@@ -162,7 +162,7 @@ def write_run(
     result: RunResult,
     summary: Mapping[str, Any],
     verdict: Mapping[str, Any],
-    layout: Mapping[str, Any],
+    layout: Mapping[str, Any] | None,
 ) -> None:
     """Write a run directory; an earlier run in the same place is replaced as a whole.
 
@@ -172,8 +172,8 @@ def write_run(
     result : RunResult
     summary, verdict : mapping
         The objects of ``summary.json`` and ``verdict.json``.
-    layout : mapping
-        The parsed dashboard file.
+    layout : mapping or None
+        The parsed dashboard file; None writes no dashboard.
     """
     with folder_written_whole(target) as folder:
         _write_scenario(folder, result.scenario)
@@ -183,8 +183,9 @@ def write_run(
         write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
-        html = dashboard_of(summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
-        write_dashboard(folder / "dashboard.html", html)
+        if layout is not None:
+            html = dashboard_of(summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
+            write_dashboard(folder / "dashboard.html", html)
 
 
 def _write_scenario(folder: Path, scenario: Scenario) -> None:

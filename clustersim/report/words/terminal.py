@@ -123,8 +123,11 @@ def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str,
     if cache is not None:
         facts.append(("prefixes", cache))
     size = f"{plural(summary['steps'], 'step')}, {plural(summary['spans'], 'operator')}"
-    wall = (summary.get("wall_s") or {}).get("simulate")
-    facts.append(("simulated", size + (f" in {format_seconds(wall)} of real time" if wall is not None else "")))
+    wall_s = summary.get("wall_s") or {}
+    wall, whole = wall_s.get("simulate"), wall_s.get("total")
+    took = f" in {format_seconds(wall)} of real time" if wall is not None else ""
+    took += f", {format_seconds(whole)} for the whole command" if wall is not None and whole is not None else ""
+    facts.append(("simulated", size + took))
     return facts
 
 

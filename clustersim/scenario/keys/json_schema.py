@@ -20,7 +20,10 @@ _FILE: Final = Path(__file__).with_name("meanings.yaml")
 
 @cache
 def key_texts() -> dict[str, dict[str, str]]:
-    """Return ``meanings`` and ``defaults``: dotted key → Markdown; both kinds of length have those of prompts."""
+    """Return ``meanings`` and ``defaults`` (dotted key → Markdown), and ``known_as`` (a name elsewhere → dotted key).
+
+    Both kinds of length have the meanings of prompts.
+    """
     found: dict[str, dict[str, str]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return found
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.interop import bench_flags, flags
-from clustersim.interop.hf_models import ARCHITECTURES, Shipped, shipped_model
 from clustersim.interop.options import whole
 from clustersim.interop.vllm import scenario_from_vllm
 from clustersim.interop.words import commands
+from clustersim.model.hub import ARCHITECTURES, Shipped, shipped_model
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.parts import load_model

@@ -15,12 +15,12 @@ from clustersim import catalog
 from clustersim.cli import main
 from clustersim.errors import IllegalPlanError, InputError
 from clustersim.interop import bench_flags, flags
-from clustersim.interop.hf_models import ON_THE_HUB, shipped_model
 from clustersim.interop.keys import VLLM
 from clustersim.interop.launch.launch import TARGETS, Launch, launch_of
 from clustersim.interop.launch.refusals import REFUSALS, Asked, refused
 from clustersim.interop.launch.text import launch_json, launch_text
 from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.model.hub import ON_THE_HUB, shipped_model
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario

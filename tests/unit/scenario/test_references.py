@@ -68,3 +68,31 @@ def test_a_fabric_beside_a_name_is_told_where_its_keys_go() -> None:
         "--set #1: topology.fabric: a topology that is named is changed by the keys of its fabric themselves, "
         "such as 'topology.nic_bandwidth: 50 GB/s'"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "weights"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama-3.1-70b", "bf16"),
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8", "llama-3.1-70b", "fp8"),
+        ("Qwen3-32B", "qwen3-32b", "bf16"),
+    ],
+)
+def test_a_name_on_the_hub_finds_the_architecture_that_ships(name: str, architecture: str, weights: str) -> None:
+    scenario = load("quickstart", [f"model={name}"])
+    assert scenario.document["model"]["name"] == architecture
+    assert scenario.document["precision"]["weights"] == weights
+
+
+def test_a_folder_of_a_name_on_the_hub_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "meta-llama" / "Llama-3.1-8B"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"config\.json"):
+        load_model("meta-llama/Llama-3.1-8B")
+
+
+def test_a_name_on_the_hub_that_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(InputError, match="no model file 'meta-llama/Llama-9'"):
+        load_model("meta-llama/Llama-9")
