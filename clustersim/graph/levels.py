@@ -1,7 +1,7 @@
 """The longest path through a pass, many instances at a time: for passes of many ranks that do different work.
 
-An instance is one *level* behind the latest of those that it waits for: what it needs, and what its streams run before
-it. Instances of one level do not wait for each other, so that a level is one step of the longest path.
+An instance is one *level* behind the latest of those that it waits for. Instances of one level do not wait for each
+other, so that a level is one step of the longest path.
 """
 
 from __future__ import annotations
@@ -56,34 +56,18 @@ class Levels:
         return ends
 
 
-def levels_of(
-    coordinates: Sequence[tuple[int, ...]],
-    streams: Int64Array,
-    after: Sequence[tuple[int, ...]],
-    least_width: int = LEAST_WIDTH,
-) -> Levels | None:
+def levels_of(waits: Sequence[tuple[int, ...]], least_width: int = LEAST_WIDTH) -> Levels | None:
     """Put the instances of a pass into levels; None where these are too narrow to be worth it.
 
     Parameters
     ----------
-    coordinates : sequence of tuple of int
-        SP coordinates of each instance.
-    streams : int64 array of shape (instances,)
-    after : sequence of tuple of int
-        Earlier instances that each one needs.
+    waits : sequence of tuple of int
+        What each instance waits for: earlier ones.
     least_width : int
         Instances per level, on average, below which they are too narrow.
     """
-    last: dict[tuple[int, int], int] = {}
-    waits: list[list[int]] = []
     depth: list[int] = []
-    for at, (some, stream, needed) in enumerate(zip(coordinates, streams.tolist(), after, strict=True)):
-        before = dict.fromkeys(needed)
-        for s in some:
-            if (s, stream) in last:
-                before[last[s, stream]] = None
-            last[s, stream] = at
-        waits.append(list(before))
+    for before in waits:
         depth.append(1 + max([depth[one] for one in before], default=-1))
     count = max(depth, default=-1) + 1
     if len(depth) < least_width * count:
@@ -94,7 +78,7 @@ def levels_of(
     return Levels(levels=tuple(_level(some, waits) for some in members))
 
 
-def _level(instances: list[int], waits: list[list[int]]) -> Level:
+def _level(instances: list[int], waits: Sequence[tuple[int, ...]]) -> Level:
     sizes = [len(waits[at]) for at in instances]
     return Level(
         instances=np.array(instances, np.int64),

@@ -18,12 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.levels import Levels, levels_of
+from clustersim.graph.walk import LayerWalk, waits_of
 
 AT_TIMES: Final = ("node_half", "node_class")
 """What only some templates say: of steps of two halves, and of groups that cost differently."""
-MANY: Final = 8
-"""Passes whose ends are found together, from which on levels of few instances are faster than one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,44 +133,24 @@ class PassTemplate:
         return single and linked and all(e in (-1, last) for e in self.exits)
 
     @cached_property
-    def levels(self) -> Levels | None:
-        """The instances in levels, where that is the faster way to their ends."""
-        return levels_of(self.instance_s, self.instance_stream, self.after)
+    def waits(self) -> list[tuple[int, ...]]:
+        """What each instance waits for: what it needs, and what its streams run before it."""
+        return waits_of(self.instance_s, self.instance_stream, self.after)
 
     @cached_property
-    def _every_level(self) -> Levels | None:
-        """The instances in levels, however few each has: the faster way to the ends of many passes at once."""
-        return levels_of(self.instance_s, self.instance_stream, self.after, least_width=0)
-
-    @cached_property
-    def _plain(self) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
-        return list(zip(self.instance_s, self.instance_stream.tolist(), self.after, strict=True))
+    def walk(self) -> LayerWalk:
+        """The longest path through the pass."""
+        return LayerWalk(self.waits, self.instance_class)
 
     def ends(self, by_instance: Int64Array) -> Int64Array:
         """Return the end of every instance, in ns from the start of the pass.
 
         Parameters
         ----------
-        by_instance : int64 array of shape (instances,)
-            Duration of each instance.
+        by_instance : int64 array of shape (instances,) or (instances, passes)
+            Duration of each instance, of one pass or of several.
         """
-        if self.is_chain:
-            return np.cumsum(by_instance)
-        if self.levels is not None:
-            return self.levels.ends(by_instance)
-        free: dict[tuple[int, int], int] = {}
-        found: list[int] = []
-        for (s_set, stream, after), duration in zip(self._plain, by_instance.tolist(), strict=True):
-            start = 0
-            for before in after:
-                start = max(start, found[before])
-            for s in s_set:
-                start = max(start, free.get((s, stream), 0))
-            end = start + duration
-            for s in s_set:
-                free[s, stream] = end
-            found.append(end)
-        return np.array(found, np.int64)
+        return np.cumsum(by_instance, axis=0) if self.is_chain else self.walk.ends(by_instance)
 
     def pass_times(self, by_class: Int64Array) -> tuple[int, tuple[int, ...]]:
         """Return how long the pass holds its stage, and when each SP coordinate's output leaves, in ns.
@@ -184,8 +162,10 @@ class PassTemplate:
         if self.is_chain:
             total = int(self.counts @ by_class)
             return total, tuple(total if e >= 0 else 0 for e in self.exits)
-        ends = self.ends(by_class[self.instance_class])
-        return int(ends.max()), tuple(int(ends[e]) if e >= 0 else 0 for e in self.exits)
+        leaving = [e for e in self.exits if e >= 0]
+        total, *left = self.walk.lasts(by_class, leaving).tolist()
+        when = dict(zip(leaving, left, strict=True))
+        return total, tuple(when.get(e, 0) for e in self.exits)
 
     def total_times(self, by_class: Int64Array) -> Int64Array:
         """Return how long each of several passes holds its stage, ns.
@@ -194,14 +174,8 @@ class PassTemplate:
         ----------
         by_class : int64 array of shape (passes, classes)
         """
-        if self.is_chain:
-            chained: Int64Array = by_class @ self.counts
-            return chained
-        levels = self.levels if len(by_class) < MANY else self._every_level
-        if levels is None:
-            return np.array([self.pass_times(one)[0] for one in by_class], np.int64)
-        found: Int64Array = levels.ends(by_class.T[self.instance_class]).max(axis=0)
-        return found
+        total: Int64Array = by_class @ self.counts if self.is_chain else self.walk.lasts(by_class.T)[0]
+        return total
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -73,21 +73,7 @@ class RankNodes:
 
     def ends(self, by_instance: Int64Array) -> Int64Array:
         """Return the end of every instance of passes; both of shape (passes, instances)."""
-        template = self.template
-        if template.is_chain:
-            return np.cumsum(by_instance, axis=1)
-        if template.levels is not None:
-            return np.ascontiguousarray(template.levels.ends(np.ascontiguousarray(by_instance.T)).T)
-        ends = np.zeros_like(by_instance)
-        free: dict[tuple[int, int], int] = {}
-        for i, (s_set, stream, after) in enumerate(
-            zip(template.instance_s, template.instance_stream.tolist(), template.after, strict=True)
-        ):
-            needs = {*after, *(free[s, stream] for s in s_set if (s, stream) in free)}
-            start = ends[:, sorted(needs)].max(axis=1) if needs else 0
-            ends[:, i] = start + by_instance[:, i]
-            free |= dict.fromkeys(((s, stream) for s in s_set), i)
-        return ends
+        return np.ascontiguousarray(self.template.ends(np.ascontiguousarray(by_instance.T)).T)
 
 
 def rank_nodes(template: PassTemplate) -> RankNodes:

@@ -178,7 +178,7 @@ class _Template:
         """Walk the critical path of every pass."""
         template = self._template
         found = np.zeros((len(runs), len(self._labels)), np.int64)
-        shape, befores = rank_nodes(template), _befores(template)
+        shape, befores = rank_nodes(template), [np.array(one, np.int64) for one in template.waits]
         done = 0
         for block in self._passes.blocks(runs):
             durations = self._passes.durations(block, self._number)
@@ -228,15 +228,3 @@ def _product(values: Int64Array, weights: Int64Array) -> Int64Array:
         return (values.astype(np.float64) @ weights.astype(np.float64)).astype(np.int64)
     product: Int64Array = values @ weights
     return product
-
-
-def _befores(template: PassTemplate) -> list[Int64Array]:
-    """Return for each instance those that it may have started after: what it needs, and what its streams ran before."""
-    free: dict[tuple[int, int], int] = {}
-    found = []
-    plain = zip(template.instance_s, template.instance_stream.tolist(), template.after, strict=True)
-    for instance, (coordinates, stream, after) in enumerate(plain):
-        places = [(s, stream) for s in coordinates]
-        found.append(np.array(sorted({*after, *(free[place] for place in places if place in free)}), np.int64))
-        free |= dict.fromkeys(places, instance)
-    return found

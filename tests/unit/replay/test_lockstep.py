@@ -139,7 +139,7 @@ def plain_ends(template: PassTemplate, durations: list[int]) -> list[int]:
 def test_levels_give_the_longest_path() -> None:
     prepared = Prepared(deployment([(0, 1, 1)], plan=wide(16, ep=4), layers=3, layer=SPARSE))
     template = prepared.pools[0].programs[0, 0]["mixed"].template
-    assert template.levels is not None
+    assert template.walk.whole.levels is not None
     draw = np.random.Generator(np.random.PCG64(3))
     several = draw.integers(1, 1000, (5, template.num_classes))
     for by_class in several:

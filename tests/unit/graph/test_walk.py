@@ -1,0 +1,101 @@
+"""A pass by some of its layers ends when the whole pass does, operator by operator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clustersim.graph.walk import KEPT, LayerWalk, Walk, waits_of
+
+LAYERS = 40
+
+
+def layered(draw: np.random.Generator, layers: int = LAYERS) -> tuple[LayerWalk, int]:
+    """Return a pass of equal layers on two ranks of two streams each, and the number of its classes."""
+    width, classes = int(draw.integers(3, 9)), int(draw.integers(2, 9))
+    cls, place = draw.integers(0, classes, width), draw.integers(0, 4, width)
+    back = [np.unique(draw.integers(1, width + 1, draw.integers(0, 3))) for _ in range(width)]
+    waits: list[tuple[int, ...]] = [(), (0,)]
+    last = {0: 0, 1: 1, 2: 0, 3: 1}
+    for at in range(2, 2 + layers * width):
+        offset = (at - 2) % width
+        needs = {at - one for one in back[offset].tolist() if at - one >= 0} | {last[int(place[offset])]}
+        last[int(place[offset])] = at
+        waits.append(tuple(sorted(needs)))
+    stop = len(waits)
+    waits += [(0, stop - 1), tuple(sorted({0, *last.values()})), (stop,)]
+    return LayerWalk(waits, np.array([0, 1, *np.tile(cls, layers), 0, 1, 0])), classes
+
+
+def plain(waits: list[tuple[int, ...]], durations: list[int]) -> list[int]:
+    ends: list[int] = []
+    for some, duration in zip(waits, durations, strict=True):
+        ends.append(duration + max([ends[one] for one in some], default=0))
+    return ends
+
+
+def test_layers_left_out_end_as_the_longest_path_has_it() -> None:
+    draw = np.random.Generator(np.random.PCG64(11))
+    folded = walked = 0
+    for _ in range(300):
+        walk, classes = layered(draw)
+        by_class = draw.integers(1, draw.choice([3, 50, 10_000]), (classes, 12))
+        expected = [plain(walk.whole.waits, of_one) for of_one in by_class.T[:, walk.classes].tolist()]
+        exits = [0, len(walk.classes) - 1, len(walk.classes) - 3]
+        for one, ends in zip(by_class.T, expected, strict=True):
+            assert walk.ends(one[walk.classes]).tolist() == ends
+            assert walk.lasts(one, exits).tolist() == [max(ends), *(ends[at] for at in exits)]
+        assert walk.ends(by_class[walk.classes]).T.tolist() == expected
+        assert walk.lasts(by_class, exits).T.tolist() == [[max(e), *(e[at] for at in exits)] for e in expected]
+        for kept, short in walk._kept_walks.items():
+            cut, stop = walk.rounds.start(kept), walk.rounds.start(walk.rounds.number)
+            durations = by_class[walk.classes]
+            sure = short.ends(durations[:cut], durations[stop:])[3]
+            folded, walked = folded + int(sure.sum()), walked + int((~sure).sum())
+    assert folded > 500  # the test would say nothing if all were walked …
+    assert walked > 50  # … or if none were
+
+
+def test_a_stretched_layer_lets_all_be_walked() -> None:
+    walk, classes = layered(np.random.Generator(np.random.PCG64(5)))
+    durations = np.arange(1, classes + 1)[walk.classes]
+    durations[len(durations) // 2] += 1_000_000
+    assert walk.ends(durations).tolist() == plain(walk.whole.waits, durations.tolist())
+
+
+@pytest.mark.parametrize("head_start", [0, 7, 15, 39, 100, 10_000])
+def test_a_rank_that_catches_up_in_a_late_layer_is_waited_for_from_there_on(head_start: int) -> None:
+    """Rank 1 needs each layer of rank 0, which takes longer but began earlier: sooner or later it is what counts."""
+    waits: list[tuple[int, ...]] = [(), ()]
+    for at in range(2, 2 + 2 * LAYERS, 2):
+        waits += [(at - 2,), (at - 1, at)]
+    walk = LayerWalk(waits, np.array([0, 1, *[2, 3] * LAYERS]))
+    assert walk.rounds is not None
+    by_instance = np.array([1, 1 + head_start, 11, 10])[walk.classes]
+    assert walk.ends(by_instance).tolist() == plain(waits, by_instance.tolist())
+
+
+def test_a_pass_without_equal_layers_is_walked() -> None:
+    walk = LayerWalk([(), (0,), (0, 1)], np.array([0, 1, 2]))
+    assert walk.rounds is None
+    assert walk.ends(np.array([3, 4, 5])).tolist() == [3, 7, 12]
+
+
+def test_few_layers_are_walked() -> None:
+    walk, classes = layered(np.random.Generator(np.random.PCG64(5)), layers=KEPT[0])
+    assert walk.rounds is None or walk.rounds.number > KEPT[0]
+    durations = np.arange(1, classes + 1)[walk.classes]
+    assert walk.ends(durations).tolist() == plain(walk.whole.waits, durations.tolist())
+
+
+def test_a_stream_is_waited_for_by_what_it_runs_next() -> None:
+    assert waits_of([(0,), (1,), (0, 1), (1,)], np.array([0, 0, 0, 1]), [(), (), (0,), (2,)]) == [(), (), (0, 1), (2,)]
+
+
+def test_levels_and_single_walks_agree() -> None:
+    draw = np.random.Generator(np.random.PCG64(2))
+    waits = [tuple(np.unique(draw.integers(0, at, 2)).tolist()) if at > 20 else () for at in range(400)]
+    walk = Walk(waits)
+    durations = draw.integers(1, 100, (400, 9))
+    assert walk.levels is not None
+    assert walk.ends(durations).T.tolist() == [plain(waits, one) for one in durations.T.tolist()]
