@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.graph.walk import LayerWalk, waits_of
+from clustersim.graph.layer_walk import LayerWalk
+from clustersim.graph.walk import waits_of
 
 AT_TIMES: Final = ("node_half", "node_class")
 """What only some templates say: of steps of two halves, and of groups that cost differently."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clustersim.graph.walk import KEPT, LayerWalk, Walk, waits_of
+from clustersim.graph.layer_walk import KEPT, LayerWalk
+from clustersim.graph.walk import Walk, waits_of
 
 LAYERS = 40
 
