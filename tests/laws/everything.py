@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.laws.random_scenarios import disaggregated, faults_of, impatience, swapped, troubled
+from clustersim.run.simulate import simulate
+from tests.laws.random_scenarios import disaggregated, faults_of, impatience, scenario_of, swapped, troubled
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"
 SCHEDULER: Final = f"{USER}/pace_keeper.py:PaceKeeper"
@@ -34,6 +35,41 @@ def failing_pools(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def crowded(draw: st.DrawFn, drawn: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
+    """Draw a scenario, half of the time with so many requests at once that their K/V waits for that of others."""
+    found = draw(drawn)
+    if draw(st.booleans()):
+        return found
+    rate = draw(st.sampled_from(("5000/s", "20000/s", "200000/s")))
+    crowd = {"requests": draw(st.integers(10, 40)), "arrivals": {"process": "constant", "rate": rate}}
+    serving = found["serving"] | {"max_batch_requests": draw(st.sampled_from((4, 8, 32)))}
+    if "prefill" in found["plan"] and draw(st.booleans()):
+        crowd["prompt_tokens"] = {"uniform": {"low": 300, "high": 900}}
+        serving["kv_blocks"] = -(-draw(st.sampled_from((2000, 12800))) // serving["kv_block_tokens"])
+        serving["max_batch_tokens"] = max(serving["max_batch_tokens"], 256)
+    found = found | {"serving": serving, "workload": found["workload"] | crowd}
+    return draw(cut_off(found)) if draw(st.booleans()) else found
+
+
+@st.composite
+def cut_off(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
+    """Draw a failure, or a horizon, at an instant at which K/V of a scenario starts to move, ends, or is between."""
+    moves = simulate(scenario_of(document)).timeline.moves
+    if not len(moves["request"]):
+        return document
+    row = draw(st.integers(0, len(moves["request"]) - 1))
+    start, end = int(moves["start_ns"][row]), int(moves["end_ns"][row])
+    instant = draw(st.sampled_from((start, start + 1, (start + end) // 2, end)))
+    if draw(st.integers(0, 2)) == 0:
+        return document | {"run": {"horizon": f"{instant} ns"}}
+    ranks = max(int(moves[name].max()) for name in ("from_rank", "to_rank"))
+    fault: dict[str, Any] = {"device": draw(st.integers(0, ranks)), "at": f"{instant} ns"}
+    if draw(st.booleans()):
+        fault["until"] = f"{instant + draw(st.sampled_from((1, 1_000, 100_000, 3_000_000)))} ns"
+    return document | {"faults": [fault]}
+
+
+@st.composite
 def everything(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a scenario: one pool with troubles mostly, else two pools, or sequences that are swapped."""
     kind = draw(st.integers(0, 9))
@@ -49,6 +85,10 @@ def everything(draw: st.DrawFn) -> dict[str, Any]:
         kept = {key: value for key, value in serving.items() if key != "router_options"}
         serving = kept | {"router": ROUTER, "router_options": {"long": draw(st.sampled_from((8, 30)))}}
     return found | {"serving": serving}
+
+
+ALL: Final = {"everything": everything(), "pools": crowded(failing_pools()), "swaps": crowded(swapped())}
+"""All features as they come, or mostly those of two pools, or of sequences that are swapped."""
 
 
 def features(document: dict[str, Any]) -> Counter[str]:

@@ -1,8 +1,9 @@
 """A hunt for scenarios on which the replays differ: ``python -m tests.laws.hunt --examples 2000 --seed 7``.
 
 It draws other scenarios than the suite does, tells how many agreed and what they were like, and ends with the
-smallest one that did not. ``--only everything`` draws from all features together, and also audits each run and the
-run directory that it leaves, and accounts for every request (``tests.laws.accounts``).
+smallest one that did not. ``--only everything`` draws from all features together, ``pools`` and ``swaps`` mostly those
+of two pools and of sequences that are swapped; they also audit each run and the run directory that it leaves, and
+account for every request (``tests.laws.accounts``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from clustersim.replay.events.decode_run import MAX_RUN
 from tests.laws.accounts import account_for
 from tests.laws.agreement import Seen, agree
-from tests.laws.everything import everything, features
+from tests.laws.everything import ALL, features
 from tests.laws.lane_cases import case_input, cases, clocked
 from tests.laws.random_scenarios import crowd_input, crowds
 
@@ -31,14 +32,13 @@ STRATEGIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "crowds": (crowds(), crowd_input),
 }
 """Deployments of round numbers, without and with more than arrivals to decide; scenarios of real models and fabrics."""
-EVERYTHING = "everything"
 
 
 def hunt(name: str, examples: int, seed: int) -> Counter[str]:
     """Compare the replays on ``examples`` random scenarios; return how many were what."""
     counts: Counter[str] = Counter()
-    if name == EVERYTHING:
-        _account(examples, seed, counts)
+    if name in ALL:
+        _account(ALL[name], examples, seed, counts)
         return counts
     strategy, make = STRATEGIES[name]
 
@@ -52,12 +52,12 @@ def hunt(name: str, examples: int, seed: int) -> Counter[str]:
     return counts
 
 
-def _account(examples: int, seed: int, counts: Counter[str]) -> None:
-    """Hold random scenarios over all features to what holds of every run."""
+def _account(drawn: st.SearchStrategy[dict[str, Any]], examples: int, seed: int, counts: Counter[str]) -> None:
+    """Hold random scenarios to what holds of every run."""
 
     @hypothesis.seed(seed)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(everything())
+    @given(drawn)
     def law(document: dict[str, Any]) -> None:
         outcomes = account_for(document)
         counts.update({"agreed": 1, "requests": outcomes.total()} | features(document) | outcomes)
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=1000, help="scenarios of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=sorted((*STRATEGIES, EVERYTHING)), help="one kind of scenario")
+    parser.add_argument("--only", choices=sorted((*STRATEGIES, *ALL)), help="one kind of scenario")
     chosen = parser.parse_args()
     for name in [chosen.only] if chosen.only else STRATEGIES:
         started = time.perf_counter()

@@ -73,6 +73,39 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [{"device": 3, "at": "4200 us", "until": "7300 us"}],
     },
+    "a decode replica that fails at the instant at which it receives a sequence": {
+        "name": "received", "seed": 574, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 4}},
+        "plan": {"prefill": {"dp": 4}, "decode": {"dp": 1, "tp": 2}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 8, "max_batch_tokens": 32, "kv_block_tokens": 4,
+            "kv_blocks": 80, "engine": "ideal",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "200000/s"},
+            "prompt_tokens": {"uniform": {"low": 20, "high": 60}},
+            "output_tokens": {"uniform": {"low": 8, "high": 12}}, "requests": 24,
+            "cancel_after": {"share": 0.5, "exponential": "3 ms"},
+        },
+        "run": {},
+        "faults": [{"device": 5, "at": "8647288 ns", "until": "8648288 ns"}],
+    },
+    "blocks that are set aside as what comes before is lost with the replica that had computed it": {
+        "name": "aside", "seed": 75, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 4}},
+        "plan": {"prefill": {"dp": 4}, "decode": {"dp": 1, "tp": 2}},
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_requests": 16, "max_batch_tokens": 512, "kv_block_tokens": 16,
+            "kv_blocks": 800, "engine": "ideal", "decode": {"kv_blocks": 60},
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "200000/s"},
+            "prompt_tokens": {"uniform": {"low": 300, "high": 900}},
+            "output_tokens": {"uniform": {"low": 8, "high": 12}}, "requests": 10,
+        },
+        "run": {},
+        "faults": [{"device": 3, "at": "27127722 ns", "until": "30127722 ns"}],
+    },
 }  # fmt: skip
 
 

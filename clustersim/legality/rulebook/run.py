@@ -53,10 +53,11 @@ RUN: Final = (
         levels=("T",),
         statement=(
             "The same scenario and seed give the same timeline, bit for bit, on every machine and under "
-            "every replay mode: who is served when follows what the scenario declares of serving."
+            "every replay mode: who is served when, and when K/V moves, follows what the scenario declares of serving."
         ),
         why="A result that can't be repeated can't be defended.",
         source="RULES.md: RUN, the run itself",
-        example="a chunk above long_prompt_tokens; another run of the same scenario with another digest",
+        example="a chunk above long_prompt_tokens; a transfer that starts before one that was asked for earlier; "
+        "another run of the same scenario with another digest",
     ),
 )

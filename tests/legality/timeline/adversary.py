@@ -24,7 +24,7 @@ from clustersim.errors import InputError
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import History
+from clustersim.legality.history import FACTS, History
 from clustersim.run.audit import history_of_run
 from clustersim.run.recorded import refuse_other_plan
 from clustersim.run.simulate import RunResult, simulate
@@ -71,6 +71,7 @@ UNSEEN: Final = {
     "passes.first_step": "passes of replicas in lockstep, of equal steps",
 }
 """Field of a table or vector → what stays legal in it although it says something else."""
+WHOLE_ROW, DROPPED, TWICE = "row", "dropped", "twice"
 SMALL: Final[dict[str, Any]] = {
     "workload": {
         "requests": 5, "prompt_tokens": {"uniform": {"low": 20, "high": 60}},
@@ -133,12 +134,16 @@ def run_of(name: str, replay: str = "folded") -> RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value of a record: ``table`` and ``column``, the row, and what stands there instead."""
+    """One value of a record: ``table`` and ``column``, the row, and what stands there instead.
+
+    ``exchanged`` is a row that gets what stood there.
+    """
 
     table: str
     column: str
     row: int
     value: Any
+    exchanged: int = -1
 
     @property
     def field(self) -> str:
@@ -154,6 +159,28 @@ def _numbers(values: Any, row: int, random: random.Random) -> Iterator[int]:
     others = [value for value in {int(value) for value in values} if abs(value - own) > 1]
     if others:
         yield random.choice(sorted(others))
+
+
+def events_of(timeline: Timeline, most: int, random: random.Random) -> Iterator[Change]:
+    """Yield changes of facts of each kind, of moves and of owners, of up to ``most`` rows of each.
+
+    Of each row every value is one more, one less, or that of another row and the other way round; and the row lacks,
+    or is there twice.
+    """
+    kinds = timeline.facts["kind"]
+    tables = {f"facts of {FACTS[kind]}": ("facts", np.flatnonzero(kinds == kind)) for kind in np.unique(kinds).tolist()}
+    tables |= {name: (name, np.arange(len(getattr(timeline, name)["request"]))) for name in ("moves", "owners")}
+    for table, rows in tables.values():
+        for row in sorted(random.sample(rows.tolist(), min(most, len(rows)))):
+            yield Change(table, WHOLE_ROW, row, DROPPED)
+            yield Change(table, WHOLE_ROW, row, TWICE)
+            for column in TABLES[table]:
+                values = getattr(timeline, table)[column]
+                yield from (Change(table, column, row, int(values[row]) + by) for by in (1, -1))
+                others = rows[values[rows] != values[row]]
+                if len(others):
+                    other = random.choice(others.tolist())
+                    yield Change(table, column, row, int(values[other]), exchanged=other)
 
 
 def changes_of(timeline: Timeline, most: int, random: random.Random) -> Iterator[Change]:
@@ -223,6 +250,13 @@ def changed(timeline: Timeline, change: Change) -> Timeline:
     new: Any
     if name in TABLES:
         columns = dict(getattr(timeline, name))
+        if column == WHOLE_ROW:
+            many = np.arange(len(columns["request"]))
+            rows = np.delete(many, row) if value == DROPPED else np.insert(many, row, row)
+            return replace(timeline, **{name: {each: values[rows] for each, values in columns.items()}})
+        if change.exchanged >= 0:
+            value = columns[column][change.exchanged]
+            columns[column] = _with(columns[column], change.exchanged, columns[column][row])
         columns[column] = _with(columns[column], row, value)
         return replace(timeline, **{name: columns})
     if name in VECTORS:

@@ -12,6 +12,8 @@ from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
 from clustersim.legality.timeline_rules.policy.taken_up import in_order
 from clustersim.legality.timeline_rules.policy.waits import as_long_as_declared
+from clustersim.legality.timeline_rules.transfers.copies import as_soon_as_decided
+from clustersim.legality.timeline_rules.transfers.starts import as_soon_as_asked
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 
@@ -21,4 +23,6 @@ def as_declared(reading: Reading) -> Finding:
     if policies is None:
         return NOTHING
     judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached)
-    return merged(*(judge(reading, policies) for judge in judges))
+    return merged(
+        *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
+    )

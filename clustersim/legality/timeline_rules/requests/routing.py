@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged
 from clustersim.legality.history import ADMITTED
+from clustersim.legality.timeline_rules.requests.moments import given_up
 from clustersim.legality.timeline_rules.requests.work import RESUME
 from clustersim.legality.timeline_rules.views.reading import Reading
 
@@ -38,7 +39,8 @@ def set_aside(reading: Reading) -> Finding:
     """RUN-3: a decode replica sets blocks aside for what leaves the other pool, at an instant at which it can.
 
     That is when it leaves, or loses the replica that it was on the way to, or when something ends or begins where
-    blocks are set aside; where steps are in flight together, also when one passes a stage, which is not followed.
+    blocks are set aside, or one that comes before it there is lost on its way, or given up; where steps are in flight
+    together, also when one passes a stage, which is not followed.
     """
     if not reading.history.hands_over:  # what follows is walked through fact by fact
         return NOTHING
@@ -59,7 +61,8 @@ def set_aside(reading: Reading) -> Finding:
             facts["time_ns"][others[facts["replica"][others] == number]],
         )
         back = [until for failed, _, until in pool.down if failed == number]
-        idle[(replica == number) & np.isin(time, np.concatenate((*happens, back)))] = False
+        gone = [since for _, since, _ in pool.down] + [*given_up(reading.history).values()]
+        idle[(replica == number) & np.isin(time, np.concatenate((*happens, back, gone)))] = False
     return judged(
         len(rows), early | idle, "request {request}",
         "blocks are set aside for it at {time:,} ns on replica {replica}, when {why}",

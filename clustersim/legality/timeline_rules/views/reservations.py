@@ -61,7 +61,8 @@ def reservations_of(facts: Table, first_decode: int, failures: frozenset[tuple[i
     there = (last >= 0) & came[last] & (replica[last] == replica)
     for failed, since in failures:
         hit = (came | taken | drops) & (replica == failed) & (time == since)
-        there &= (replica != failed) | (~hit[last] & (order.before(came | begun | hit) == last))
+        until_then = drops & (time == since)  # what comes at that instant is there when it fails
+        there &= (replica != failed) | ((~hit[last] | until_then) & (order.before(came | begun | hit) == last))
     reserved = taken & ~there
     aside = order.before(reserved | came)
     vain = drops & (aside >= 0) & reserved[aside] & (replica[aside] == replica)
