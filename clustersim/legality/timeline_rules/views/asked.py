@@ -154,7 +154,7 @@ def last_before(owner: Int64Array, time: Int64Array, asks: Int64Array, when: Int
 def asked_in(reading: Reading) -> Asked | None:
     """Return the transfers from pool to pool; None where the record can't tell when they were asked for."""
     history, pieces, moves = reading.history, reading.pieces, reading.hand_overs.moves
-    if history.folded is None or history.facts is None or pieces is None or moves is None or len(history.pools) != 2:
+    if history.folded is None or history.facts is None or pieces is None or moves is None or not history.hands_over:
         return None
     if not len(moves["request"]) or not len(pieces):
         return None
