@@ -36,12 +36,14 @@ OUTPUT: Final = "docs/reference/output.md"
 STATUS: Final = {("check", "illegal-five-ways"): 1}
 """Commands that end with another status than 0."""
 FEWER: Final = {
-    "azure-hour-fleet": ("--set", "workload.requests=2000", "--set", "expect={legal: true}"),
+    "azure-hour-fleet": ("--set", "workload.requests=600", "--set", "expect={legal: true}"),
     "tp-on-one-node": ("--set", "workload.trace.requests=2000"),
 }
 """Scenarios that are shown with so many requests that all of them are only simulated at night."""
 FEW: Final = ("--set", "workload.trace.requests=60")
 """So many of the quickstart are enough where a command expects nothing of it."""
+MANY_RUNS: Final = ("accuracy", "rate", "search", "size", "sweep")
+"""Commands that run candidates in processes of their own, which take longer to start than so few requests to run."""
 QUICKSTART: Final = re.compile(r"^```\n(quickstart .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -49,6 +51,8 @@ def fewer(words: list[str]) -> tuple[str, ...]:
     """Return what makes a command of the README shorter."""
     if is_long():
         return ()
+    if words[0] in MANY_RUNS and words[1:] and "--workers" not in words and "--executor" not in words:
+        return ("--workers", "1")
     plain = words[:2] == ["run", "quickstart"] and "expect={}" in words and "runs/other" not in words
     return FEW if plain and "workload" not in " ".join(words) else FEWER.get("".join(words[1:2]), ())
 

@@ -41,7 +41,7 @@ def test_no_family_got_worse_and_what_was_measured_is_the_same():
     recorded = by_id(read_results(catalog.path_of("scenarios/accuracy", "results", ".csv")))
     rows = part(read_rows(path))
     pairs = {}
-    for point in compare(rows, path.parent, workers=2):
+    for point in compare(rows, path.parent, workers=1):
         now = result_of(point)
         pairs.setdefault((now.family, now.quantity), []).append((now, recorded[now.id]))
     assert {family for family, _ in pairs} == {row.family for row in rows}

@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from clustersim.replay.replay import replay
 from clustersim.serving.decision import ADMITTED, FINISHED
 from tests.audit import replayed, token_instants
 from tests.round_numbers import deployment
@@ -48,7 +49,7 @@ def poisson(seed, prompts, rho, count):
 
 def waits(arrivals):
     """Simulate; return how long each request waited before it was admitted, ns."""
-    result = replayed(deployment(arrivals, max_batch_requests=1))
+    result = replay(deployment(arrivals, max_batch_requests=1))
     return facts(result.timeline, ADMITTED, len(arrivals)) - result.arrived_ns
 
 

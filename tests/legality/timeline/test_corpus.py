@@ -6,11 +6,13 @@ written down in ``matrix.txt``, a golden: ``--update-golden`` rewrites it.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from clustersim.legality.audit import TIMELINE_RULES, check_history
+from clustersim.legality.rule import Verdict
 from clustersim.legality.rulebook import RULES
 from tests.legality.timeline.golden import compare
 from tests.legality.timeline.notation import history_in
@@ -21,9 +23,15 @@ LEGAL = sorted((ROOT / "legal").glob("*.txt"))
 ILLEGAL = sorted((ROOT / "illegal").glob("*/*.txt"))
 
 
+@cache
+def verdict_of(path: Path) -> Verdict:
+    """Return what all rules say of a history."""
+    return check_history(history_in(path))
+
+
 @pytest.mark.parametrize("path", LEGAL, ids=lambda path: path.stem)
 def test_legal_history_is_legal(path: Path) -> None:
-    verdict = check_history(history_in(path))
+    verdict = verdict_of(path)
     assert verdict.violations == ()
     assert verdict.verdict == "legal"
 
@@ -31,7 +39,7 @@ def test_legal_history_is_legal(path: Path) -> None:
 @pytest.mark.parametrize("path", ILLEGAL, ids=lambda path: f"{path.parent.name} {path.stem}")
 def test_illegal_history_breaks_its_rule_and_no_other(path: Path) -> None:
     rule = path.parent.name
-    verdict = check_history(history_in(path))
+    verdict = verdict_of(path)
     assert {found.rule for found in verdict.violations} == {rule}
     assert all(found.level == "T" and found.where and found.message and found.fix for found in verdict.violations)
     assert dict.fromkeys(entry.looked_at for entry in verdict.rules if entry.id == rule) != {0: None}
@@ -43,7 +51,7 @@ def test_rule_is_necessary(rule: str) -> None:
     cases = sorted((ROOT / "illegal" / rule).glob("*.txt"))
     assert cases, f"no history breaks {rule}"
     assert all(not check_history(history_in(path), without=(rule,)).violations for path in cases)
-    looked = [check_history(history_in(path)).of(rule, "T") for path in LEGAL]
+    looked = [verdict_of(path).of(rule, "T") for path in LEGAL]
     assert "legal" in looked
     assert "not_checkable" in looked
 
@@ -55,7 +63,7 @@ def test_rules_are_those_that_the_rulebook_checks_on_timelines() -> None:
 def test_matrix_of_histories_and_rules_is_as_it_was(request: pytest.FixtureRequest) -> None:
     lines = [
         f"{path.parent.name:6}  {path.stem:32}  "
-        + " ".join(dict.fromkeys(found.rule for found in check_history(history_in(path)).violations))
+        + " ".join(dict.fromkeys(found.rule for found in verdict_of(path).violations))
         for path in ILLEGAL
     ]
     compare(request, MATRIX, "\n".join(lines) + "\n")

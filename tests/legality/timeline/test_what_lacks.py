@@ -27,7 +27,8 @@ def test_empty_history_is_not_checkable() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "legal").glob("*.txt")), ids=lambda path: path.stem)
 def test_legal_history_stays_legal_when_tables_lack(path: Path) -> None:
     history = history_in(path)
-    for lacking in (*combinations(TABLES, 1), *combinations(TABLES, 2)):
+    there = [name for name in TABLES if getattr(history, name) is not None]
+    for lacking in (*combinations(there, 1), *combinations(there, 2)):
         if "facts" in lacking and path.stem in DECLARED_BY_FACTS:
             continue
         verdict = check_history(replace(history, **dict.fromkeys(lacking)))
