@@ -11,8 +11,9 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict, Violation, together
-from clustersim.report.files.agreement import Agreement, agreements, with_agreements
+from clustersim.report.files.agreement import agreements, as_run
 from clustersim.report.files.recorded import RecordedRun, read_recorded
+from clustersim.run.agreement import Agreement, with_agreements
 from clustersim.run.audit import against
 from clustersim.run.comparison import (
     differing,
@@ -62,14 +63,15 @@ def audit_run_directory(
         results.append(result)
     if again is not None:
         results.append(_again(recorded, again, allow_code))
-    verdict = check_history(history)
+    own = as_run(recorded)
+    verdict = with_agreements(check_history(history), own)
     files = agreements(recorded, together((check_scenario(recorded.scenario), verdict)))
     verdict = with_agreements(verdict, files)
     strange = tuple(other_operators(recorded.scenario, recorded.arrivals, recorded.run.timeline.templates))
     differing_runs = [_differs(where, words) for where, same, words in results if not same]
     return (
         replace(verdict, violations=(*verdict.violations, *strange, *differing_runs)),
-        [_files_line(files), *(f"{where}: {words}" for where, _, words in results)],
+        [_files_line((*own, *files)), *(f"{where}: {words}" for where, _, words in results)],
     )
 
 

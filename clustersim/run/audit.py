@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clustersim.clock import to_ns
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History, Outcome
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.operators.tensor import outcome_of
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.run.agreement import of_a_run, with_agreements
 from clustersim.run.declared import history_of
 from clustersim.run.legality import check_scenario
+from clustersim.run.recorded import request_columns
 
 if TYPE_CHECKING:  # what is judged, and nothing that makes it
     from clustersim.run.simulate import RunResult
@@ -23,8 +26,13 @@ def history_of_run(result: RunResult) -> History:
 
 
 def audit_run(result: RunResult) -> Verdict:
-    """Check what a run recorded against every rule of level T."""
-    return check_history(history_of_run(result))
+    """Check what a run recorded against every rule of level T, and what it says of its requests against its record."""
+    history = history_of_run(result)
+    verdict = check_history(history)
+    assert history.requests is not None
+    front_end_ns = to_ns(result.scenario.engine.front_end_s)
+    follows = request_columns(result.timeline, history.requests, result.times, front_end_ns)
+    return with_agreements(verdict, of_a_run(result.columns, follows, result.timeline))
 
 
 def check_run(result: RunResult) -> Verdict:

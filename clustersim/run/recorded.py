@@ -5,7 +5,7 @@ Nothing here is shared with what wrote the tables of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from clustersim.run.prefixes import cached_tokens, first_of
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import TokenTimes
-from clustersim.workload.requests import Requests
 
 NEVER = -1
 
@@ -65,14 +64,16 @@ def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tup
                 yield f"{table}.parquet", name, message
 
 
-def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes, front_end_ns: int = 0) -> dict[str, Any]:
+def request_columns(
+    timeline: Timeline, requests: Mapping[str, Any], times: TokenTimes, front_end_ns: int = 0
+) -> dict[str, Any]:
     """Return what ``requests.parquet`` should say, but for the words of rejections.
 
     Parameters
     ----------
     timeline : Timeline
-    requests : Requests
-        Of its scenario.
+    requests : mapping
+        ``prompt_tokens`` and ``output_tokens`` of those of its scenario.
     times : TokenTimes
         Of its tokens.
     front_end_ns : int
@@ -83,7 +84,7 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes, f
     dict
         A row per request that arrived; what did not happen is NaN.
     """
-    count = len(requests)
+    count = len(requests["prompt_tokens"])
     facts = timeline.facts
     arrived = first_of(facts, (ARRIVED, REJECTED), count)
     replica = _last_heard_of(timeline, count)
@@ -101,8 +102,8 @@ def request_columns(timeline: Timeline, requests: Requests, times: TokenTimes, f
         "first_token_ns": _or_nan(times.first_ns[chosen]),
         "finished_ns": _or_nan(finished[chosen]),
         "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
-        "prompt_tokens": requests.prompt_tokens[chosen],
-        "output_tokens": requests.output_tokens[chosen],
+        "prompt_tokens": requests["prompt_tokens"][chosen],
+        "output_tokens": requests["output_tokens"][chosen],
         "generated_tokens": times.count[chosen],
         "preemptions": np.bincount(facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
             chosen

@@ -34,7 +34,7 @@ from clustersim.run.step_rows import StepRows
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.timeline import Timeline
-from clustersim.timeline.tokens import token_times
+from clustersim.timeline.tokens import TokenTimes, token_times
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
@@ -51,8 +51,8 @@ class RunResult:
     scenario : Scenario
     requests : mapping of arrays
         The columns of ``requests.parquet``; what did not happen may be masked.
-    token_gaps : (values, weights)
-        Times between consecutive tokens, ns.
+    times : TokenTimes
+        When its requests got their tokens.
     replayed : ReplayResult
     input : ReplayInput
         What the replay was a function of.
@@ -64,7 +64,7 @@ class RunResult:
 
     scenario: Scenario
     requests: Mapping[str, Any]
-    token_gaps: tuple[Int64Array, Int64Array]
+    times: TokenTimes
     replayed: ReplayResult
     input: ReplayInput
     simulate_s: float
@@ -74,6 +74,11 @@ class RunResult:
     def timeline(self) -> Timeline:
         """The folded timeline."""
         return self.replayed.timeline
+
+    @property
+    def token_gaps(self) -> tuple[Int64Array, Int64Array]:
+        """Times between consecutive tokens of a request, as (values, weights) in ns."""
+        return self.times.gaps
 
     @cached_property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
@@ -161,7 +166,7 @@ def simulate(
     return RunResult(
         scenario=scenario,
         requests=request_columns(requests, inputs, replayed, times, to_ns(scenario.engine.front_end_s)),
-        token_gaps=times.gaps,
+        times=times,
         replayed=replayed,
         input=inputs,
         simulate_s=took,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clustersim.clock import Int64Array, to_ns
+from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import History
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
@@ -73,19 +73,16 @@ class RecordedRun:
         return digest_of(self.run.timeline)
 
     @cached_property
-    def _times(self) -> TokenTimes:
+    def times(self) -> TokenTimes:
+        """When its requests got their tokens."""
         return token_times(self.run.timeline, len(self.arrivals))
-
-    @property
-    def token_gaps(self) -> tuple[Int64Array, Int64Array]:
-        """Times between consecutive tokens of a request, as (values, weights) in ns."""
-        return self._times.gaps
 
     @cached_property
     def requests(self) -> dict[str, Any]:
         """What ``requests.parquet`` should say, but for the words of rejections."""
         front_end_ns = to_ns(self.scenario.engine.front_end_s)
-        return request_columns(self.run.timeline, self.arrivals, self._times, front_end_ns)
+        told = {"prompt_tokens": self.arrivals.prompt_tokens, "output_tokens": self.arrivals.output_tokens}
+        return request_columns(self.run.timeline, told, self.times, front_end_ns)
 
     @cached_property
     def history(self) -> History:

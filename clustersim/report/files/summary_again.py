@@ -28,7 +28,7 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
     result = RunResult(
         scenario=recorded.scenario,
         requests=requests,
-        token_gaps=recorded.token_gaps,
+        times=recorded.times,
         replayed=_replayed(recorded, requests),
         input=replay_input(recorded.scenario, recorded.arrivals),
         simulate_s=0.0,

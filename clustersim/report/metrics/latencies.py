@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
 from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.run.agreement import EXPLAINED
 from clustersim.units import UnitError, parse
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -194,8 +195,6 @@ def summarise(requests: Columns, token_gaps: Weighted | None = None) -> dict[str
     }
 
 
-EXPLAINED: Final = ("rejected", "cancelled", "lost")
-"""Outcomes that have a reason."""
 _MOST_REASONS: Final = 20
 
 
