@@ -21,6 +21,7 @@ from clustersim.graph.prices.priced import PricedGraph
 from clustersim.legality.deployment import either
 from clustersim.limits import Limits
 from clustersim.plan.mesh import Mesh
+from clustersim.plan.parallel import ParallelPlan
 from clustersim.report.graph_page.page import graph_page
 from clustersim.report.words.run import setup_words
 from clustersim.run.estimate import graph_nodes
@@ -108,6 +109,8 @@ def graph(
     _write(target, priced, loaded, replica or 0, stage, step_words(step, tokens, context, together))
     nodes, edges = len(priced.graph), len(priced.graph.source)
     click.echo(f"{target}: {nodes:,} nodes, {edges:,} edges")
+    if loaded.plan.is_two_batch:
+        click.echo("drawn as one micro-batch (ep.overlap none): two_batch lets two such overlap", err=True)
 
 
 def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, stage: int | None, words: str) -> None:
@@ -122,12 +125,19 @@ def _write(target: Path, priced: PricedGraph, scenario: Scenario, replica: int, 
         whose = {} if together else {"replica": replica}
         about: Mapping[str, Any] = {
             "title": f"{title}: {words}", "scenario": scenario.name, **whose, "devices": devices,
-            "plan": plan_facts(plan), "model": model_facts(scenario.model), "precision": asdict(scenario.precision),
+            "topology": {"devices": list(scenario.topology.devices)}, "plan": plan_facts(_drawn(plan)),
+            "model": model_facts(scenario.model), "precision": asdict(scenario.precision),
         }  # fmt: skip
         about = about if stage is None else {**about, "stages": [stage]}
         text = WRITERS[target.suffix](priced, about)
     with written_whole(target) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def _drawn(plan: ParallelPlan) -> ParallelPlan:
+    """Return what a graph is of: it shows one micro-batch, and not the two that overlap in a step of two halves."""
+    ep = replace(plan.ep, overlap="none", overlap_decode_tokens=0, overlap_prefill_tokens=0)
+    return replace(plan, ep=ep)
 
 
 def step_words(batch: StepBatch, prompt_tokens: int, context_tokens: int, replicas: int = 1) -> str:

@@ -198,6 +198,7 @@ def plan_facts(plan: ParallelPlan) -> dict[str, Any]:
     facts = asdict(plan)
     facts["stages"] = None if plan.stages is None else [str(cut) for cut in plan.stages]
     facts["placement"] = None if plan.placement is None else list(plan.placement)
+    del facts["sp"]["whole"]  # replicas that step together say so by the scope of their experts
     if not isinstance(plan.ep.placement, str):
         facts["ep"]["placement"] = list(plan.ep.placement)
     return facts

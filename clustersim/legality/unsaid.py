@@ -66,12 +66,23 @@ def _in_layers(view: GraphView) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return view.mask(lambda node: node.op in COLLECTIVE_OPS or base_name(node) in known)
 
 
+def _by_part(view: GraphView) -> BoolArray:
+    """Return which attentions take not all keys, but those of a window or of a part of their prompts."""
+    windows = [layer.attention.sliding_window for layer in view.model.layers] if view.model is not None else []
+    bounded = np.array([window is not None for window in (*windows, None)], bool)[np.minimum(view.layer, len(windows))]
+    plan = view.plan
+    parts = plan is not None and plan.sp.degree > 1 and not plan.sp.whole and plan.sp.scheme != "all_gather"
+    cores = view.mask(lambda node: node.op in CORES)
+    return cores & (bounded | (parts & view.mask(lambda node: node.op == "attention_prefill")))
+
+
 def left_out(view: GraphView) -> Counter[str]:
     """Return field → operators that need it and do not say it."""
     needed = {
         "amount": view.mask(lambda node: node.op in (*TRANSFER_OPS, *COLLECTIVE_OPS, *PRODUCTS, *CORES)),
         "n": view.mask(lambda node: node.op in PRODUCTS),
         "heads": view.mask(lambda node: node.op in CORES),
+        "variant": _by_part(view),
         "axis": view.mask(lambda node: node.op in COLLECTIVE_OPS),
         "layer": _in_layers(view),
     }

@@ -26,8 +26,8 @@ def built_schemes(model: ModelSpec) -> tuple[SequenceScheme, ...]:
     return ("all_gather",) if latent else SCHEMES
 
 
-def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
-    """Return what of a plan is not built, with the nearest choice that is; None where all is."""
+def contradictory(plan: ParallelPlan) -> Problem | None:
+    """Return what a plan says of its experts that goes with nothing else that it says of them; None where all does."""
     if plan.ep.degree == 1 and plan.ep.routing is not None:
         return Problem(path="plan.ep.routing", message=VISITS_NEED_EP)
     for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
@@ -43,6 +43,13 @@ def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
         return Problem(path="plan.ep.overlap", message=NOTHING_TO_HIDE)
     if plan.ep.exchange not in DEEPEP and plan.ep.dispatch is not None:
         return Problem(path="plan.ep.dispatch", message=DISPATCH_NEEDS_DEEPEP)
+    return None
+
+
+def unbuilt(plan: ParallelPlan, model: ModelSpec) -> Problem | None:
+    """Return what of a plan is not built, with the nearest choice that is; None where all is."""
+    if (found := contradictory(plan)) is not None:
+        return found
     if plan.is_two_batch and not plan.sp.whole:
         for degree, at, why in (
             (plan.pp, "pp", "stages hand on one micro-batch"),

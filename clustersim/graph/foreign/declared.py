@@ -13,6 +13,7 @@ from clustersim.cost.precision import Precision
 from clustersim.errors import InputError
 from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.graph.foreign.plain import ABSENT, PlainReader
+from clustersim.graph.foreign.shapes import of_attention, of_experts
 from clustersim.model.architecture import Attention, Ffn, Layer, ModelSpec, Moe
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.routing import Routing
@@ -38,7 +39,7 @@ class DeclarationReader(PlainReader):
 
     def batch(self, step: Any) -> StepBatch | None:
         """Return what a step carries."""
-        known = self.mapping(step, ("kind", *get_type_hints(StepBatch)), "step")
+        known = self.mapping(step, ("kind", *(key for key in get_type_hints(StepBatch) if key != "halves")), "step")
         chunks = [
             self.fields(chunk, Chunk, f"step.chunks[{at}]")
             for at, chunk in enumerate(self.items(known.get("chunks", []), "step.chunks"))
@@ -77,6 +78,8 @@ class DeclarationReader(PlainReader):
             routing = None if known.get("routing") is None else self.routing(known["routing"])
             plain = {key: value for key, value in known.items() if key != "routing"}
             parts["ep"] = self.fields(plain, ExpertPlan, "plan.ep", routing=routing)
+        if (sp := parts.get("sp")) is not None and sp.whole:
+            self.unexpected("plan.sp.whole", "false; of replicas that step together say ep: {scope: global}", True)
         if plan.get("stages") is not None:
             parts["stages"] = tuple(self.cut(cut) for cut in self.items(plan["stages"], "plan.stages"))
         return self.fields(plan, ParallelPlan, "plan", **parts)
@@ -122,6 +125,7 @@ class DeclarationReader(PlainReader):
             if attention is not None and attention.kind == "mla" and None in _latents(attention):
                 self.wrong(f"{path}.attention", "mla needs kv_lora_rank, qk_nope_head_dim and qk_rope_head_dim")
             self.sized(second, f"{path}.{part}")
+            self.goes_together(attention, second, path)
             if attention is not None and second is not None:
                 layers += [Layer(attention=attention, ffn=second)] * count
         found = self.fields({k: v for k, v in model.items() if k != "layers"}, ModelSpec, "model", layers=tuple(layers))
@@ -135,6 +139,15 @@ class DeclarationReader(PlainReader):
             least = 0 if field.name in _MAY_BE_ZERO else 1
             if type(size) is int and not least <= size <= MOST_SIZE:
                 self.unexpected(f"{path}.{field.name}", f"a size from {least} to {MOST_SIZE:,}", size)
+
+    def goes_together(self, attention: Attention | None, second: Ffn | Moe | None, path: str) -> None:
+        """Note every size in a layer that another one of it rules out."""
+        if self.problems:
+            return  # the sizes themselves are wrong
+        for field, words in () if attention is None else of_attention(attention):
+            self.wrong(f"{path}.attention.{field}", words)
+        for field, words in of_experts(second) if isinstance(second, Moe) else ():
+            self.wrong(f"{path}.moe.{field}", words)
 
     def precision(self, precision: Any) -> Precision | None:
         """Return number formats."""
@@ -151,6 +164,18 @@ class DeclarationReader(PlainReader):
             if isinstance(device, bool) or not isinstance(device, str | int | None):
                 self.unexpected(f"devices[{at}]", "the name or number of a device", device)
         return tuple(None if device is None or device == "" else str(device) for device in found)
+
+    def topology(self, topology: Any) -> tuple[str, ...]:
+        """Return the names of a topology's devices, in the order of their numbers."""
+        known = self.mapping(topology, ("devices",), "topology")
+        found = self.items(known.get("devices", ABSENT), "topology.devices")
+        for at, device in enumerate(found):
+            if isinstance(device, bool) or not isinstance(device, str | int):
+                self.unexpected(f"topology.devices[{at}]", "the name or number of a device", device)
+        names = tuple(map(str, found))
+        if len(set(names)) < len(names):
+            self.wrong("topology.devices", "expected each device once")
+        return names
 
     def cut(self, cut: Any) -> Cut:
         """Return the beginning of a stage."""

@@ -15,7 +15,9 @@ Nodes are in program order: each stream of each rank runs its nodes in the order
 with the features of ``clustersim.graph.batch``, or ``{"value": number}`` for this very step; of what counts in bytes,
 ``bytes`` says the same. Beside terms ``flops`` and ``bytes`` are those of :mod:`clustersim.graph.prices.work`. ``of``
 and ``duration_ns`` are written for readers and not read. ``stages`` lists those that a graph of a part of the plan
-shows: ``[1]``; ``devices`` names each rank's. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model``
+shows: ``[1]``; ``devices`` names each rank's,
+and ``topology`` has the names of all ``devices`` by number, which is what a placement lists; ``replica`` says whose
+ranks they are. ``step``, ``plan``, ``model`` and ``precision`` may be absent; ``model``
 is an architecture as :func:`clustersim.graph.export.model_facts` writes it. Whether a graph is legal is not decided
 here.
 """
@@ -52,6 +54,7 @@ TOP_KEYS: Final = (
     "scenario",
     "replica",
     "devices",
+    "topology",
     "step",
     "plan",
     "stages",
@@ -97,6 +100,10 @@ class ForeignGraph:
         The keys of ``plan.split`` that the document states.
     devices : tuple of str or None
         The device of each rank, None for a rank without one, where the document says them.
+    topology : tuple of str or None
+        The names of all devices that there are, by their numbers, where the document says them.
+    replica : int or None
+        Which one the ranks from 0 on are of, where the document says that.
     naming : Naming or None
         What became of the names of its nodes, where somebody else gave them.
     written : tuple of Written
@@ -118,6 +125,8 @@ class ForeignGraph:
     stages: tuple[int, ...] | None = None
     split_said: frozenset[str] = frozenset()
     devices: tuple[str | None, ...] | None = None
+    topology: tuple[str, ...] | None = None
+    replica: int | None = None
     naming: Naming | None = None
     written: tuple[Written, ...] = ()
     placed: Placing | None = None
@@ -149,6 +158,8 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
     precision = reading.precision(top["precision"]) if top.get("precision") is not None else None
     stages = reading.value(top.get("stages"), tuple[int, ...] | None, "stages")
     devices = reading.devices(top["devices"]) if top.get("devices") is not None else None
+    topology = reading.topology(top["topology"]) if top.get("topology") is not None else None
+    replica = reading.value(top.get("replica"), int | None, "replica")
     split = plan is None or bool(reading.problems) or plan.pp > 1 or plan.sp.degree > 1
     together = plan if plan is None or split else plan.lockstep
     graph = reading.graph(top, together)
@@ -158,6 +169,7 @@ def read_graph(document: Mapping[str, Any], file: str | None = None) -> ForeignG
         graph=graph, batch=batch, plan=together, model=model, precision=precision, unsaid=tuple(reading.unsaid),
         declared=plan, figures=np.array(reading.figures, np.float64).reshape(-1, len(FIGURES)), stages=stages,
         split_said=frozenset(top["plan"].get("split", ())) if plan is not None else frozenset(), devices=devices,
+        topology=topology, replica=replica,
     )  # fmt: skip
 
 

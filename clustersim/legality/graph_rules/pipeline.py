@@ -129,7 +129,7 @@ def keeps_apart(view: GraphView) -> Finding:
                 message = f"sequence {request} is in micro-batches {lane} and {step.lane}"
                 fix = "give every sequence to one micro-batch"
                 faults.append(Fault(where=f"{step.kind} step {at}", message=message, fix=fix))
-    faults += _left_out(view)
+    faults += [*_left_out(view), *_in_one_piece(view)]
     lane_of = np.array([step.lane for step in view.steps], np.int64)[view.step]
     replica = view.replica_of(view.rank)
     source, target = view.source, view.target
@@ -155,6 +155,32 @@ def _left_out(view: GraphView) -> Iterator[Fault]:
                 message = f"sequence {missing[0]} of the step is in neither of its halves"
                 fix = "give every sequence of a step to one of its halves"
                 yield Fault(where=f"{step.kind} step {at}", message=message, fix=fix)
+
+
+def _in_one_piece(view: GraphView) -> Iterator[Fault]:
+    """Yield a fault for each step that the plan runs as two halves, and that is one micro-batch.
+
+    A step is split where each replica that takes it has two sequences, and tokens enough.
+    """
+    plan = view.plan
+    if plan is None or not plan.is_two_batch:
+        return
+    owners = range(plan.sp.degree if plan.sp.whole else 1)
+    for at, step in enumerate(view.steps):
+        if step.half or step.kind == "unknown":
+            continue
+        least = plan.ep.overlap_prefill_tokens if step.chunks else plan.ep.overlap_decode_tokens
+        parts = [
+            [chunk.count for chunk in step.chunks if chunk.owner == owner] + [1] * count
+            for owner, count in zip(owners, step.sequences, strict=False)
+        ]
+        if len(parts) == len(owners) and all(len(part) > 1 and sum(part) >= least for part in parts):
+            count = sum(map(len, parts))
+            message = (
+                f"{count} sequences are one micro-batch, and plan.ep.overlap two_batch runs the step as two halves"
+            )
+            fix = "declare ep.overlap none, or a threshold that the step does not reach, for a graph of one micro-batch"
+            yield Fault(where=f"{step.kind} step {at}", message=message, fix=fix)
 
 
 def meets(view: GraphView) -> Finding:

@@ -16,6 +16,7 @@ from clustersim.legality.deployment import counted
 from clustersim.legality.figures import disagreements
 from clustersim.legality.shards import MOST_SEGMENTS
 from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.plan.built import contradictory
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.units import plural
 
@@ -88,6 +89,10 @@ def _of_plan(found: ForeignGraph) -> Iterator[Problem]:
         )
         yield Problem(path="plan.ep.scope", message=message)
     yield from _of_visits(plan, found.model)
+    if not zeros and (nothing := contradictory(plan)) is not None:
+        yield nothing
+    if found.replica is not None and found.replica >= max(1, plan.dp):
+        yield Problem(path="replica", message=f"{found.replica}, but the plan has {plural(plan.dp, 'replica')}")
     beyond = [stage for stage in found.stages or () if stage >= plan.pp]
     yield from (
         Problem(path="stages", message=f"{stage}, but the plan has {plural(plan.pp, 'stage')}") for stage in beyond
@@ -134,6 +139,10 @@ def _of_windows(batch: StepBatch, model: ModelSpec | None) -> Iterator[Problem]:
     """Sequences that decode with a model that attends within a window, and no word of the keys within it."""
     layers = model.layers if model is not None else ()
     windows = dict.fromkeys(layer.attention.sliding_window for layer in layers if layer.attention.sliding_window)
+    for window in () if model is None else batch.windowed_keys:
+        if window not in windows:
+            path = f"step.windowed_keys.{window}"
+            yield Problem(path=path, message=f"no layer of the model attends within {window:,} tokens")
     for window in windows:
         if window is not None and any(batch.decode_keys) and window not in batch.windowed_keys:
             message = (

@@ -12,6 +12,8 @@ from dataclasses import replace
 import pytest
 
 from clustersim.legality.audit import check_history
+from clustersim.legality.timeline_rules.requests.present import as_present
+from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.run.audit import history_of_run
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.effort import times
@@ -28,6 +30,20 @@ def test_changed_field_is_found(name: str) -> None:
     for change in draw.sample(every, min(CHANGES, len(every))):
         what = verdict_on(change, result)
         assert what in ("found", "refused", "same") or (what == "legal" and change.field in UNSEEN), change
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_who_waits_and_runs_is_counted_in_every_step(name: str) -> None:
+    history = history_of_run(run_of(name))
+    assert history.steps is not None
+    assert as_present(Reading(history)).faults == ()
+    for column in ("waiting", "running"):
+        for row in range(len(history.steps["step"])):
+            for by in (1, -1):
+                counts = history.steps[column].copy()
+                counts[row] += by
+                found = as_present(Reading(replace(history, steps={**history.steps, column: counts})))
+                assert len(found.faults) == 1, (column, row, by)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -41,13 +41,18 @@ def lower_triangular(view: GraphView) -> Finding:
 
 
 def _as_declared(view: GraphView) -> Finding:
-    """An attention says the window of its layer and, in a ring, which part it is; by heads it has all tokens."""
+    """An attention says the window of its layer and, in a ring, which part it is; by heads it has all tokens.
+
+    One that names no window attends to all keys, but in the words of another program, which may leave it out.
+    """
     model, plan = view.model, view.plan
     assert model is not None
     assert plan is not None
-    cores = view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")) & view.says("variant", "layer")
-    nodes = np.flatnonzero(cores & (view.layer >= 0) & (view.layer < len(model.layers)))
     windows = [layer.attention.sliding_window for layer in model.layers]
+    bounded = np.array([window is not None for window in windows] + [False], bool)[np.minimum(view.layer, len(windows))]
+    says = view.says("variant", "layer") | (bounded & view.says("layer") & ~view.names_are_foreign)
+    cores = view.mask(lambda node: node.op in ("attention_prefill", "attention_decode")) & says
+    nodes = np.flatnonzero(cores & (view.layer >= 0) & (view.layer < len(model.layers)))
     spread = plan.sp.degree > 1 and not plan.sp.whole
     latent = [layer.attention.kind == "mla" for layer in model.layers]
 
@@ -70,6 +75,9 @@ def _as_declared(view: GraphView) -> Finding:
     def message(at: int) -> str:
         symbol = view.symbols[int(view.symbol[nodes[at]])]
         right = " or ".join(repr(str(variant)) for variant in wanted(symbol, int(view.layer[nodes[at]])))
+        window = windows[int(view.layer[nodes[at]])]
+        if not symbol.variant and window is not None:
+            return f"it attends to all keys, where its layer has a window of {window:,}: expected variant {right}"
         return f"it is said to attend as {str(symbol.variant)!r}, where its layer has {right}"
 
     return judged(view, 0, wrong, message, FIX, nodes)

@@ -111,10 +111,16 @@ class GraphView:
         Operators that the graph need not show: work of the host, where another program draws what devices do.
     written : tuple of Written
         Per node, which one it is in the file of a graph from outside; empty: there is none.
+    names_are_foreign : bool
+        Whether operators have names of another program, which may leave out what these do not need to say.
     split_said : frozenset of str or None
         What of ``plan.split`` a graph from outside states; None: all of it.
     devices : tuple of str or None
         The device of each rank, None for one that has none, where a graph from outside says them.
+    topology : tuple of str or None
+        The names of all devices by number, where it says them.
+    whose : int or None
+        The replica that the ranks from 0 on are of, where it says that.
     """
 
     symbols: tuple[Node, ...]
@@ -144,8 +150,11 @@ class GraphView:
     unknown: BoolArray | None = None
     nameless: frozenset[str] = frozenset()
     not_asked: frozenset[str] = frozenset()
+    names_are_foreign: bool = False
     split_said: frozenset[str] | None = None
     devices: tuple[str | None, ...] | None = None
+    topology: tuple[str, ...] | None = None
+    whose: int | None = None
     written: tuple[Written, ...] = ()
 
     def __len__(self) -> int:

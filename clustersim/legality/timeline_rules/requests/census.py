@@ -1,9 +1,8 @@
 """RUN-4: the numbers of tokens that facts tell, and of requests that wait and run, are those that the record has.
 
 An arrival tells the tokens of its prompt, an admission those known by then, an end or a preemption those generated.
-Blocks are set aside for what is computed, and given back in vain with the tokens that this came to.
-Who waits and runs when a step starts follows from the facts up to then. Where sequences are swapped or handed over, or
-move since something failed, facts do not say from when on they run or wait, and that is not compared.
+Blocks are set aside for what is computed, and given back in vain with the tokens that this came to. Who waits and runs
+when a step starts is in :mod:`clustersim.legality.timeline_rules.requests.present`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -26,10 +25,10 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     SWAPPED_OUT,
 )
+from clustersim.legality.timeline_rules.requests.present import as_present
 from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.timeline.tables import Table
 
 AWAY = (SWAPPED_OUT, SWAPPED_IN, HANDED_OVER, RECEIVED)
 ENDS = (FINISHED, CANCELLED, LOST, REJECTED)
@@ -58,7 +57,7 @@ def numbers_told(reading: Reading) -> Finding:
     """Judge what facts tell of tokens, when admissions are, and how many requests steps say that wait and run."""
     if reading.history.folded is None or reading.history.facts is None or reading.pieces is None:
         return NOTHING
-    return merged(_tokens(reading, reading.pieces), _begun(reading, reading.pieces), _present(reading))
+    return merged(_tokens(reading, reading.pieces), _begun(reading, reading.pieces), as_present(reading))
 
 
 def _tokens(reading: Reading, pieces: Pieces) -> Finding:
@@ -119,44 +118,3 @@ def _begun(reading: Reading, pieces: Pieces) -> Finding:
         "is admitted at {time:,} ns, but the step for which it is starts at {begin:,} ns",
         "admit a request for the step that begins with it", request=request, time=time, begin=begin,
     )  # fmt: skip
-
-
-def _present(reading: Reading) -> Finding:
-    runs, facts = reading.runs, reading.history.facts
-    assert runs is not None
-    assert facts is not None
-    waiting, running = runs.column("waiting"), runs.column("running")
-    if waiting is None or running is None:
-        return NOTHING
-    if reading.facts_of(*AWAY).size or reading.declared.down or reading.history.hands_over:
-        return lacking(
-            "how many requests wait and run (facts do not tell while some are swapped, handed over or moved)"
-        )
-    waits, runs_now = _changes(reading, facts)
-    order = np.lexsort((facts["time_ns"], facts["replica"]))
-    replica, time = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns"))
-    findings = []
-    for told, change, word in ((waiting, waits, "wait"), (running, runs_now, "run")):
-        total = np.append(0, np.cumsum(change[order]))
-        due = np.zeros(len(runs), np.int64)
-        for number in range(len(runs.bounds) - 1):
-            mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
-            low, high = np.searchsorted(replica, (number, number + 1)).tolist()
-            due[mine] = total[low + np.searchsorted(time[low:high], runs.start[mine], side="right")] - total[low]
-        findings.append(judged(
-            len(runs), told != due, Rows(runs),
-            "says that {told:,} requests {word} when it starts, and by the facts {due:,} do",
-            "count the requests that wait and run when a step starts", told=told, word=word, due=due,
-        ))  # fmt: skip
-    return merged(*findings)
-
-
-def _changes(reading: Reading, facts: Table) -> tuple[Int64Array, Int64Array]:
-    """Return what each fact adds to the requests that wait, and to those that run."""
-    kind = facts["kind"]
-    kept = kind != REUSED
-    state = np.where(kind == ADMITTED, 2, np.where(np.isin(kind, (ARRIVED, PREEMPTED)), 1, 0))
-    last = reading.residency.before(kept)
-    before = np.where(last < 0, 0, state[last])
-    waits, runs = (kept * ((state == one).astype(np.int64) - (before == one)) for one in (1, 2))
-    return waits, runs

@@ -20,15 +20,22 @@ from clustersim.timeline.soundness import misplaced
 from clustersim.timeline.tables import Table
 
 LEAST: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
-    "steps": ("RUN-2", {"replica": 0, "step": 0, "count": 1, "slot": -1, "kind": 0}),
+    "steps": (
+        "RUN-2",
+        {
+            "replica": 0, "step": 0, "count": 1, "slot": -1, "kind": 0,
+            **dict.fromkeys(("start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens"), 0),
+            **dict.fromkeys(("context_tokens", "waiting", "running", "kv_blocks_used", "kv_blocks_total"), 0),
+        },
+    ),
     "chunks": ("KV-3", {"replica": 0, "step": 0, "request": 0, "start": 0, "count": 0, "sampled": 0}),
     "decodes": ("PH-2", {"replica": 0, "slot": 0, "request": 0, "first_step": 0, "last_step": 0}),
-    "facts": ("RUN-4", {"replica": 0, "kind": 0, "request": 0}),
+    "facts": ("RUN-4", {"replica": 0, "kind": 0, "request": 0, "time_ns": 0}),
     "moves": (
         "DP-2",
         {
             "request": 0, "from_replica": 0, "to_replica": 0, "from_rank": -1, "to_rank": -1, "layer": -1, "head": -1,
-            "heads": -1, "tokens": 0,
+            "heads": -1, "tokens": 0, "first": 0, "bytes": 0, "start_ns": 0, "end_ns": 0,
         },
     ),
     "routes": ("EP-2", {"replica": 0, "step": 0, "layer": 0, "request": 0, "token": 0, "expert": 0}),
