@@ -57,6 +57,7 @@ UNSEEN: Final = {
     "moves.end_ns": "a duration",
     "moves.bytes": "a part of a shard",
     "moves.layer": "a part of a shard",
+    "steps.waiting": "who waits somewhere else since a replica failed",
     "facts.used": "between two decisions of one instant",
     "facts.time_ns": "an admission or a preemption while the step before it still runs",
     "facts.value": "what is set aside layer by layer",

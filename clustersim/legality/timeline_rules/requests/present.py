@@ -38,6 +38,10 @@ from clustersim.legality.timeline_rules.views.runs import Runs
 NONE: Final = -1
 NEVER: Final = np.iinfo(np.int64).max
 FIX: Final = "count the requests that wait and run when a step starts"
+_WORDS: Final = (
+    "says that {told:,} requests {word} when it starts, and by the facts {least:,} to {most:,} do",
+    "says that {told:,} requests {word} when it starts, and by the facts {most:,} do",
+)
 _TURN: Final = ((ARRIVED, 0), (SWAPPED_OUT, 1), (RECEIVED, 1), (PREEMPTED, 2))
 """Which facts of one instant come before others."""
 
@@ -75,7 +79,7 @@ def _count(runs: Runs, replica: Int64Array, begin: Int64Array, end: Int64Array) 
     everywhere = [np.sort(times[astray]) for times in (begin, end)]
     for number in range(len(runs.bounds) - 1):
         mine = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
-        here = replica == number if len(runs.bounds) > 2 or astray.any() else slice(None)
+        here = replica == number
         at = runs.start[mine]
         for begins, ends in ((np.sort(begin[here]), np.sort(end[here])), everywhere):
             if len(begins):
@@ -90,16 +94,19 @@ def as_present(reading: Reading) -> Finding:
     waiting, running = runs.column("waiting"), runs.column("running")
     if waiting is None or running is None or pieces is None or reading.history.facts is None:
         return NOTHING
-    findings = []
-    for word, told, stays in zip(("wait", "run"), (waiting, running), _stays(reading, pieces), strict=True):
-        least, most = stays.counts(runs)
-        between = "says that {told:,} requests {word} when it starts, and by the facts {least:,} to {most:,} do"
-        words = (between, "says that {told:,} requests {word} when it starts, and by the facts {most:,} do")
-        findings.append(judged(
-            len(runs), (told < least) | (told > most), Rows(runs), Rows(words, (least == most).astype(np.int64)),
-            FIX, told=told, word=word, least=least, most=most,
-        ))  # fmt: skip
-    return merged(*findings)
+    both = [stays.counts(runs) for stays in _stays(reading, pieces)]
+    told = [waiting, running]
+    words = ["wait", "run"]
+    if not (reading.declared.down or reading.history.hands_over):  # whoever leaves and may still run waits if not
+        together = both[0][0] + both[1][1]
+        both, told, words = [*both, (together, together)], [*told, waiting + running], [*words, "wait or run"]
+    return merged(*(
+        judged(
+            len(runs), (said < least) | (said > most), Rows(runs),
+            Rows(_WORDS, (least == most).astype(np.int64)), FIX, told=said, word=word, least=least, most=most,
+        )
+        for word, said, (least, most) in zip(words, told, both, strict=True)
+    ))  # fmt: skip
 
 
 def _stays(reading: Reading, pieces: Pieces) -> tuple[Stays, Stays]:
@@ -152,12 +159,9 @@ def _running(
     for swap in reading.swaps if moves is not None else ():
         assert moves is not None
         at, back = outward.get((swap.request, swap.out_at)), places.get((swap.request, swap.in_at))
-        if back is not None and swap.back:
-            early[back] = begin[back] = int(moves["end_ns"][swap.back].max())
-            if late[back] == NEVER:  # cut off: not all of its copies may have ended
-                end[back] = begin[back]
-        elif back is not None:
-            end[back] = begin[back]
+        if back is not None:  # of a copy that was cut off not all parts have ended, and it has not run again
+            whole = 0 < len(swap.out) <= len(swap.back)
+            early[back] = begin[back] = int(moves["end_ns"][swap.back].max()) if whole else late[back]
         if at is not None and swap.out:
             late[at] = max(int(moves["start_ns"][swap.out].min()), int(end[at]))
         if at is not None:
