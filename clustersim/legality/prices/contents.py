@@ -25,9 +25,18 @@ class Contents:
     runs : Runs
     pieces : Pieces
     chunks : Table
+    owner : int64 array of shape (pieces,), optional
+        The SP rank that keeps each sequence, −1 where that is not known.
     """
 
-    def __init__(self, deployment: PricedDeployment, runs: Runs, pieces: Pieces, chunks: Table) -> None:
+    def __init__(
+        self,
+        deployment: PricedDeployment,
+        runs: Runs,
+        pieces: Pieces,
+        chunks: Table,
+        owner: Int64Array | None = None,
+    ) -> None:
         self.deployment, self.runs = deployment, runs
         at = runs.at(chunks["replica"], chunks["step"])
         known = at >= 0
@@ -36,6 +45,7 @@ class Contents:
         episodes = np.flatnonzero(~pieces.is_chunk)
         self.first = runs.place[pieces.first_run[episodes]]
         self.many, self.before = pieces.count[episodes], pieces.computed[episodes]
+        self._owner = None if owner is None else owner[episodes]
         self.places = int(runs.count[runs.slotted].sum()) + 1  # the last one is that of all steps without decodes
         self._carries, self._ahead = runs.slot >= 0, runs.place - runs.step
         self._prompts: dict[int | None, Mapping[str, FloatArray]] = {}
@@ -57,6 +67,18 @@ class Contents:
             count[-1] = keys[-1] = 0.0
             self._decodes[window] = count, keys
         return self._decodes[window]
+
+    @cached_property
+    def _by_owner(self) -> FloatArray | None:
+        """How many sequences decode on each SP rank, of shape (SP ranks, places); NaN where one of them is unknown."""
+        if self._owner is None:
+            return None
+        ranks = range(self.deployment.plan.sp.degree)
+        some = [self._owner == s for s in ranks]
+        found = np.stack([self._running(self.first[mine], self.many[mine], np.ones(mine.sum())) for mine in some])
+        found[:, -1] = 0.0
+        known: FloatArray = np.where(found.sum(axis=0) == self.decodes(None)[0], found, np.nan)
+        return known
 
     @cached_property
     def changes(self) -> Int64Array:
@@ -113,13 +135,16 @@ class Contents:
     def at(self, replica: Int64Array, step: Int64Array, spread: FloatArray | None = None) -> Features:
         """Return the features of steps; ``replica`` is the first one where all take a step together.
 
-        ``spread``, of shape (SP ranks, steps), tells how many sequences decode on each rank, where that is known.
+        ``spread``, of shape (SP ranks, steps), tells how many sequences decode on each rank, where that is known
+        otherwise than by who keeps them.
         """
         members = self.deployment.coordinates if self.deployment.together else 1
         run = np.stack([self.runs.at(replica + one, step) for one in range(members)])
         place = np.full(run.shape, self.places - 1)
         if len(self.runs):
             place = np.where((run >= 0) & self._carries[run], self._ahead[run] + step, place)
+        if spread is None and self._by_owner is not None:
+            spread = self._by_owner[:, place[0]]
         return Features(self, run, place, spread)
 
     @cached_property
