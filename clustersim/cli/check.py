@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from clustersim.cli.graph_check import TABLE_SUFFIXES, check_graph_file
+from clustersim.cli.graph_check import check_graph_file
+from clustersim.cli.refusal import GRAPH_SUFFIXES, TABLE_SUFFIXES
 from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.repair.mending import ALONE
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign.graph_file import GRAPH_SUFFIXES
 from clustersim.run.graph_legality import violation_line
 from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
 from clustersim.run.repair.fix import (

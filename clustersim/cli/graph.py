@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 
 from clustersim.cli import options
-from clustersim.cli.graph_check import refuse_graph
 from clustersim.cli.limits import largest_size
+from clustersim.cli.refusal import refuse_graph
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch

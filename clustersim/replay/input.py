@@ -14,7 +14,6 @@ from clustersim.graph.blueprint import Blueprint
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.reshard import Shard
-from clustersim.replay.events.swaps import HostPool
 from clustersim.replay.links.contention import Contention
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.timeline import Timeline
@@ -26,6 +25,22 @@ Progress = Callable[[int, int, int], None]
 """(now in ns, requests accounted for, requests)"""
 
 UNREACHED: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPool:
+    """Host memory for K/V.
+
+    Parameters
+    ----------
+    blocks : int
+        Blocks of each owner's pool.
+    block_bytes : tuple of int
+        Bytes of a block on a rank of each stage.
+    """
+
+    blocks: int
+    block_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from clustersim.replay.events.run import EventReplay
 from clustersim.replay.input import Mode, Progress, ReplayInput, ReplayResult
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.run import needs_clock
@@ -38,6 +37,8 @@ def replay(
     prepared = Prepared(inputs)
     lanes = LaneBuilder(prepared)
     if lanes.obstacle or needs_clock(inputs):
+        from clustersim.replay.events.run import EventReplay  # with all that happens on a clock
+
         return EventReplay(prepared, progress, lanes.obstacle, lanes).run()
     return replay_lanes(lanes, progress, processes, executor)
 

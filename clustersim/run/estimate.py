@@ -18,7 +18,6 @@ from clustersim.clock import NS_PER_S
 from clustersim.graph.blueprint import Blueprint, StepKind
 from clustersim.graph.expand import step_blueprints
 from clustersim.limits import Limits
-from clustersim.proof.shrink import shrunk
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.scenario import Scenario
 from clustersim.workload.draws import DrawnWorkload
@@ -152,6 +151,8 @@ def refuse_large_proof(scenario: Scenario, orders: int, limits: Limits) -> None:
     InputError
         With the estimate and what to change.
     """
+    from clustersim.proof.shrink import shrunk  # a run asks for no proof
+
     nodes = 0
     for one in scenario.each_pool():
         model, plan = shrunk(one.model, one.plan.lockstep, positions=_PROOF_POSITIONS)

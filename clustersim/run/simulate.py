@@ -23,8 +23,7 @@ from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.reshard import kv_shards
 from clustersim.replay.compiled.choice import expected_s
-from clustersim.replay.events.swaps import HostPool
-from clustersim.replay.input import CompiledMode, PoolInput
+from clustersim.replay.input import CompiledMode, HostPool, PoolInput
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.run.legality import check_scenario_plan, pool_blocks, scenario_memory, violation_lines
 from clustersim.run.prefixes import Figures, prefix_figures

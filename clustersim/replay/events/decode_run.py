@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Sequences
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from clustersim.clock import Int64Array
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.prices.pricer import Pricer, decode_keys, decoding
 from clustersim.graph.program import StageProgram
-from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.instant import COMPLETION, at, now_ns
 from clustersim.serving.sequence import Sequence
 from clustersim.timeline.record import Durations
+
+if TYPE_CHECKING:
+    from clustersim.replay.events.pipeline import Pipeline
 
 MAX_RUN: Final = 4096
 """Most steps of one run, so that progress shows and arrays stay small."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from simpy import Environment
@@ -20,6 +20,7 @@ from clustersim.clock import to_ns
 from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import family
 from clustersim.collective.price import CommPlan
+from clustersim.replay.input import HostPool
 from clustersim.replay.instant import HAND_OVER, at, now_ns
 from clustersim.replay.links.network import Network
 from clustersim.serving.decision import Swap
@@ -28,22 +29,6 @@ from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST
 
 OUT, IN = 2, 3
 """Kind of a flow in its key, behind collectives and sends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPool:
-    """Host memory for K/V.
-
-    Parameters
-    ----------
-    blocks : int
-        Blocks of each owner's pool.
-    block_bytes : tuple of int
-        Bytes of a block on a rank of each stage.
-    """
-
-    blocks: int
-    block_bytes: tuple[int, ...]
 
 
 def host_plan(topology: Topology, device: int, *, out: bool) -> CommPlan:

@@ -31,8 +31,6 @@ DRAWINGS: Final[Mapping[str, Callable[[str, str | None], Drawing]]] = {
 }
 """Suffix → the function that reads it."""
 
-GRAPH_SUFFIXES: Final = (".json", *DRAWINGS)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:

@@ -18,8 +18,8 @@ from clustersim.cluster.topology import Topology, topology_from_edges
 from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.events.run import EventReplay
-from clustersim.replay.events.swaps import HostPool, host_plan
-from clustersim.replay.input import ReplayInput, ReplayResult
+from clustersim.replay.events.swaps import host_plan
+from clustersim.replay.input import HostPool, ReplayInput, ReplayResult
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
 from clustersim.scenario.load import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from clustersim.cost.precision import Precision
 from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COLLECTIVE_OPS, TRANSFER_OPS, Node
 from clustersim.graph.condense import Condensed
-from clustersim.graph.foreign.read import ForeignGraph
 from clustersim.graph.prices.table import node_amount
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.steps import StepChain
@@ -19,6 +18,9 @@ from clustersim.legality.graph_rules.views.graph import GraphView, Step
 from clustersim.legality.stages import stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
+
+if TYPE_CHECKING:
+    from clustersim.graph.foreign.read import ForeignGraph
 
 COUNTED_IN_BYTES: Final = ("memory", *COLLECTIVE_OPS, *TRANSFER_OPS)
 """Operators whose amount is the bytes that they move; of the others bytes depend on what one counts."""
