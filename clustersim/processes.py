@@ -1,59 +1,97 @@
 """A pool of processes on this machine, in the shape of ``concurrent.futures``.
 
-Workers are interpreters of their own that never import the program's main module, so this is safe in a program with
-threads, and a script needs no guard. Ctrl-C reaches this process only; a worker ends with the process that started it,
-however that ends, and with the block that opened its pool when that raises.
+On Linux, in a program without threads of Python, workers are copies of this process: what it has imported and worked
+out they have, too. Elsewhere they are interpreters of their own that never import the program's main module, so this is
+safe in a program with threads. In neither case a script needs a guard. Ctrl-C reaches this process only; a worker ends
+with the process that started it, however that ends, and with the block that opened its pool when that raises.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 
-class _Process(SpawnProcess):
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Block Ctrl-C in the processes that are started here: a mask is inherited."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+class _Spawned(multiprocessing.context.SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 (what multiprocessing calls to start one)
-        """Start a process that sees an empty main module, and whose Ctrl-C is blocked: a mask is inherited."""
+        """Start a process that sees an empty main module."""
         main = sys.modules["__main__"]
-        blocked = (
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
-        )
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            return SpawnProcess._Popen(process_obj)
+            with _without_ctrl_c():
+                return multiprocessing.context.SpawnProcess._Popen(process_obj)
         finally:
             sys.modules["__main__"] = main
-            if blocked is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-class _Context(SpawnContext):
-    """Starts such processes, and knows them."""
+class _Spawning(multiprocessing.context.SpawnContext):
+    """Starts interpreters of their own, and knows them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.started: list[_Process] = []
+        self.started: list[Any] = []
 
-    def Process(self, *args: Any, **named: Any) -> _Process:  # type: ignore[override]  # noqa: N802
-        self.started.append(_Process(*args, **named))
+    def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
+        self.started.append(_Spawned(*args, **named))
         return self.started[-1]
+
+
+def _contexts() -> Callable[[], Any]:
+    """Return what makes the context of a pool: one that forks where that is safe, else one that spawns."""
+    if sys.platform != "linux":  # elsewhere libraries of the system don't bear it
+        return _Spawning
+
+    class _Forked(multiprocessing.context.ForkProcess):
+        @staticmethod
+        def _Popen(process_obj: Any) -> Any:  # noqa: N802
+            with _without_ctrl_c():
+                return multiprocessing.context.ForkProcess._Popen(process_obj)
+
+    class _Forking(multiprocessing.context.ForkContext):
+        """Copies this process, with all that it has imported and kept, and knows the copies."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.started: list[Any] = []
+
+        def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
+            self.started.append(_Forked(*args, **named))
+            return self.started[-1]
+
+    return lambda: _Forking() if forks() else _Spawning()
+
+
+_context: Final = _contexts()
 
 
 @contextmanager
 def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do."""
-    context = _Context()
+    context = _context()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
         yield pool
@@ -64,6 +102,11 @@ def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def forks() -> bool:
+    """Whether workers of a pool that is opened now are copies of this process."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
 def usable_cores() -> int:
@@ -77,6 +120,7 @@ def _end_with_parent() -> None:
     """End this process when the one that started it is gone, which its queue does not tell."""
     parent = multiprocessing.parent_process()
     assert parent is not None
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what this program does about it
 
     def watch() -> None:
         wait([parent.sentinel])

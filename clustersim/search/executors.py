@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from clustersim import __version__
 from clustersim.errors import InputError, Problem, nearest
-from clustersim.processes import local_pool, usable_cores
+from clustersim.processes import forks, local_pool, usable_cores
 
 KINDS: Final = ("local", "dask", "ray")
 ANSWER_S: Final = 5.0
@@ -30,10 +30,14 @@ _PLACE: Final = re.compile(r"(?:[a-z]+://)?(?P<host>[^\s:/\[\]]+|\[[^\s\[\]]+\])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executors:
-    """What opens an executor, any number of times, and how many calls it works on at once."""
+    """What opens an executor, any number of times, and how many calls it works on at once.
+
+    ``copies`` says whether its workers will have what this process has worked out before they are first needed.
+    """
 
     workers: int
     pool: Callable[[], AbstractContextManager[Executor]]
+    copies: bool = False
 
 
 class Here(Executor):
@@ -111,7 +115,7 @@ def _local(workers: int, stack: ExitStack) -> Executors:
             pools.append(Here() if workers == 1 else stack.enter_context(local_pool(workers)))
         yield pools[-1]
 
-    return Executors(workers=workers, pool=pool)
+    return Executors(workers=workers, pool=pool, copies=workers > 1 and forks())
 
 
 def _hint(kind: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ with suppress(ImportError):  # not on Windows
     import fcntl
 
 NAME: Final = "finished.jsonl"
+ENDING_S: Final = 1.0
+"""Seconds in which the workers of a program that was killed have ended: they hold what it held."""
 _LARGEST: Final = 4 * 1024**3
 
 
@@ -74,11 +77,16 @@ def opened_journal(folder: Path) -> Iterator[Journal]:
 def _alone(file: BinaryIO, folder: Path) -> None:
     if "fcntl" not in globals():
         return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        message = "another program is writing its runs here; wait for it, or name another folder with --out"
-        raise InputError(Problem(file=str(folder), message=message)) from None
+    until = time.monotonic() + ENDING_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                message = "another program is writing its runs here; wait for it, or name another folder with --out"
+                raise InputError(Problem(file=str(folder), message=message)) from None
+            time.sleep(ENDING_S / 20)
 
 
 def _read(path: Path) -> tuple[dict[str, Row], int]:

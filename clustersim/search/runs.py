@@ -6,6 +6,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ Told = Callable[[int, int], None]
 """Called with how many runs are done, and how many there are."""
 
 _MOST_WORKLOADS: Final = 8
+FEW: Final = 2_000
+"""Requests of a run up to which working out prices is most of it (measured: a fifth of a second)."""
 _UNKNOWN: Final = "unknown key"
 
 
@@ -142,6 +145,7 @@ class Runs:
         self._journal = journal
         self._audit = audit
         self._kept = kept
+        self._alone = executors.copies
 
     def row(self, changes: Changes) -> Row:
         """Return the row of one variant."""
@@ -190,7 +194,7 @@ class Runs:
                 yield number, (scenario, requests, self._audit, self._folder(key), self._kept and self._kept.layout)
 
         keys: dict[int, str] = {}
-        for number, outcome in outcomes(self._executors, run_point, calls()):
+        for number, outcome in self._outcomes(calls()):
             row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
             if not isinstance(outcome, Lost):
                 self._journal.add(keys[number], row)
@@ -201,6 +205,18 @@ class Runs:
             for number in numbers:
                 rows.setdefault(number, rows[numbers[0]])
         return [rows[number] for number in range(len(all_changes))]
+
+    def _outcomes(self, calls: Iterator[tuple[int, tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
+        """Make calls; a first small run is simulated here, so that all workers begin with what it has worked out."""
+        first = next(calls, None) if self._alone else None
+        self._alone = False
+        if first is not None:
+            number, arguments = first
+            if len(arguments[1]) <= FEW:
+                yield number, run_point(*arguments)
+            else:
+                calls = chain([first], calls)
+        yield from outcomes(self._executors, run_point, calls)
 
     def folder(self, changes: Changes) -> Path | None:
         """Return where the run directory of a variant is, where they are kept."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
@@ -88,3 +89,26 @@ def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
 
 def test_usable_cores_are_some():
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+KNOWN: list[int] = []
+
+
+def known() -> list[int]:
+    return KNOWN
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
+def test_workers_have_what_this_process_worked_out_where_it_has_no_threads(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    KNOWN[:] = [7]
+    with local_pool(1) as pool:
+        assert pool.submit(known).result() == [7]
+        assert pool.submit(os.getpid).result() != os.getpid()
+
+
+def test_workers_are_interpreters_of_their_own_where_this_process_has_threads(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    KNOWN[:] = [7]
+    with local_pool(1) as pool:
+        assert pool.submit(known).result() == []
