@@ -12,6 +12,7 @@ from clustersim.cli.limits import memory_and_time
 from clustersim.cli.tables import print_table
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
+from clustersim.scenario.schema import POOLS
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
 from clustersim.search.runs import Runs, Variants
@@ -54,8 +55,9 @@ def size(
 ) -> None:
     """Find the fewest devices with which SCENARIO meets its targets.
 
-    Replicas (plan.dp) are added, and nodes as they need them, until a share of all requests meets every target. With
-    --vary, plans are compared, and the one that takes least of --by is chosen.
+    Replicas (plan.dp; of two pools plan.prefill.dp and plan.decode.dp, in any ratio) are added, and nodes as they need
+    them, until a share of all requests meets every target. With --vary, plans are compared, and the one that takes
+    least of --by is chosen.
     """
     if rack_nodes is not None and survive != "rack":
         raise click.UsageError("--rack-nodes says what --survive rack loses; add that")
@@ -100,6 +102,7 @@ def _plain(one: Size) -> dict[str, object]:
         "devices": one.devices,
         "nodes": one.nodes,
         "replicas": one.replicas,
+        **({"pools": dict(zip(POOLS, one.counts, strict=True))} if len(one.counts) > 1 else {}),
         "usd_per_hour": one.usd_per_hour,
         "share": one.share,
     }
@@ -108,22 +111,29 @@ def _plain(one: Size) -> dict[str, object]:
 def _print(found: Sized, share: float) -> None:
     best = found.best
     price = "" if best.usd_per_hour is None else f", {best.usd_per_hour:,.2f} USD/h"
-    lost = "" if best.lost is None else ", with the loss"
+    lost = ", with the loss" if best.lost else ""
     sizes = (best.devices, "device"), (best.nodes, "node"), (best.replicas, "replica")
     devices, nodes, replicas = (plural(*one) for one in sizes)
-    click.echo(f"{devices} on {nodes}, {replicas}{price}")
+    click.echo(f"{devices} on {nodes}, {_counts(best, replicas)}{price}")
     click.echo(f"{best.share:.1%} of requests meet every target{lost} (asked: {share:.0%})")
     if found.why is not None:
         click.echo(f"one replica less: {found.why}")
     columns = ("replicas", "devices", "nodes", "share", "TTFT p99 ms", "TPOT p99 ms")
     rows = [
-        (str(one.replicas), str(one.devices), str(one.nodes), f"{one.share:.1%}",
+        (" + ".join(map(str, one.counts)), str(one.devices), str(one.nodes), f"{one.share:.1%}",
          *(_shown(one, key) for key in ("ttft_ms.p99", "tpot_ms.p99")))
         for one in found.tried
     ]  # fmt: skip
     print_table(columns, rows, numbers_from=0)
 
 
+def _counts(one: Size, replicas: str) -> str:
+    """Return how many replicas there are, of two pools those of each."""
+    if len(one.counts) == 1:
+        return replicas
+    return f"{replicas}: {' and '.join(f'{count} of {name}' for count, name in zip(one.counts, POOLS, strict=True))}"
+
+
 def _shown(one: Size, key: str) -> str:
-    value = (one.row if one.lost is None else one.lost)["numbers"].get(key)
+    value = one.worst["numbers"].get(key)
     return "–" if value is None else f"{value:,.1f}"

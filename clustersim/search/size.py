@@ -1,28 +1,34 @@
-"""The fewest replicas whose requests meet their targets, for the workload as it is.
+"""The fewest replicas whose requests meet their targets, for the workload as it is; of two pools, of both together.
 
 More replicas are taken to serve no request later. Devices are those that ranks are on, nodes as many as hold them; with
 ``survive``, targets are met as well while the first device, node or rack is down from the start: packed placement fills
-it, so no other one holds more replicas.
+it, so no other one holds more replicas. Of two pools the second one begins behind the first: the device, node or rack
+where it begins is lost in another run, and the next one, which holds more of it, in a third. How two pools are searched
+is in :mod:`clustersim.search.two_pools`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
-from clustersim.errors import InputError, Problem
+from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import targets_ns
 from clustersim.search.point import Row
 from clustersim.search.rate import SHARE, limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
+from clustersim.search.two_pools import Tries, least_of_two
 from clustersim.units import plural
+
+Counts = tuple[int, ...]
+"""Replicas of each pool."""
 
 BY: Final = ("devices", "nodes", "usd")
 SURVIVES: Final = ("device", "node", "rack")
-_BETWEEN: Final = 3
-"""Sizes that are tried at a time, however many workers there are: the answer is the same for any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,33 +37,49 @@ class Size:
 
     Parameters
     ----------
-    replicas, devices, nodes : int
+    counts : tuple of int
+        Replicas of each pool.
+    devices, nodes : int
     usd_per_hour : float or None
         None where the device has no price.
     changes : tuple of str
     row : Row
-    lost : Row or None
-        With what is to be survived down; None where nothing is.
+    lost : tuple of Row
+        With what is to be survived down, one after the other; none where nothing is.
     """
 
-    replicas: int
+    counts: Counts
     devices: int
     nodes: int
     usd_per_hour: float | None
     changes: tuple[str, ...]
     row: Row
-    lost: Row | None
+    lost: tuple[Row, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all pools."""
+        return sum(self.counts)
+
+    @property
+    def worst(self) -> Row:
+        """The run that the fewest requests meet their targets in: the healthy one, or the first that is worse."""
+        return min((self.row, *self.lost), key=share_of)
 
     @property
     def share(self) -> float:
-        """Share of all requests that meet every target, of the worse of both runs; 0 where one can't be simulated."""
-        rows = [self.row] if self.lost is None else [self.row, self.lost]
-        found = [0.0 if row["failed"] is not None else row["numbers"].get(SHARE) for row in rows]
-        return min(0.0 if one is None else float(one) for one in found)
+        """Share of all requests that meet every target, of the worst run; 0 where one can't be simulated."""
+        return share_of(self.worst)
 
     def amount(self, by: str) -> float:
         """Return how much it takes of what is to be least."""
         return {"devices": self.devices, "nodes": self.nodes, "usd": self.usd_per_hour or 0.0}[by]
+
+
+def share_of(row: Row) -> float:
+    """Return the share of all requests that meet every target in a run; 0 where it can't be simulated."""
+    found = None if row["failed"] is not None else row["numbers"].get(SHARE)
+    return 0.0 if found is None else float(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +117,15 @@ class Sizer:
         if not targets_ns(scenario.targets):
             message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
             raise InputError(scenario.problem("targets", message))
-        if scenario.hands_over:
-            message = (
-                "has two pools; size counts replicas of one: sweep over plan.prefill.dp and plan.decode.dp instead"
-            )
-            raise InputError(scenario.problem("plan", message))
-        if scenario.plan.placement is not None:
-            message = "names devices; expected packed, so that replicas can be added"
-            raise InputError(scenario.problem("plan.placement", message))
+        self.pools = tuple(pool.name for pool in scenario.pools)
+        self.plans = [f"plan.{name}" for name in self.pools] if scenario.hands_over else ["plan"]
+        for pool, plan in zip(scenario.pools, self.plans, strict=True):
+            if pool.is_placed:
+                message = "names devices; expected packed, so that replicas can be added"
+                raise InputError(scenario.problem(f"{plan}.placement", message))
         node_of = scenario.topology.node_of
         self.per_node = int((node_of == node_of[0]).sum())
-        self.ranks = scenario.plan.world // scenario.plan.dp
+        self.ranks = tuple(pool.plan.world // pool.plan.dp for pool in scenario.pools)
         self.grows = "nodes" in scenario.document["topology"]
         self.has = len(scenario.topology.devices)
         self.survive = survive
@@ -132,53 +152,72 @@ class Sizer:
             message = f"{device.name} has no price; add one with --set 'topology.price=2.5 USD/h'"
             raise InputError(self.scenario.problem("topology", message))
 
-    @property
-    def most(self) -> int | None:
-        """The most replicas that there is room for; None where nodes can be added."""
-        return None if self.grows else self.has // self.ranks
+    def devices(self, counts: Counts) -> int:
+        """Return how many devices so many replicas take."""
+        return sum(count * ranks for count, ranks in zip(counts, self.ranks, strict=True))
 
-    def try_all(self, counts: Sequence[int]) -> list[Size]:
+    @property
+    def room(self) -> float:
+        """The most devices that there is room for; without end where nodes can be added."""
+        return math.inf if self.grows else self.has
+
+    def try_all(self, some: Sequence[Counts]) -> list[Size]:
         """Return what so many replicas each bring."""
-        healthy = [self._changes(count) for count in counts]
-        lost = [(*changes, self._faults(count)) for count, changes in zip(counts, healthy, strict=True)]
-        rows = self.runs.rows([*healthy, *lost] if self.survive else healthy)
+        healthy = [self._changes(counts) for counts in some]
+        lost = [[(*one, faults) for faults in self._faults(of)] for one, of in zip(healthy, some, strict=True)]
+        rows = iter(self.runs.rows([*healthy, *chain.from_iterable(lost)]))
         price = self.scenario.topology.device.price_per_hour
+        plain = [next(rows) for _ in some]
         return [
             Size(
-                replicas=count,
-                devices=count * self.ranks,
-                nodes=self._nodes(count),
-                usd_per_hour=None if price is None else price * count * self.ranks,
-                changes=healthy[place],
-                row=rows[place],
-                lost=rows[len(counts) + place] if self.survive else None,
+                counts=counts,
+                devices=self.devices(counts),
+                nodes=self._nodes(counts),
+                usd_per_hour=None if price is None else price * self.devices(counts),
+                changes=changes,
+                row=row,
+                lost=tuple(next(rows) for _ in losses),
             )
-            for place, count in enumerate(counts)
+            for counts, changes, row, losses in zip(some, healthy, plain, lost, strict=True)
         ]
 
-    def _nodes(self, replicas: int) -> int:
-        return -(-replicas * self.ranks // self.per_node)
+    def _nodes(self, counts: Counts) -> int:
+        return -(-self.devices(counts) // self.per_node)
 
-    def _changes(self, replicas: int) -> tuple[str, ...]:
-        nodes = (f"topology.nodes={self._nodes(replicas)}",) if self.grows else ()
-        return (*self.plain, f"plan.dp={replicas}", *nodes)
+    def _changes(self, counts: Counts) -> tuple[str, ...]:
+        nodes = (f"topology.nodes={self._nodes(counts)}",) if self.grows else ()
+        replicas = (f"{plan}.dp={count}" for plan, count in zip(self.plans, counts, strict=True))
+        return (*self.plain, *replicas, *nodes)
 
-    def none_left(self, replicas: int) -> str | None:
-        """Say that each of so many replicas has a rank on what is lost; None where one has not."""
-        nodes = min(self.rack, self._nodes(replicas))
+    def none_left(self, counts: Counts) -> str | None:
+        """Say that each replica of a pool has a rank on what is lost; None where one has not."""
+        nodes = min(self.rack, self._nodes(counts))
         lost = 1 if self.survive == "device" else nodes * self.per_node
-        if (replicas - 1) * self.ranks >= lost:
-            return None
-        first = self.scenario.topology.devices[0] if self.survive == "device" else "n0"
-        return f"with {first} {f'to n{nodes - 1} ' if nodes > 1 else ''}lost no replica is left"
+        for name, count, ranks in zip(self.pools, counts, self.ranks, strict=True):
+            if (count - 1) * ranks < lost:
+                if len(counts) > 1:
+                    return f"with a {self.survive} lost no {name} replica is left"
+                first = self.scenario.topology.devices[0] if self.survive == "device" else "n0"
+                return f"with {first} {f'to n{nodes - 1} ' if nodes > 1 else ''}lost no replica is left"
+        return None
 
-    def _faults(self, replicas: int) -> str:
-        """Return the scenario's faults and what is to be survived: of a rack the nodes that there are."""
+    def _faults(self, counts: Counts) -> list[str]:
+        """Return the scenario's faults and what is to be survived, a run each: of a rack the nodes that there are."""
+        if self.survive is None:
+            return []
+        begins = [self.devices((*counts[:pool], *[0] * (len(counts) - pool))) for pool in range(len(counts))]
         if self.survive == "device":
-            down: list[dict[str, Any]] = [{"device": 0, "at": "0 s"}]
+            down: list[list[dict[str, Any]]] = [[{"device": begin, "at": "0 s"}] for begin in begins]
         else:
-            down = [{"node": node, "at": "0 s"} for node in range(min(self.rack, self._nodes(replicas)))]
-        return "faults=" + json.dumps([*self.scenario.document.get("faults", []), *down])
+            nodes, rack = self._nodes(counts), self.rack
+            firsts = [begin // self.per_node // rack * rack for begin in begins]
+            firsts += [first + rack for first in firsts[1:] if first + rack < nodes]
+            down = [
+                [{"node": node, "at": "0 s"} for node in range(first, min(first + rack, nodes))]
+                for first in dict.fromkeys(firsts)
+            ]
+        before = self.scenario.document.get("faults", [])
+        return ["faults=" + json.dumps([*before, *one]) for one in down]
 
 
 def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
@@ -189,61 +228,59 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
     sizer : Sizer
     share : float
     most : int
-        Replicas to try at most.
+        Replicas of a pool to try at most.
 
     Raises
     ------
     InputError
         When even lone requests miss their targets, or so many replicas are not enough, with what they reach.
     """
-    refuse_impossible(sizer.runs, sizer.scenario, share, sizer.try_all([1])[0].changes)
-    room = most if sizer.most is None else min(most, sizer.most)
-    if room < 1:
+    least = tuple(1 for _ in sizer.ranks)
+    if sizer.devices(least) > sizer.room:
         has = f"{sizer.scenario.topology.name} {plural(sizer.has, 'device')}"
-        message = f"a replica has {plural(sizer.ranks, 'rank')}, and {has}"
+        one = "a replica" if len(least) == 1 else "a replica of each pool"
+        message = f"{one} has {plural(sizer.devices(least), 'rank')}, and {has}"
         raise InputError(sizer.scenario.problem("plan", message))
-    tried: dict[int, Size] = {}
-
-    def attempt(counts: Sequence[int]) -> None:
-        new = [count for count in dict.fromkeys(counts) if count not in tried]
-        tried.update(zip(new, sizer.try_all(new), strict=True))
-
-    low, high = 0, 1
-    attempt([high])
-    while tried[high].share < share:
-        if high == room:
-            raise _not_enough(tried[high], share, sizer, most)
-        low, high = high, min(2 * high, room)
-        attempt([high])
-    while high - low > 1:
-        between = sorted({low + (high - low) * number // (_BETWEEN + 1) for number in range(1, _BETWEEN + 1)} - {low})
-        attempt(between)
-        high = next(count for count in (*between, high) if tried[count].share >= share)
-        low = max(count for count in (low, *between) if count < high)
-    attempt([count for count in (high + 1, high + 2) if count <= room])
-    worse = tried.get(high - 1)
-    row = None if worse is None else _worse_row(worse)
-    limit = limiting(row["numbers"]) if row is not None and row["numbers"] else None
-    why = None if limit is None or row is None else reason(limit, row["numbers"], sizer.scenario)
-    if worse is not None and row is worse.lost:
-        why = sizer.none_left(worse.replicas) or why
-    return Sized(best=tried[high], tried=tuple(tried[count] for count in sorted(tried)), limited_by=limit, why=why)
-
-
-def _worse_row(size: Size) -> Row:
-    return size.row if size.lost is None or size.row["numbers"].get(SHARE, 0.0) < size.share else size.lost
-
-
-def _not_enough(size: Size, share: float, sizer: Sizer, most: int) -> InputError:
-    """Return the error for targets that as many replicas as may be don't meet."""
-    failed = next((row["failed"] for row in (size.row, size.lost) if row is not None and row["failed"]), None)
-    told = f"; {failed}" if failed else f": {size.share:.1%} of requests do, and {share:.0%} should"
-    many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
-    verb = "doesn't" if size.replicas == 1 else "don't"
-    rest = (
-        f"raise --most, now {most}" if size.replicas == most else f"{sizer.scenario.topology.name} has no room for more"
+    tries = Tries(sizer, share, most)
+    refuse_impossible(sizer.runs, sizer.scenario, share, tries.of(least).changes)
+    best = least_of_two(tries) if len(least) > 1 else _least_of_one(tries)
+    worse = [tries.tried[one] for one in tries.less(best) if one in tries.tried]
+    told = [(one, *_lacks(sizer, one)) for one in worse]
+    why = None
+    if len(least) > 1:
+        parts = [f"of {tries.lacking(best, one)}, {text}" for one, _, text in told if text]
+        why = "; ".join(parts) or None
+    elif told:
+        why = told[0][2]
+    return Sized(
+        best=tries.tried[best],
+        tried=tuple(tries.tried[counts] for counts in sorted(tries.tried, key=lambda one: (sizer.devices(one), one))),
+        limited_by=max(told, key=lambda one: one[0].share)[1] if told else None,
+        why=why,
     )
-    return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
+
+
+def _least_of_one(tries: Tries) -> Counts:
+    """Return the fewest replicas of one pool that do, with those that one less and one or two more were tried."""
+    room = tries.room_beside(())
+    low, high = 0, 1
+    while not tries.does((high,)):
+        if high == room:
+            raise tries.not_enough((high,))
+        low, high = high, min(2 * high, room)
+    high = tries.fewest((), low, high)
+    tries.attempt([(count,) for count in (high + 1, high + 2) if count <= room])
+    return (high,)
+
+
+def _lacks(sizer: Sizer, size: Size) -> tuple[str | None, str | None]:
+    """Return which target most requests miss with a size, and why."""
+    row = size.worst
+    if not row["numbers"]:
+        return None, None if row is size.row else sizer.none_left(size.counts)
+    limit = limiting(row["numbers"])
+    why = reason(limit, row["numbers"], sizer.scenario)
+    return limit, why if row is size.row else sizer.none_left(size.counts) or why
 
 
 def nested(numbers: Mapping[str, Any]) -> dict[str, Any]:

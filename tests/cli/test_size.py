@@ -19,7 +19,7 @@ plan: {tp: 8}
 workload: {arrivals: {process: constant, rate: 40/s}, prompt_tokens: 1000, output_tokens: 20, requests: 120}
 targets: {ttft: 300 ms, tpot: 50 ms}
 """
-DISAGGREGATED = ("--set", "serving.scheduler=disaggregated")
+POOLS = ("--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving={scheduler: disaggregated}")
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,51 @@ def test_a_lost_node_takes_one_more_where_each_replica_has_one():
     assert found("--survive", "rack", "--rack-nodes", "2")["replicas"] == plain["replicas"] + 2
 
 
+def shares(told: dict[str, Any]) -> dict[tuple[int, int], float]:
+    return {(one["pools"]["prefill"], one["pools"]["decode"]): one["share"] for one in told["tried"]}
+
+
+def test_two_pools_take_the_fewest_devices_of_both_together():
+    told = found(*POOLS)
+    prefill, decode = told["pools"]["prefill"], told["pools"]["decode"]
+    assert told["devices"] == 4 * told["replicas"] == 4 * (prefill + decode)
+    tried = shares(told)
+    assert tried[prefill, decode] >= 0.9
+    assert all(tried[less] < 0.9 for less in ((prefill - 1, decode), (prefill, decode - 1)) if min(less) > 0)
+    for one in range(1, prefill + decode - 1):  # nothing cheaper does, tried or not
+        args = ("--set", f"plan.prefill.dp={one}", "--set", f"plan.decode.dp={prefill + decode - 1 - one}")
+        nodes = ("--set", f"topology.nodes={told['nodes']}")
+        done = CliRunner().invoke(main, ["run", "small.yaml", "--json", *POOLS, *nodes, *args], catch_exceptions=False)
+        assert json.loads(done.stdout)["goodput"]["share"] < 0.9, args
+
+
+def test_two_pools_of_different_plans_may_be_in_any_ratio():
+    uneven = ("--set", "plan={prefill: {tp: 8}, decode: {tp: 2, pp: 2}}", "--set", "serving={scheduler: disaggregated}")
+    told = found(*uneven)
+    assert told["devices"] == 8 * told["pools"]["prefill"] + 4 * told["pools"]["decode"]
+    assert size(*uneven).stdout.splitlines()[0].endswith(" of decode")
+    assert "one replica less: of " in size(*uneven).stdout
+
+
+@pytest.mark.parametrize("what", ["device", "node"])
+def test_two_pools_survive_the_loss_of_what_either_is_on(what: str):
+    plain, lost = found(*POOLS), found(*POOLS, "--survive", what)
+    assert lost["pools"]["prefill"] > 1
+    assert lost["pools"]["decode"] > 1
+    assert lost["devices"] >= plain["devices"]
+    both = (
+        "--set",
+        f"plan.prefill.dp={lost['pools']['prefill']}",
+        "--set",
+        f"plan.decode.dp={lost['pools']['decode']}",
+    )
+    first = 4 * lost["pools"]["prefill"]
+    for number in (0, first if what == "device" else first // 8):
+        fault = ("--set", f"faults=[{{{what}: {number}, at: 0 s}}]", "--set", f"topology.nodes={lost['nodes']}")
+        done = CliRunner().invoke(main, ["run", "small.yaml", "--json", *POOLS, *both, *fault], catch_exceptions=False)
+        assert json.loads(done.stdout)["goodput"]["share"] >= 0.9, number
+
+
 def test_what_one_replica_less_lacks_is_told_also_where_none_is_left():
     loose = ("--targets", "ttft=3 s, tpot=90 ms", "--set", "workload.arrivals.rate=4/s", "--set", "plan.tp=4")
     told = size(*loose, "--survive", "node").stdout
@@ -89,9 +134,10 @@ def test_of_several_plans_the_least_is_chosen():
         (["--by", "usd"], "h100-sxm-80gb has no price"),
         (["--survive", "nod"], "did you mean 'node'?"),
         (
-            ["--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving.scheduler=disaggregated"],
-            "has two pools",
+            [*POOLS, "--set", "plan.prefill.placement=[n0.g0, n0.g1, n0.g2, n0.g3]"],
+            "plan.prefill.placement: names devices; expected packed",
         ),
+        ([*POOLS, "--most", "1"], "2 replicas on 8 devices don't meet the targets: "),
         (["--set", "targets={}"], "says no target"),
         (["--set", "plan.tp=3"], "3 does not divide 64 attention heads"),
     ],

@@ -1,0 +1,132 @@
+"""Sizes that were tried, and the fewest replicas of two pools that do.
+
+What so many replicas of both pools do, more of either do, too. So for each number of the first pool there is a fewest
+of the second one, and no number of the first needs a look with which even all that may still be spent on the second
+does not do: of a few runs for each number of the first pool the cheapest pair is found, whatever the ratio of both.
+
+With something lost that is not always so: one more replica of the first pool moves the second one to other nodes, and
+the loss of one may take more of it. Then the answer does, and a cheaper pair may have been left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.units import plural
+
+if TYPE_CHECKING:
+    from clustersim.search.size import Counts, Size, Sizer
+
+_BETWEEN: Final = 3
+"""Sizes that are tried at a time, however many workers there are: the answer is the same for any number."""
+
+
+class Tries:
+    """Sizes of one plan that were tried.
+
+    Parameters
+    ----------
+    sizer : Sizer
+    share : float
+        Of all requests, that should meet every target.
+    most : int
+        Replicas of a pool to try at most.
+    """
+
+    def __init__(self, sizer: Sizer, share: float, most: int) -> None:
+        self.sizer, self.share, self.most = sizer, share, most
+        self.tried: dict[Counts, Size] = {}
+
+    def attempt(self, some: Sequence[Counts]) -> None:
+        """Try sizes that were not, together."""
+        new = [counts for counts in dict.fromkeys(some) if counts not in self.tried]
+        self.tried.update(zip(new, self.sizer.try_all(new), strict=True))
+
+    def of(self, counts: Counts) -> Size:
+        """Return what so many replicas bring."""
+        self.attempt([counts])
+        return self.tried[counts]
+
+    def does(self, counts: Counts) -> bool:
+        """Tell whether so many replicas do; of what was tried more, or fewer, it may be known."""
+        return self.of(counts).share >= self.share
+
+    def is_hopeless(self, counts: Counts) -> bool:
+        """Tell whether as many replicas of each pool, or more, did not do."""
+        return any(
+            size.share < self.share and all(a <= b for a, b in zip(counts, other, strict=True))
+            for other, size in self.tried.items()
+        )
+
+    def room_beside(self, first: Counts, devices: float | None = None) -> int:
+        """Return how many replicas of the last pool there is room for beside those of the first."""
+        of_last = self.sizer.ranks[-1]
+        left = (self.sizer.room if devices is None else devices) - self.sizer.devices((*first, 0))
+        return int(min(self.most, left / of_last))
+
+    def fewest(self, first: Counts, low: int, high: int) -> int:
+        """Return the fewest replicas of the last pool that do, beside those of the first: more than low, up to high."""
+        while high - low > 1:
+            steps = {low + (high - low) * number // (_BETWEEN + 1) for number in range(1, _BETWEEN + 1)}
+            between = sorted(steps - {low})
+            self.attempt([(*first, count) for count in between])
+            high = next(count for count in (*between, high) if self.does((*first, count)))
+            low = max(count for count in (low, *between) if count < high)
+        return high
+
+    def less(self, counts: Counts) -> list[Counts]:
+        """Return sizes with a replica less of one pool."""
+        found = [(*counts[:pool], counts[pool] - 1, *counts[pool + 1 :]) for pool in range(len(counts))]
+        return [one for one in found if min(one) > 0]
+
+    def lacking(self, counts: Counts, size: Size) -> str:
+        """Return the name of the pool of which a size has fewer replicas."""
+        return next(name for name, a, b in zip(self.sizer.pools, counts, size.counts, strict=True) if b < a)
+
+    def not_enough(self, counts: Counts) -> InputError:
+        """Return the error for targets that as many replicas as may be don't meet."""
+        size, sizer = self.of(counts), self.sizer
+        failed = next((row["failed"] for row in (size.row, *size.lost) if row["failed"]), None)
+        told = f"; {failed}" if failed else f": {size.share:.1%} of requests do, and {self.share:.0%} should"
+        many = f"{plural(size.replicas, 'replica')} on {plural(size.devices, 'device')}"
+        verb = "doesn't" if size.replicas == 1 else "don't"
+        ends = max(counts) == self.most
+        rest = f"raise --most, now {self.most}" if ends else f"{sizer.scenario.topology.name} has no room for more"
+        return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
+
+
+def least_of_two(tries: Tries) -> Counts:
+    """Return the replicas of two pools that do with the fewest devices, once those beside them were tried.
+
+    Raises
+    ------
+    InputError
+        When as many as may be are not enough.
+    """
+    sizer, best = tries.sizer, None
+    equal = 1
+    while best is None and sizer.devices((equal, equal)) <= sizer.room:
+        if tries.does((equal, equal)):
+            best = equal, equal
+        elif equal == tries.most:
+            raise tries.not_enough((equal, equal))
+        equal = min(2 * equal, tries.most)
+    spend = sizer.room if best is None else sizer.devices(best) - 1
+    largest: Counts = (1, 1)
+    first = 1
+    while (most := tries.room_beside((first,), spend)) >= 1 and first <= tries.most:
+        largest = max(largest, (first, most), key=min)
+        if not tries.is_hopeless((first, most)) and tries.does((first, most)):
+            known = max((b for a, b in tries.tried if a >= first and not tries.does((a, b)) and b < most), default=0)
+            best = first, tries.fewest((first,), known, most)
+            spend = sizer.devices(best) - 1
+        first += 1
+    if best is None:
+        raise tries.not_enough(largest)
+    more = [(best[0] + 1, best[1]), (best[0], best[1] + 1)]
+    tries.attempt(
+        [*tries.less(best), *(one for one in more if sizer.devices(one) <= sizer.room and max(one) <= tries.most)]
+    )
+    return best
