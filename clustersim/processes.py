@@ -35,7 +35,7 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-class _Spawned(multiprocessing.context.SpawnProcess):
+class _Process(multiprocessing.context.SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 (what multiprocessing calls to start one)
         """Start a process that sees an empty main module."""
@@ -48,7 +48,7 @@ class _Spawned(multiprocessing.context.SpawnProcess):
             sys.modules["__main__"] = main
 
 
-class _Spawning(multiprocessing.context.SpawnContext):
+class _Context(multiprocessing.context.SpawnContext):
     """Starts interpreters of their own, and knows them."""
 
     def __init__(self) -> None:
@@ -56,22 +56,22 @@ class _Spawning(multiprocessing.context.SpawnContext):
         self.started: list[Any] = []
 
     def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
-        self.started.append(_Spawned(*args, **named))
+        self.started.append(_Process(*args, **named))
         return self.started[-1]
 
 
 def _contexts() -> Callable[[], Any]:
     """Return what makes the context of a pool: one that forks where that is safe, else one that spawns."""
     if sys.platform != "linux":  # elsewhere libraries of the system don't bear it
-        return _Spawning
+        return _Context
 
-    class _Forked(multiprocessing.context.ForkProcess):
+    class _CopyProcess(multiprocessing.context.ForkProcess):
         @staticmethod
         def _Popen(process_obj: Any) -> Any:  # noqa: N802
             with _without_ctrl_c():
                 return multiprocessing.context.ForkProcess._Popen(process_obj)
 
-    class _Forking(multiprocessing.context.ForkContext):
+    class _CopyContext(multiprocessing.context.ForkContext):
         """Copies this process, with all that it has imported and kept, and knows the copies."""
 
         def __init__(self) -> None:
@@ -79,10 +79,10 @@ def _contexts() -> Callable[[], Any]:
             self.started: list[Any] = []
 
         def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
-            self.started.append(_Forked(*args, **named))
+            self.started.append(_CopyProcess(*args, **named))
             return self.started[-1]
 
-    return lambda: _Forking() if forks() else _Spawning()
+    return lambda: _CopyContext() if forks() else _Context()
 
 
 _context: Final = _contexts()

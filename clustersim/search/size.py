@@ -21,7 +21,7 @@ from clustersim.report.metrics.latencies import targets_ns
 from clustersim.search.point import Row
 from clustersim.search.rate import SHARE, limiting, reason, refuse_impossible
 from clustersim.search.runs import Runs
-from clustersim.search.two_pools import Tries, least_of_two
+from clustersim.search.two_pools import TriedSizes, least_of_two
 from clustersim.units import plural
 
 Counts = tuple[int, ...]
@@ -241,35 +241,35 @@ def least_size(sizer: Sizer, *, share: float, most: int) -> Sized:
         one = "a replica" if len(least) == 1 else "a replica of each pool"
         message = f"{one} has {plural(sizer.devices(least), 'rank')}, and {has}"
         raise InputError(sizer.scenario.problem("plan", message))
-    tries = Tries(sizer, share, most)
-    refuse_impossible(sizer.runs, sizer.scenario, share, tries.of(least).changes)
-    best = least_of_two(tries) if len(least) > 1 else _least_of_one(tries)
-    worse = [tries.tried[one] for one in tries.less(best) if one in tries.tried]
+    sizes = TriedSizes(sizer, share, most)
+    refuse_impossible(sizer.runs, sizer.scenario, share, sizes.of(least).changes)
+    best = least_of_two(sizes) if len(least) > 1 else _least_of_one(sizes)
+    worse = [sizes.tried[one] for one in sizes.less(best) if one in sizes.tried]
     told = [(one, *_lacks(sizer, one)) for one in worse]
     why = None
     if len(least) > 1:
-        parts = [f"of {tries.lacking(best, one)}, {text}" for one, _, text in told if text]
+        parts = [f"of {sizes.lacking(best, one)}, {text}" for one, _, text in told if text]
         why = "; ".join(parts) or None
     elif told:
         why = told[0][2]
     return Sized(
-        best=tries.tried[best],
-        tried=tuple(tries.tried[counts] for counts in sorted(tries.tried, key=lambda one: (sizer.devices(one), one))),
+        best=sizes.tried[best],
+        tried=tuple(sizes.tried[counts] for counts in sorted(sizes.tried, key=lambda one: (sizer.devices(one), one))),
         limited_by=max(told, key=lambda one: one[0].share)[1] if told else None,
         why=why,
     )
 
 
-def _least_of_one(tries: Tries) -> Counts:
+def _least_of_one(sizes: TriedSizes) -> Counts:
     """Return the fewest replicas of one pool that do, with those that one less and one or two more were tried."""
-    room = tries.room_beside(())
+    room = sizes.room_beside(())
     low, high = 0, 1
-    while not tries.does((high,)):
+    while not sizes.does((high,)):
         if high == room:
-            raise tries.not_enough((high,))
+            raise sizes.not_enough((high,))
         low, high = high, min(2 * high, room)
-    high = tries.fewest((), low, high)
-    tries.attempt([(count,) for count in (high + 1, high + 2) if count <= room])
+    high = sizes.fewest((), low, high)
+    sizes.attempt([(count,) for count in (high + 1, high + 2) if count <= room])
     return (high,)
 
 

@@ -23,7 +23,7 @@ _BETWEEN: Final = 3
 """Sizes that are tried at a time, however many workers there are: the answer is the same for any number."""
 
 
-class Tries:
+class TriedSizes:
     """Sizes of one plan that were tried.
 
     Parameters
@@ -97,7 +97,7 @@ class Tries:
         return InputError(Problem(message=f"{many} {verb} meet the targets{told}; {rest}, or use another plan"))
 
 
-def least_of_two(tries: Tries) -> Counts:
+def least_of_two(sizes: TriedSizes) -> Counts:
     """Return the replicas of two pools that do with the fewest devices, once those beside them were tried.
 
     Raises
@@ -105,28 +105,28 @@ def least_of_two(tries: Tries) -> Counts:
     InputError
         When as many as may be are not enough.
     """
-    sizer, best = tries.sizer, None
+    sizer, best = sizes.sizer, None
     equal = 1
     while best is None and sizer.devices((equal, equal)) <= sizer.room:
-        if tries.does((equal, equal)):
+        if sizes.does((equal, equal)):
             best = equal, equal
-        elif equal == tries.most:
-            raise tries.not_enough((equal, equal))
-        equal = min(2 * equal, tries.most)
+        elif equal == sizes.most:
+            raise sizes.not_enough((equal, equal))
+        equal = min(2 * equal, sizes.most)
     spend = sizer.room if best is None else sizer.devices(best) - 1
     largest: Counts = (1, 1)
     first = 1
-    while (most := tries.room_beside((first,), spend)) >= 1 and first <= tries.most:
+    while (most := sizes.room_beside((first,), spend)) >= 1 and first <= sizes.most:
         largest = max(largest, (first, most), key=min)
-        if not tries.is_hopeless((first, most)) and tries.does((first, most)):
-            known = max((b for a, b in tries.tried if a >= first and not tries.does((a, b)) and b < most), default=0)
-            best = first, tries.fewest((first,), known, most)
+        if not sizes.is_hopeless((first, most)) and sizes.does((first, most)):
+            known = max((b for a, b in sizes.tried if a >= first and not sizes.does((a, b)) and b < most), default=0)
+            best = first, sizes.fewest((first,), known, most)
             spend = sizer.devices(best) - 1
         first += 1
     if best is None:
-        raise tries.not_enough(largest)
+        raise sizes.not_enough(largest)
     more = [(best[0] + 1, best[1]), (best[0], best[1] + 1)]
-    tries.attempt(
-        [*tries.less(best), *(one for one in more if sizer.devices(one) <= sizer.room and max(one) <= tries.most)]
+    sizes.attempt(
+        [*sizes.less(best), *(one for one in more if sizer.devices(one) <= sizer.room and max(one) <= sizes.most)]
     )
     return best
