@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from clustersim.cli.graph_check import check_graph_file
-from clustersim.cli.refusal import GRAPH_SUFFIXES, TABLE_SUFFIXES
+from clustersim.cli.options import GRAPH_SUFFIXES, TABLE_SUFFIXES
 from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import Problem

@@ -11,7 +11,7 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import largest_size
-from clustersim.cli.refusal import refuse_graph
+from clustersim.cli.options import refuse_graph
 from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.files import written_whole
 from clustersim.graph.batch import StepBatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from clustersim.errors import InputError, did_you_mean
+from clustersim import inputs
+from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.units import UnitError, parse
+
+GRAPH_SUFFIXES: Final = (".json", ".dot", ".gv", ".graphml")
+TABLE_SUFFIXES: Final = (".csv", ".parquet")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -111,3 +116,30 @@ def many_runs(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def refuse_graph(name: str) -> None:
+    """Refuse a step graph, or a table, where a scenario is expected.
+
+    Raises
+    ------
+    InputError
+        With what takes it.
+    """
+    suffix = Path(name).suffix
+    if suffix in TABLE_SUFFIXES:
+        message = "is a table of what happened, for clustersim audit"
+    elif suffix in GRAPH_SUFFIXES and (suffix != ".json" or _has_nodes(Path(name))):
+        message = "is a step graph, for clustersim check"
+    else:
+        return
+    message += "; expected a scenario, such as quickstart or NAME.yaml"
+    raise InputError(Problem(file=name, message=message))
+
+
+def _has_nodes(path: Path) -> bool:
+    try:
+        found = json.loads(inputs.read_text(path, most=inputs.TEXT_BYTES))
+    except (InputError, ValueError, RecursionError):
+        return False  # whoever reads it says what is wrong
+    return isinstance(found, dict) and "nodes" in found

@@ -6,7 +6,7 @@ import click
 
 from clustersim.cli import options
 from clustersim.cli.limits import memory_and_time
-from clustersim.cli.refusal import refuse_graph
+from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_facts, print_json, print_table
 from clustersim.legality.deployment import counted

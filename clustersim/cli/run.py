@@ -15,7 +15,7 @@ import click
 from clustersim.cli import options
 from clustersim.cli.layouts import overview
 from clustersim.cli.limits import memory_and_time
-from clustersim.cli.refusal import refuse_graph
+from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
 from clustersim.legality.rule import Verdict, together
 from clustersim.limits import Limits
