@@ -14,7 +14,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.run.simulate import RunResult, replay_input, simulate
+from clustersim.run.replay_input import replay_input
+from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.decision import (
     ADMITTED,

@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "calibrate": ("calibrate:calibrate", "Fit the cost model to measurements."),
     "schema": ("schema:schema", "Print the JSON schema of scenarios, for editors."),
 }
-"""Command → (module:function in this package, one line of help)."""
+"""Command → (module:function in ``commands``, one line of help)."""
 
 
 class _LazyGroup(click.Group):
@@ -50,7 +50,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"clustersim.cli.{module}"), function)
+        command: click.Command = getattr(importlib.import_module(f"clustersim.cli.commands.{module}"), function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

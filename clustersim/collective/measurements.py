@@ -26,7 +26,7 @@ from clustersim.collective.fit import Samples
 from clustersim.collective.group import group_of
 from clustersim.collective.price import CommPlan, price
 from clustersim.collective.traffic import Traffic
-from clustersim.plan.exchange import MESSAGE_BYTES, Exchange, ExpertExchange
+from clustersim.plan.exchange import Exchange
 
 _SCALED_FP8_BYTES: Final = 1.0 + 4.0 / 128.0
 _ELEMENT_BYTES: Final = {"half": 2, "bfloat16": 2, "float16": 2, "int8": 1, "float": 4}
@@ -120,41 +120,6 @@ def read_deepep(path: Path, system: str) -> list[Measurement]:
         for row in rows
         for half in ("dispatch", "combine")
     ]
-
-
-def read_exchanges(path: Path, system: str, way: ExpertExchange, *, sms: int = 20) -> list[Measurement]:
-    """Read one of DeepEP's tables as exchanges between experts on 8 ranks per node, dispatch (fp8) and combine (bf16).
-
-    Tokens choose their experts evenly, and within no groups (DeepEP, tests/test_intranode.py, test_internode.py over
-    two nodes, test_low_latency.py). A dispatch between nodes takes what it announces first as well (``notify``).
-
-    Parameters
-    ----------
-    path, system, way
-    sms : int
-        Of the normal kernels, which were measured with several numbers of multiprocessors: DeepEP's default.
-    """
-    rows = [row for row in _rows(path) if row["system"] == system and row.get("dispatch_sms", str(sms)) == str(sms)]
-    return [_exchanged(row, way, half) for row in rows for half in ("dispatch", "combine")]
-
-
-def _exchanged(row: dict[str, str], way: ExpertExchange, half: str) -> Measurement:
-    nodes, tokens, hidden = (int(row[key]) for key in ("node_num", "num_token", "hidden_size"))
-    exchange = Exchange(
-        way=way, towards="experts" if half == "dispatch" else "tokens", num_experts=int(row["num_experts"]),
-        top_k=int(row["num_topk"]), groups=1, groups_per_token=1, ranks=8 * nodes, placement="contiguous",
-    )  # fmt: skip
-    each = hidden * (_SCALED_FP8_BYTES if half == "dispatch" else 2.0)
-    if way == "deepep_normal":
-        copies = exchange.ranks * exchange.reached([0])
-        took_us = float(row[f"{half}_transmit_us"]) + float(row[f"{half}_notify_us"])
-    else:
-        copies, took_us = exchange.top_k, float(row[f"{half}_avg_t_us"])
-        each += MESSAGE_BYTES if half == "dispatch" else 0
-    return Measurement(
-        kind="all_to_all", library="DeepEP", version=row["version"], dtype=half,
-        devices=8 * nodes, nodes=nodes, payload_bytes=tokens * copies * each, seconds=took_us * 1e-6, exchange=exchange,
-    )  # fmt: skip
 
 
 def newest(measurements: Iterable[Measurement]) -> list[Measurement]:

@@ -28,7 +28,7 @@ from clustersim.proof.shrink import shrunk, shrunk_together
 from clustersim.proof.wiring import wired
 from clustersim.replay.replay import replay
 from clustersim.run.legality import check_scenario_plan
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.serving.config import ServingConfig
 from clustersim.timeline.soundness import refuse_unsound

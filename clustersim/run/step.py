@@ -13,7 +13,7 @@ from clustersim.graph.stepgraph import expand
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
-from clustersim.run.simulate import cost_model
+from clustersim.run.replay_input import cost_model
 from clustersim.scenario.scenario import Scenario
 
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.rule import Violation
 from clustersim.replay.prepared import Prepared
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.scenario import Scenario
 from clustersim.workload.requests import Requests
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from clustersim.errors import did_you_mean
+from clustersim.errors import InputError, Problem, did_you_mean
+from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.scalars import Scalar, kind_of, plain_scalar
+from clustersim.scenario.schema import ScenarioPart
 
 _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished", "cancelled", "lost")
@@ -164,3 +166,24 @@ def _number_tests(value: object) -> tuple[tuple[str, Scalar], ...]:
     if len(numbers) == 2 and numbers[0] > numbers[1]:
         raise ValueError(f"the range {value!r} holds no number; write the smaller end first")
     return tests
+
+
+def expectations(part: ScenarioPart, document: Document) -> tuple[Expectation, ...]:
+    """Return what a scenario expects; raise InputError with every expectation that nothing can be held to."""
+    problems: list[Problem] = []
+    found: list[Expectation] = []
+
+    def read(entries: dict[str, Any], path: KeyPath, prefix: str) -> None:
+        for key, value in entries.items():
+            if isinstance(value, dict):
+                read(value, (*path, key), f"{prefix}{key}.")
+                continue
+            try:
+                found.append(expectation(prefix + key, value))
+            except ValueError as error:
+                problems.append(document.problem((*path, key), str(error)))
+
+    read(part.expect, ("expect",), "")
+    if problems:
+        raise InputError(problems)
+    return tuple(found)

@@ -5,13 +5,11 @@ Problems of all parts are reported together.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from clustersim import inputs
 from clustersim.clock import to_ns
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
@@ -19,15 +17,14 @@ from clustersim.collective.algorithms import ALGORITHMS
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.inputs import resolved
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping, shown
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.engines import build_engine
-from clustersim.scenario.expect import Expectation, expectation
+from clustersim.scenario.expect import expectations
 from clustersim.scenario.faults import build_faults, other_problems
-from clustersim.scenario.lookup import find_file, find_scenario
+from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.plan import (
@@ -41,12 +38,13 @@ from clustersim.scenario.plan import (
 from clustersim.scenario.references import build_model
 from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
-from clustersim.scenario.schema import DEFAULT_ENGINE, POOLS, SHORTHANDS, PrecisionPart, ScenarioPart
-from clustersim.scenario.serving import METHODS, build_pool_serving, user_file
+from clustersim.scenario.schema import DEFAULT_ENGINE, SHORTHANDS, PrecisionPart, ScenarioPart
+from clustersim.scenario.serving import build_pool_serving
 from clustersim.scenario.swaps import check_swaps
 from clustersim.scenario.topologies import build_cluster
+from clustersim.scenario.used_files import absolute_files, find_cost_table
 from clustersim.scenario.validate import in_order, validate
-from clustersim.scenario.workloads import build_workload, trace_file
+from clustersim.scenario.workloads import build_workload
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import code_allowed
 
@@ -125,11 +123,11 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
             attempt(partial(refuse_mixed, plan, document, topology, path))
         if topology is not None and precision is not None:
             attempt(partial(_check_peaks, seen_by(topology, plan).device, precision, document))
-    expect = attempt(lambda: _expectations(part, document))
+    expect = attempt(lambda: expectations(part, document))
     faults = attempt(lambda: () if cluster is None else build_faults(part.faults, document, cluster[0]))
     if topology is not None and servings:
         attempt(lambda: check_swaps(servings[0], topology, document))
-    cost_table = attempt(lambda: _cost_table(part, document))
+    cost_table = attempt(lambda: find_cost_table(part, document))
     attempt(lambda: _check_collectives(part, document))
     if problems:
         raise InputError(in_order(problems))
@@ -149,7 +147,7 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
         written_plan(resolved, name)["ep"]["exchange"] = exchange
     if len(plans) > 1:
         resolved["plan"] = {name: resolved["plan"][name] for name in part.plan.pools}
-    files = named_files(_absolute_files(resolved, document, kept))
+    files = named_files(absolute_files(resolved, document, kept))
     return Scenario(
         name=part.name,
         seed=part.seed,
@@ -232,40 +230,6 @@ def _check_peaks(device: Device, precision: Precision, document: Document) -> No
         raise InputError(document.placed(error.problems)) from None
 
 
-def _expectations(part: ScenarioPart, document: Document) -> tuple[Expectation, ...]:
-    problems: list[Problem] = []
-    found: list[Expectation] = []
-
-    def read(entries: dict[str, Any], path: KeyPath, prefix: str) -> None:
-        for key, value in entries.items():
-            if isinstance(value, dict):
-                read(value, (*path, key), f"{prefix}{key}.")
-                continue
-            try:
-                found.append(expectation(prefix + key, value))
-            except ValueError as error:
-                problems.append(document.problem((*path, key), str(error)))
-
-    read(part.expect, ("expect",), "")
-    if problems:
-        raise InputError(problems)
-    return tuple(found)
-
-
-def _cost_table(part: ScenarioPart, document: Document) -> Path | None:
-    if part.cost is None:
-        return None
-    path: KeyPath = ("cost", "table")
-    found = find_file(
-        part.cost.table,
-        kind="cost table",
-        mark=document.mark(path),
-        path=dotted(path),
-        base=Path(document.file).parent,
-    )
-    return resolved(found)
-
-
 def _check_collectives(part: ScenarioPart, document: Document) -> None:
     problems: list[Problem] = []
     for kind, algorithm in part.collectives.items():
@@ -278,35 +242,3 @@ def _check_collectives(part: ScenarioPart, document: Document) -> None:
             problems.append(document.problem(path, f"no algorithm {algorithm!r} of {kind}{hint}"))
     if problems:
         raise InputError(problems)
-
-
-def _absolute_files(resolved: dict[str, Any], document: Document, kept: KeptParts) -> dict[str, tuple[Path, str]]:
-    """Make the paths in a resolved document absolute, in place; return each such value, its file, and the content."""
-    places: list[KeyPath] = [
-        ("workload", "trace", "path"),
-        ("workload", "prompt_tokens", "empirical", "trace"),
-        ("workload", "output_tokens", "empirical", "trace"),
-        ("cost", "table"),
-        *((*plan, "ep", "routing", "file") for plan in (("plan",), *(("plan", pool) for pool in POOLS))),
-    ]
-    found = {}
-    for place in places:
-        holder: Any = resolved
-        for part in place[:-1]:
-            holder = holder.get(part, {})
-        if place[-1] in holder:
-            path = trace_file(document, place, holder[place[-1]])
-            holder[place[-1]] = str(path)
-            found[str(path)] = (path, kept.of_file(path, _sha256))
-    serving = resolved["serving"]
-    for key in METHODS:
-        text = serving.get(key, "")
-        if ":" in text:
-            path, name = user_file(document, key, text), text.rpartition(":")[2]
-            serving[key] = f"{path}:{name}"
-            found[serving[key]] = (path, f"{kept.of_file(path, _sha256)}:{name}")
-    return found
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(inputs.read_bytes(path, most=inputs.PARQUET_BYTES, name=shown(path))).hexdigest()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from clustersim.cli import COMMANDS, main
-from clustersim.cli.rules import LEVELS
+from clustersim.cli.commands.rules import LEVELS
 from clustersim.legality.rule import Rule
 from clustersim.legality.rulebook import RULES
 from clustersim.legality.rulebook.examples import examples_of

@@ -148,7 +148,7 @@ def test_faults_sees_a_forbidden_import(module: str, source: str) -> None:
         ("clustersim.graph.expand", "from clustersim.plan.parallel import ParallelPlan"),
         ("clustersim.graph.expand", "from . import passes\nfrom .passes import tensor"),
         ("clustersim.units", "from clustersim.errors import ClustersimError"),
-        ("clustersim.cli.run", "import click\nfrom clustersim import __version__"),
+        ("clustersim.cli.commands.run", "import click\nfrom clustersim import __version__"),
         ("clustersim.cluster.topology", "import json\nimport networkx as nx\nimport numpy.typing as npt"),
     ],
 )

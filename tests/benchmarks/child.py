@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.replay.replay import replay
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
 
 STATUS = Path("/proc/self/status")

@@ -16,7 +16,7 @@ import pytest
 import simpy
 
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
 
 pytestmark = pytest.mark.benchmark

@@ -200,7 +200,9 @@ def test_unusable_input_exits_with_2_and_leaves_nothing(arguments: tuple[str, ..
 def test_step_graphs_that_are_wrong_though_the_plan_is_legal_have_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
     graphs = Verdict(violations=(wrong,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
-    monkeypatch.setattr("clustersim.cli.check.check_scenario", lambda made: together([check_scenario(made), graphs]))
+    monkeypatch.setattr(
+        "clustersim.cli.commands.check.check_scenario", lambda made: together([check_scenario(made), graphs])
+    )
     result = invoke("check", "study/s.yaml", "--set", "plan.tp=8", "--fix")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("no fix: the plan is legal")

@@ -38,7 +38,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], R
                 raise error
 
         monkeypatch.setitem(COMMANDS, "probe", ("probe:command", "A test."))
-        monkeypatch.setitem(sys.modules, "clustersim.cli.probe", types.SimpleNamespace(command=command))
+        monkeypatch.setitem(sys.modules, "clustersim.cli.commands.probe", types.SimpleNamespace(command=command))
         return invoke("probe")
 
     return run

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from clustersim.cli.audit_run import audit_run_directory
+from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.cli.layouts import overview
 from clustersim.legality.rule import Verdict
 from clustersim.report.files.run_directory import write_run

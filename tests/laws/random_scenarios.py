@@ -10,7 +10,7 @@ import yaml
 from hypothesis import strategies as st
 
 from clustersim.replay.replay import ReplayInput
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario

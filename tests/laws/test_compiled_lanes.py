@@ -26,7 +26,7 @@ from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
 from clustersim.replay.replay import ReplayInput, replay
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
 from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
 from tests.effort import examples

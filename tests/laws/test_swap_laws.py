@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 
 from clustersim.run.audit import audit_run
-from clustersim.run.simulate import replay_input, simulate
+from clustersim.run.replay_input import replay_input
+from clustersim.run.simulate import simulate
 from tests.audit import audit
 from tests.effort import examples
 from tests.laws.random_scenarios import scenario_of, swapped

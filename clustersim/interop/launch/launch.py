@@ -14,8 +14,9 @@ from clustersim.interop.command import Grammar, read_command
 from clustersim.interop.flags import FLAGS, SHORT
 from clustersim.interop.launch import manifest
 from clustersim.interop.launch.account import Account, Unsaid
+from clustersim.interop.launch.asked import Asked
 from clustersim.interop.launch.benchmark import benchmark_of
-from clustersim.interop.launch.refusals import Asked, refused, values_named
+from clustersim.interop.launch.refusals import refused, values_named
 from clustersim.interop.launch.server import HEAD, PORT, Options, Server, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_server
 from clustersim.interop.launch.trtllm import trtllm_server

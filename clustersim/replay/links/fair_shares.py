@@ -117,39 +117,3 @@ def _compact(links: Int64Array) -> tuple[Int64Array, Int64Array]:
     position = np.empty(len(links), np.int64)
     position[order] = is_new.cumsum() - 1
     return ranked[is_new], position
-
-
-def touched(loads: Sequence[Load], links: Int64Array, num_links: int) -> Int64Array:
-    """Return the activities whose rates can change when the use of ``links`` does.
-
-    These are the activities that use one of ``links``, those that share a link with them, and so on.
-
-    Parameters
-    ----------
-    loads : sequence of (links, bytes)
-        The activities under way.
-    links : array of int
-        Links of the activity that starts or ends.
-    num_links : int
-        Number of links of the network.
-
-    Returns
-    -------
-    array of int
-        Positions in ``loads``, ascending.
-    """
-    occupied = [a for a, load in enumerate(loads) if len(load[0])]
-    if not occupied:
-        return np.empty(0, np.int64)
-    entries = np.concatenate([loads[a][0] for a in occupied])
-    lengths = np.fromiter((len(loads[a][0]) for a in occupied), np.int64, len(occupied))
-    first = lengths.cumsum() - lengths
-    marked = np.zeros(num_links, bool)
-    marked[links] = True
-    found = 0
-    while True:
-        reached = np.logical_or.reduceat(marked[entries], first)
-        if int(reached.sum()) == found:
-            return np.array(occupied, np.int64)[reached]
-        found = int(reached.sum())
-        marked[entries[np.repeat(reached, lengths)]] = True

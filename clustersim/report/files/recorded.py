@@ -14,7 +14,7 @@ from clustersim.legality.history import History
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
 from clustersim.run.declared import history_of
 from clustersim.run.recorded import refuse_other_plan, request_columns
-from clustersim.run.simulate import kv_blocks
+from clustersim.run.replay_input import kv_blocks
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.timeline.digest import digest_of

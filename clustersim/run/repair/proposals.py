@@ -15,7 +15,7 @@ from clustersim.legality.repair.distance import DEGREES
 from clustersim.legality.repair.nearest import Asked, Legal, Scope, Search
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.legality import check_scenario, deployment_of
-from clustersim.run.simulate import refusals
+from clustersim.run.replay_input import refusals
 from clustersim.scenario.document import parse_json
 from clustersim.scenario.flow import flow
 from clustersim.scenario.load import build_scenario

@@ -11,7 +11,7 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.run import simulate as run_simulate
+from clustersim.run import replay_input as run_input
 from clustersim.run.audit import audit_run, history_of_run
 from clustersim.run.proof import prove_scenario
 from clustersim.run.simulate import simulate
@@ -87,8 +87,8 @@ def neighbour(side: str, by: int) -> Callable[[Move], Move]:
 
 def shards(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
     def mutate(patch: Patch) -> None:
-        made = run_simulate.kv_shards
-        patch.setattr(run_simulate, "kv_shards", lambda *given: tuple(map(change, made(*given))))
+        made = run_input.kv_shards
+        patch.setattr(run_input, "kv_shards", lambda *given: tuple(map(change, made(*given))))
 
     return mutate
 

@@ -16,8 +16,9 @@ from clustersim.cli import main
 from clustersim.errors import IllegalPlanError, InputError
 from clustersim.interop import bench_flags, flags
 from clustersim.interop.keys import VLLM
+from clustersim.interop.launch.asked import Asked
 from clustersim.interop.launch.launch import TARGETS, Launch, launch_of
-from clustersim.interop.launch.refusals import REFUSALS, Asked, refused
+from clustersim.interop.launch.refusals import REFUSALS, refused
 from clustersim.interop.launch.text import launch_json, launch_text
 from clustersim.interop.vllm import scenario_from_vllm
 from clustersim.model.hub import ON_THE_HUB, shipped_model

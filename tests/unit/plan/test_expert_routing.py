@@ -22,7 +22,7 @@ from clustersim.replay.prepared import Prepared
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.experts import balance_words
 from clustersim.run.graph_legality import check_steps
-from clustersim.run.simulate import replay_input
+from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
 from tests.audit import simulated
 from tests.laws.agreement import agree

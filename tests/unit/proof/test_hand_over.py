@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.plan import reshard
 from clustersim.plan.reshard import Shard
-from clustersim.run import simulate as run_simulate
+from clustersim.run import replay_input as run_input
 from clustersim.run.audit import audit_run
 from clustersim.run.proof import ScenarioProof, prove_scenario
 from clustersim.run.simulate import simulate
@@ -96,8 +96,8 @@ def a_layer_further(patch: pytest.MonkeyPatch) -> None:
 
 def of_shards(change: Callable[[tuple[Shard, ...]], tuple[Shard, ...]]) -> Callable[[pytest.MonkeyPatch], None]:
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        made = run_simulate.kv_shards
-        patch.setattr(run_simulate, "kv_shards", lambda *given: change(made(*given)))
+        made = run_input.kv_shards
+        patch.setattr(run_input, "kv_shards", lambda *given: change(made(*given)))
 
     return mutate
 

@@ -10,7 +10,8 @@ import yaml
 from clustersim.errors import InputError
 from clustersim.report.metrics.measures import measures
 from clustersim.run.audit import audit_run
-from clustersim.run.simulate import RunResult, kv_blocks, simulate
+from clustersim.run.replay_input import kv_blocks
+from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario

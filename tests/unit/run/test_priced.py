@@ -10,7 +10,8 @@ import pytest
 
 from clustersim.run import priced as under_test
 from clustersim.run.priced import KeptPrices
-from clustersim.run.simulate import RunResult, replay_input, simulate
+from clustersim.run.replay_input import replay_input
+from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 

@@ -30,7 +30,7 @@ class _Calibrate(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "engine":
-            from clustersim.cli.calibrate_engine import engine
+            from clustersim.cli.commands.calibrate_engine import engine
 
             return engine
         return _kernels

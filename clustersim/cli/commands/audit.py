@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from clustersim.cli import options
-from clustersim.cli.audit_run import audit_run_directory
+from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.cli.status import STATUS
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem

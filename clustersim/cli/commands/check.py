@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from clustersim.cli.graph_check import check_graph_file
+from clustersim.cli.commands.graph_check import check_graph_file
 from clustersim.cli.options import GRAPH_SUFFIXES, TABLE_SUFFIXES
 from clustersim.cli.status import STATUS, problems_text
 from clustersim.cli.tables import print_json
@@ -30,7 +30,7 @@ from clustersim.run.repair.fix import (
     write_whole,
 )
 from clustersim.run.repair.proposals import MOST_OFFERED
-from clustersim.run.simulate import refusals, refuse_unreadable
+from clustersim.run.replay_input import refusals, refuse_unreadable
 from clustersim.scenario.document import shown
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import INSTEAD, Scenario
@@ -38,7 +38,7 @@ from clustersim.scenario.scenario import INSTEAD, Scenario
 
 def audit_command() -> click.Command:
     """Return ``clustersim audit``, which only tables need."""
-    from clustersim.cli.audit import audit
+    from clustersim.cli.commands.audit import audit
 
     return audit
 

@@ -1,0 +1,66 @@
+"""What one server is asked for, whoever wrote it: options, a file beside them, and what of the model they must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from clustersim.interop.options import whole
+
+_KEYS: Final = {
+    "--tp_size": "tensor_parallel_size",
+    "--pp_size": "pipeline_parallel_size",
+    "--cp_size": "context_parallel_size",
+    "--ep_size": "moe_expert_parallel_size",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one server is asked for.
+
+    Parameters
+    ----------
+    engine : str
+        ``vllm``, ``sglang``, ``trtllm`` or ``llm-d``.
+    options : Mapping of str to str
+        Long option → value; of a switch ``true`` or ``false``.
+    config : Mapping
+        A YAML file beside them: options of TensorRT-LLM, its pools, or values of the chart of llm-d.
+    heads, kv_heads, experts, positions : int
+        Of the model; 0 experts: it is dense, 0 positions: no limit is known.
+    latent : bool
+        Whether its attention is MLA.
+    devices_per_node : int
+    """
+
+    engine: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    heads: int = 32
+    kv_heads: int = 8
+    experts: int = 0
+    positions: int = 0
+    latent: bool = False
+    devices_per_node: int = 8
+
+    def number(self, name: str, default: int = 1) -> int:
+        """Return an option as a number."""
+        return int(self.given(name) or default)
+
+    def given(self, name: str) -> str | None:
+        """Return an option, also by its key in the YAML file of TensorRT-LLM."""
+        value = self.options.get(name)
+        if value is None and name.startswith("--"):
+            value = self.config.get(_KEYS.get(name, name[2:].replace("-", "_")))
+        return None if value is None else str(value)
+
+    def on(self, name: str) -> bool:
+        """Tell whether a switch is on."""
+        return self.options.get(name) == "true"
+
+    def whole_number(self, name: str) -> int | None:
+        """Return a number as vLLM reads it; None where it is not given, or left to the engine."""
+        value = self.options.get(name)
+        return None if value is None or value in ("-1", "auto") else whole(value)
