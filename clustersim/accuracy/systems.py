@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from clustersim import catalog
 from clustersim.accuracy.row import Inexpressible, Row
-from clustersim.scenario.engines import standing_for
+from clustersim.scenario.build.engines import standing_for
 
 Part = dict[str, Any]
 DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")

@@ -13,8 +13,8 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.rule import Violation
+from clustersim.proof.operators.values import ALL, Arrival, Dense, Routed
 from clustersim.proof.place import Place
-from clustersim.proof.values import ALL, Arrival, Dense, Routed
 
 _NO_PAIRS: Final = np.empty((0, 2), np.int64)
 

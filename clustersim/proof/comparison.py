@@ -10,10 +10,10 @@ import numpy as np
 from clustersim.clock import FloatArray
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.operators.weights import Weights, random_weights
 from clustersim.proof.place import Memory
 from clustersim.proof.reference import Trace, generate
 from clustersim.proof.script import Script
-from clustersim.proof.weights import Weights, random_weights
 
 TOLERANCE: Final = 1e-9
 """Largest difference of a logit, relative to the largest one of its token, that is rounding."""

@@ -15,12 +15,12 @@ from clustersim.errors import BrokenLawError
 from clustersim.graph.blueprint import Node
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.proof import attention, cache, collectives, dense, experts
+from clustersim.proof.operators import attention, cache, collectives, dense, experts
+from clustersim.proof.operators.values import Arrival, Value
+from clustersim.proof.operators.weights import Weights
 from clustersim.proof.place import Memory, Place, Setting
 from clustersim.proof.script import Script, program_of
 from clustersim.proof.tokens import lay_out
-from clustersim.proof.values import Arrival, Value
-from clustersim.proof.weights import Weights
 from clustersim.proof.wiring import WiredGraph, WiredNode
 
 Event = tuple[int, int]

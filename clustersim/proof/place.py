@@ -13,9 +13,9 @@ from clustersim.graph.blueprint import Node
 from clustersim.graph.turns import HALF
 from clustersim.model.architecture import Attention, ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.proof.operators.values import ALL, Arrival, Columns, Dense, joined
+from clustersim.proof.operators.weights import Weights
 from clustersim.proof.tokens import BoolArray, StepTokens
-from clustersim.proof.values import ALL, Arrival, Columns, Dense, joined
-from clustersim.proof.weights import Weights
 
 _EXPERT_MAPS: Final = ("expert_up", "expert_down")
 

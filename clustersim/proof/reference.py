@@ -15,7 +15,7 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.model.architecture import Attention, ModelSpec, Moe
-from clustersim.proof.weights import EPSILON, ROTARY_BASE, Weights
+from clustersim.proof.operators.weights import EPSILON, ROTARY_BASE, Weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

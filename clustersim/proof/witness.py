@@ -17,11 +17,11 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.plan.stages import stage_layers
 from clustersim.proof.cause import Cause, Suspect, as_violation, cause_of
-from clustersim.proof.experts import homes
+from clustersim.proof.operators.experts import homes
+from clustersim.proof.operators.values import Arrival, Attended, Dense, Moved, Routed, TokenIds, Value
 from clustersim.proof.place import Place
 from clustersim.proof.reference import Trace
 from clustersim.proof.tokens import BoolArray, StepTokens
-from clustersim.proof.values import Arrival, Attended, Dense, Moved, Routed, TokenIds, Value
 
 NEAR: Final = 1e-9
 

@@ -13,7 +13,7 @@ from clustersim import inputs
 from clustersim.errors import InputError, Problem
 from clustersim.graph.foreign.json_text import parsed
 from clustersim.inputs import resolved
-from clustersim.scenario.tree import Node, compose
+from clustersim.scenario.text.tree import Node, compose
 
 KeyPath = tuple[str | int, ...]
 """Where a value lies in a document, such as ``("plan", "stages", "cuts", 0)``."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath
-from clustersim.scenario.scalars import Scalar, kind_of, plain_scalar
 from clustersim.scenario.schema import ScenarioPart
+from clustersim.scenario.text.scalars import Scalar, kind_of, plain_scalar
 
 _DISTRIBUTION: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished", "cancelled", "lost")

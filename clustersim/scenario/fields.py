@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from clustersim import units
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.text.scalars import kind_of
 
 LONGEST_S: Final = 2**63 / 1e9
 """292 years: what int64 nanoseconds hold."""

@@ -32,7 +32,7 @@ from clustersim.graph.foreign.names import PLACES, NameTable, Pattern
 from clustersim.graph.vocabulary import CORE, KINDS, kind_of
 from clustersim.scenario.document import Document, KeyPath, Mark, read_mapping
 from clustersim.scenario.lookup import find
-from clustersim.scenario.scalars import kind_of as kind_of_value
+from clustersim.scenario.text.scalars import kind_of as kind_of_value
 
 FOLDER: Final = "names"
 DECLARED: Final = ("step", "plan", "model", "precision", "stages")

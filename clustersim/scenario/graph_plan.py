@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from clustersim.graph.export import model_facts
+from clustersim.scenario.build.references import build_model
 from clustersim.scenario.document import Document
-from clustersim.scenario.references import build_model
 from clustersim.scenario.schema import SHORTHANDS, TensorPart
 
 _SPLITS: Final = tuple(key for key in TensorPart.model_fields if key != "degree")

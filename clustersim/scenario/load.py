@@ -20,14 +20,9 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
-from clustersim.scenario.engines import build_engine
-from clustersim.scenario.expect import expectations
-from clustersim.scenario.faults import build_faults, other_problems
-from clustersim.scenario.lookup import find_scenario
-from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.parts import KeptParts
-from clustersim.scenario.plan import (
+from clustersim.scenario.build.engines import build_engine
+from clustersim.scenario.build.faults import build_faults, other_problems
+from clustersim.scenario.build.plan import (
     as_the_engine,
     build_plans,
     check_visits,
@@ -35,16 +30,21 @@ from clustersim.scenario.plan import (
     refuse_mixed,
     written_plan,
 )
-from clustersim.scenario.references import build_model
+from clustersim.scenario.build.references import build_model
+from clustersim.scenario.build.serving import build_pool_serving
+from clustersim.scenario.build.swaps import check_swaps
+from clustersim.scenario.build.topologies import build_cluster
+from clustersim.scenario.build.workloads import build_workload
+from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
+from clustersim.scenario.expect import expectations
+from clustersim.scenario.files import absolute_files, find_cost_table
+from clustersim.scenario.lookup import find_scenario
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.resolve import digest, named_files, with_defaults
 from clustersim.scenario.scenario import Pool, RunConfig, Scenario, seen_by
 from clustersim.scenario.schema import DEFAULT_ENGINE, SHORTHANDS, PrecisionPart, ScenarioPart
-from clustersim.scenario.serving import build_pool_serving
-from clustersim.scenario.swaps import check_swaps
-from clustersim.scenario.topologies import build_cluster
-from clustersim.scenario.used_files import absolute_files, find_cost_table
 from clustersim.scenario.validate import in_order, validate
-from clustersim.scenario.workloads import build_workload
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import code_allowed
 

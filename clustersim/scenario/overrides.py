@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.document import Document, KeyPath, Mark, dotted, parse_yaml
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.text.scalars import kind_of
 from clustersim.units import plural
 
 _PART: Final = re.compile(

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 from clustersim.cluster.topology import Topology
 from clustersim.cost.engine import Engine
 from clustersim.model.architecture import ModelSpec
+from clustersim.scenario.build.engines import build_engine
+from clustersim.scenario.build.references import build_model
+from clustersim.scenario.build.topologies import build_cluster
 from clustersim.scenario.document import Document, KeyPath, Mark
-from clustersim.scenario.engines import build_engine
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.references import build_model
-from clustersim.scenario.topologies import build_cluster
 
 Value = TypeVar("Value")
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from clustersim import catalog
 from clustersim.inputs import resolved
 from clustersim.scenario.document import KeyPath
-from clustersim.scenario.scalars import plain_scalar
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.scenario.text.scalars import plain_scalar
 
 DIGEST_DIGITS: Final = 12
 INPUTS: Final = "inputs"

@@ -26,7 +26,7 @@ from clustersim.scenario.fields import (
     refuse,
     short_for,
 )
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.text.scalars import kind_of
 from clustersim.scenario.workload_schema import WorkloadPart
 from clustersim.units import parse
 

@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.scenario.checks import cross_findings
 from clustersim.scenario.document import Document, KeyPath
-from clustersim.scenario.scalars import kind_of
 from clustersim.scenario.schema import SHORTHANDS, ScenarioPart
+from clustersim.scenario.text.scalars import kind_of
 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 

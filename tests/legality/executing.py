@@ -24,11 +24,11 @@ from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.execution import Event, Execution, OutOfShapeError
+from clustersim.proof.operators.values import Arrival, Moved, TokenIds, Value
 from clustersim.proof.order import program_order
 from clustersim.proof.place import Memory, Place
 from clustersim.proof.proof import graphs_of, prove
 from clustersim.proof.script import Script, chunked_script, program_of
-from clustersim.proof.values import Arrival, Moved, TokenIds, Value
 from clustersim.proof.wiring import WiredGraph, wired
 
 BRING: Final = ("data", "kv", "sync")

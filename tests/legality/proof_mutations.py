@@ -16,13 +16,14 @@ from clustersim.graph.stepgraph import StepGraph
 from clustersim.graph.variant import Variant
 from clustersim.model import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
-from clustersim.proof import attention, comparison, execution, experts
+from clustersim.proof import comparison, execution
 from clustersim.proof import proof as proving
 from clustersim.proof.comparison import Expected, expected_of
+from clustersim.proof.operators import attention, experts
+from clustersim.proof.operators.values import Arrival, Dense, Keys, Routed, routed
 from clustersim.proof.place import Place
 from clustersim.proof.proof import Proof, graphs_of, prove
 from clustersim.proof.script import Script, chunked_script
-from clustersim.proof.values import Arrival, Dense, Keys, Routed, routed
 from tests.laws.proof_cases import model_of
 
 Wanted = Callable[[Node, Node, str], bool]

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from clustersim.scenario.document import parse_yaml
-from clustersim.scenario.edit import differences, edited
-from clustersim.scenario.flow import flow
+from clustersim.scenario.text.edit import differences, edited
+from clustersim.scenario.text.flow import flow
 
 TEXT = """\
 # a comment

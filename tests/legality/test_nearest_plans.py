@@ -14,9 +14,9 @@ from illegal_plans import FAST, PLANS
 
 from clustersim.cli import main
 from clustersim.run.repair.fix import Fix, fix_scenario
-from clustersim.scenario.flow import flow
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.text.flow import flow
 from tests.effort import is_long
 
 ALL = PLANS | FURTHER

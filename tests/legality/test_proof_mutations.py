@@ -41,12 +41,13 @@ from clustersim.graph.variant import Variant
 from clustersim.legality.rule import Violation
 from clustersim.legality.rulebook import RULES
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, TensorSplit
-from clustersim.proof import attention, execution
+from clustersim.proof import execution
 from clustersim.proof import proof as proving
+from clustersim.proof.operators import attention
+from clustersim.proof.operators.values import Routed
 from clustersim.proof.order import program_order
 from clustersim.proof.proof import LOOKED_AT, Proof, graphs_of, prove
 from clustersim.proof.script import chunked_script, kind_of
-from clustersim.proof.values import Routed
 from clustersim.proof.wiring import wired
 from tests.effort import is_long
 from tests.laws.proof_cases import model_of

@@ -23,8 +23,8 @@ from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.cluster.topology import Topology
 from clustersim.collective import choose, plan_collective
 from clustersim.plan.exchange import MESSAGE_BYTES, Exchange
+from clustersim.scenario.build.topologies import build_cluster
 from clustersim.scenario.document import Document
-from clustersim.scenario.topologies import build_cluster
 
 _TOPOLOGIES: Final[dict[str, str]] = {
     "8xH200 (NVLink4)": "dgx-h200",

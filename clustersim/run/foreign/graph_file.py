@@ -22,7 +22,7 @@ from clustersim.run.foreign.contradictions import contradictions
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.graph_names import NamesFile, read_names, shipped_names
 from clustersim.scenario.graph_plan import model_of_graph, plan_of_graph
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.text.scalars import kind_of
 
 DRAWINGS: Final[Mapping[str, Callable[[str, str | None], Drawing]]] = {
     ".dot": read_dot,

@@ -22,13 +22,13 @@ from clustersim.legality.rulebook import RULES
 from clustersim.run.legality import check_scenario
 from clustersim.run.repair.proposals import Proposal, Proposals
 from clustersim.scenario.document import Document, KeyPath, parse_json, parse_yaml, read_text, shown
-from clustersim.scenario.edit import edited
-from clustersim.scenario.flow import flow
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.lookup import find_scenario, is_path
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.scenario.text.edit import edited
+from clustersim.scenario.text.flow import flow
 
 _POOLS: Final[tuple[KeyPath, ...]] = ((), ("prefill",), ("decode",))
 _REFERENCES: Final[tuple[KeyPath, ...]] = (

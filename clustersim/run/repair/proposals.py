@@ -16,13 +16,13 @@ from clustersim.legality.repair.nearest import Asked, Legal, Scope, Search
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.run.legality import check_scenario, deployment_of
 from clustersim.run.replay_input import refusals
+from clustersim.scenario.build.plan import written_plan
 from clustersim.scenario.document import parse_json
-from clustersim.scenario.flow import flow
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
-from clustersim.scenario.plan import written_plan
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.scenario.text.flow import flow
 from clustersim.units import plural
 
 MOST_OFFERED: Final = 5

@@ -11,7 +11,7 @@ from clustersim.graph.blueprint import StepKind
 from clustersim.graph.stepgraph import StepGraph
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
-from clustersim.proof import experts
+from clustersim.proof.operators import experts
 from clustersim.proof.proof import Proof, graphs_of, prove
 from clustersim.proof.script import Script, chunked_script
 from clustersim.proof.shrink import shrunk

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clustersim.model import Attention, Ffn, Layer, ModelSpec, Moe
+from clustersim.proof.operators.weights import random_weights
 from clustersim.proof.reference import forward, generate
-from clustersim.proof.weights import random_weights
 
 HEADS = Attention(kind="gqa", num_heads=4, num_kv_heads=2, head_dim=4, v_head_dim=4)
 DENSE = Ffn(intermediate=8)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from clustersim.cli.audit_run import audit_run_directory
+from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import REQUEST_TYPES, write_run
 from clustersim.report.files.summary import summary_of

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from clustersim.scenario.scalars import kind_of, plain_scalar
+from clustersim.scenario.text.scalars import kind_of, plain_scalar
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from clustersim.limits import Limits
 from clustersim.replay import compile as compiling
 from clustersim.run import priced
 from clustersim.run import simulate as simulating
-from clustersim.scenario import document, topologies
+from clustersim.scenario import document
+from clustersim.scenario.build import topologies
 from clustersim.scenario.load import load as load_scenario
 from clustersim.scenario.parts import KeptParts
 from clustersim.search.point import run_point

@@ -14,10 +14,10 @@ from typing import Any, Final
 import yaml
 
 from clustersim.errors import InputError
-from clustersim.scenario.anchors import parted
 from clustersim.scenario.document import KeyPath, parse_json, parse_yaml
-from clustersim.scenario.flow import flow
 from clustersim.scenario.resolve import to_yaml
+from clustersim.scenario.text.anchors import parted
+from clustersim.scenario.text.flow import flow
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COMMENT: Final = re.compile(r"(?P<close>[\]} ]*?)(?P<spaces> {2,})(?=#)")

@@ -8,12 +8,12 @@ from typing import Any
 
 from clustersim import inputs
 from clustersim.inputs import resolved
+from clustersim.scenario.build.serving import METHODS, user_file
+from clustersim.scenario.build.workloads import trace_file
 from clustersim.scenario.document import Document, KeyPath, dotted, shown
 from clustersim.scenario.lookup import find_file
 from clustersim.scenario.parts import KeptParts
 from clustersim.scenario.schema import POOLS, ScenarioPart
-from clustersim.scenario.serving import METHODS, user_file
-from clustersim.scenario.workloads import trace_file
 
 
 def find_cost_table(part: ScenarioPart, document: Document) -> Path | None:

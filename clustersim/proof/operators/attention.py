@@ -11,10 +11,10 @@ import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.graph.variant import Variant
-from clustersim.proof.cache import entry_shape, keys_in
+from clustersim.proof.operators.cache import entry_shape, keys_in
+from clustersim.proof.operators.values import Arrival, Attended, Dense, Expanded, Keys, joined, per_head
 from clustersim.proof.place import Place
 from clustersim.proof.tokens import BoolArray
-from clustersim.proof.values import Arrival, Attended, Dense, Expanded, Keys, joined, per_head
 
 
 def attention(at: Place, arrived: list[Arrival]) -> Attended:

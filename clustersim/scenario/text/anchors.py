@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from clustersim.scenario.document import KeyPath, parse_yaml
-from clustersim.scenario.flow import flow
+from clustersim.scenario.text.flow import flow
 
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ANCHOR: Final = re.compile(r"&[^\s,\[\]{}]+[ \t]*")

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final
 
-from clustersim.scenario.scalars import plain_scalar
+from clustersim.scenario.text.scalars import plain_scalar
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*")
 

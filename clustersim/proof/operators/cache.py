@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
+from clustersim.proof.operators.values import Arrival, Keys, Moved, joined, nothing, per_head
 from clustersim.proof.place import Place, kv_range
-from clustersim.proof.values import Arrival, Keys, Moved, joined, nothing, per_head
 
 
 def entry_shape(at: Place) -> tuple[int, int, int]:

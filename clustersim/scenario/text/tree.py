@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from clustersim.errors import InputError, Problem
-from clustersim.scenario.scalars import Scalar, plain_scalar
+from clustersim.scenario.text.scalars import Scalar, plain_scalar
 
 MOST_NODES: Final = 1_000_000
 """A document that expands to more values than this (by aliases of aliases) is refused."""

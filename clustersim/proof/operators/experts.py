@@ -7,10 +7,10 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.model.architecture import Moe
 from clustersim.plan.experts import Hosts, expert_hosts
-from clustersim.proof.dense import activated
+from clustersim.proof.operators.dense import activated
+from clustersim.proof.operators.values import ALL, Arrival, Columns, Routed, routed
 from clustersim.proof.place import Place, part_of
 from clustersim.proof.tokens import BoolArray
-from clustersim.proof.values import ALL, Arrival, Columns, Routed, routed
 
 
 def homes(at: Place, token: Int64Array, expert: Int64Array) -> Int64Array:

@@ -17,7 +17,7 @@ from clustersim.model.hub import Shipped, shipped_model
 from clustersim.model.hugging_face import model_from_config
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.text.scalars import kind_of
 
 _MODEL_KEYS: Final = ("name", "source", "published", "config")
 _TELLING: Final = (

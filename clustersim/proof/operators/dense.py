@@ -7,9 +7,20 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.clock import FloatArray
+from clustersim.proof.operators.values import (
+    ALL,
+    Arrival,
+    Columns,
+    Dense,
+    Routed,
+    TokenIds,
+    Value,
+    nothing,
+    per_head,
+    routed,
+)
+from clustersim.proof.operators.weights import EPSILON, ROTARY_BASE
 from clustersim.proof.place import Place, part_of, qkv_columns
-from clustersim.proof.values import ALL, Arrival, Columns, Dense, Routed, TokenIds, Value, nothing, per_head, routed
-from clustersim.proof.weights import EPSILON, ROTARY_BASE
 
 
 def schedule(at: Place, arrived: list[Arrival]) -> TokenIds:

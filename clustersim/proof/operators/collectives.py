@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.clock import FloatArray, Int64Array
-from clustersim.proof.cache import entries_of, entry_shape, keys_in
+from clustersim.proof.operators.cache import entries_of, entry_shape, keys_in
+from clustersim.proof.operators.values import ALL, Arrival, Columns, Dense, Keys, Moved, Routed, Value, joined, nothing
 from clustersim.proof.place import Place, part_of
-from clustersim.proof.values import ALL, Arrival, Columns, Dense, Keys, Moved, Routed, Value, joined, nothing
 
 Inputs = list[list[Arrival]]
 

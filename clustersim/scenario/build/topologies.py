@@ -19,8 +19,8 @@ from clustersim.cost.roofline import check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
-from clustersim.scenario.references import mapping_at, referred_file
-from clustersim.scenario.scalars import kind_of
+from clustersim.scenario.build.references import mapping_at, referred_file
+from clustersim.scenario.text.scalars import kind_of
 
 
 def build_cluster(document: Document, path: KeyPath = ("topology",)) -> tuple[Topology, dict[str, Any]]:
