@@ -7,7 +7,7 @@ pricer's own, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -187,17 +187,29 @@ class StepPrices:
 
 
 def step_prices(pricer: Pricer, programs: Mapping[str, StageProgram]) -> StepPrices:
-    """Return the prices of a stage's steps, the same object for equal programs and as long as the pricer lives."""
-    key = "steps", *(program.key for program in programs.values())
+    """Return the prices of a stage's steps, the same object as long as the pricer lives for stages that cost the same.
+
+    These are programs of replicas that are placed alike, and stages of as many equal layers.
+    """
+    key = "stage", *(program.key for program in programs.values())
     if key not in pricer.made:
-        pricer.made[key] = StepPrices(pricer, programs)
+        alike = "steps", *((kind, _told(program)) for kind, program in programs.items())
+        if alike not in pricer.made:
+            pricer.made[alike] = StepPrices(pricer, programs)
+        pricer.made[key] = pricer.made[alike]
     found: StepPrices = pricer.made[key]
     return found
 
 
+def _told(program: StageProgram) -> Hashable:
+    """Return all of a program that prices of its steps depend on."""
+    template = program.template
+    return program.classes, tuple(template.counts.tolist()), template.send_classes, template.is_chain, program.even
+
+
 def rows_made(pricer: Pricer) -> int:
     """Return how many rows of durations a pricer holds."""
-    found = [made for made in pricer.made.values() if isinstance(made, StepPrices)]
+    found = {id(made): made for made in pricer.made.values() if isinstance(made, StepPrices)}.values()
     return sum(len(rows) for prices in found for rows in prices.rows.values())
 
 

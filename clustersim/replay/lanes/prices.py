@@ -32,6 +32,9 @@ class LanePrices:
 
     def __init__(self, stages: Sequence[StepPrices]) -> None:
         self.stages = stages
+        self.distinct = list(dict.fromkeys(stages))
+        self.of_stage = [self.distinct.index(one) for one in stages]
+        """Which of the distinct prices are those of each stage."""
         self.windows = stages[0].pricer.windows
         attention = [_attention(one) for one in stages]
         alike = all(len(classes) == 1 and classes == attention[0] for classes in attention)
@@ -48,17 +51,23 @@ class LanePrices:
         sums = len(chunks), new, context, pairs, keys, decodes, attended
         if self.windows:
             windowed = {window: _within(window, chunks, group) for window in self.windows}
-            return new, context + attended, [prices.prompts(*sums, windowed) for prices in self.stages]
-        return new, context + attended, [prices.prompts(*sums) for prices in self.stages]
+            return new, context + attended, self._by_stage([one.prompts(*sums, windowed) for one in self.distinct])
+        return new, context + attended, self._by_stage([one.prompts(*sums) for one in self.distinct])
 
     def _decodes(self, group: DecodeGroup) -> list[StepPrice]:
         if not self.one_attention:
-            return [_price_decodes(prices, group) for prices in self.stages]
+            return self._by_stage([_price_decodes(prices, group) for prices in self.distinct])
         count = group.count
-        prices = [one.decode(count) for one in self.stages]
+        prices = [one.decode(count) for one in self.distinct]
         took = prices[0].ns[0](group.computed + count)
         ns = (took,)
-        return [(price.base_ns + price.counts[0] * took, price.number, ns, price.sends) for price in prices]
+        priced: list[StepPrice] = [
+            (price.base_ns + price.counts[0] * took, price.number, ns, price.sends) for price in prices
+        ]
+        return self._by_stage(priced)
+
+    def _by_stage(self, priced: list[StepPrice]) -> list[StepPrice]:
+        return priced if len(priced) == len(self.stages) else [priced[place] for place in self.of_stage]
 
 
 def prompt_sums(chunks: Chunks) -> tuple[int, int, int, int]:

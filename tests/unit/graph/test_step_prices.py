@@ -8,6 +8,7 @@ from clustersim.cost.engine import Engine
 from clustersim.cost.protocol import Shape
 from clustersim.errors import InputError
 from clustersim.graph.prices import parts as step_parts
+from clustersim.graph.prices import steps
 from clustersim.graph.prices.steps import StepPrices
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan, SequencePlan
@@ -32,6 +33,20 @@ def test_decode_adds_ten_ns_per_key_to_what_is_fixed():
     assert price.windows == (None,)
     assert [ns(70) for ns in price.ns] == [700]
     assert price.sends == ()
+
+
+def test_stages_of_as_many_equal_layers_have_one_price_and_others_their_own():
+    given = round_numbers.deployment([(0, 1, 1)], layers=6, plan=ParallelPlan(pp=5))
+    compiled = compile_programs(Mesh(plan=given.entry.plan), given.entry.blueprints, given.comm)
+    programs = [compiled[0, stage] for stage in range(5)]
+    found = [steps.step_prices(given.entry.pricer, one) for one in programs]
+    layers = [len({*one["decode"].template.node_layer.tolist()}) for one in programs]
+    assert found[0] not in found[1:]  # it embeds …
+    assert found[4] not in found[:4]  # … and the last one samples
+    for one in (1, 2, 3):
+        for other in (1, 2, 3):
+            assert (found[one] is found[other]) == (layers[one] == layers[other])
+    assert 2 <= len({*map(id, found)}) < 5
 
 
 def test_decode_prices_are_made_once_and_numbered_in_order():
