@@ -70,7 +70,7 @@ UNSEEN: Final = {
     "passes.first_step": "passes of replicas in lockstep, of equal steps",
 }
 """Field of a table or vector → what stays legal in it although it says something else."""
-WHOLE_ROW, DROPPED, TWICE = "row", "dropped", "twice"
+WHOLE_ROW, DROPPED, TWICE = "whole row", "dropped", "twice"
 SMALL: Final[dict[str, Any]] = {
     "workload": {
         "requests": 5, "prompt_tokens": {"uniform": {"low": 20, "high": 60}},

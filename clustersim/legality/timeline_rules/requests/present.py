@@ -66,8 +66,16 @@ class Stays:
     early: Int64Array
     late: Int64Array
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is open."""
+        return np.array_equal(self.early, self.begin) and np.array_equal(self.late, self.end)
+
     def counts(self, runs: Runs) -> tuple[Int64Array, Int64Array]:
         """Return how many there are at least, and at most, when the first of each run of steps starts."""
+        if self.is_exact:
+            exact = _count(runs, self.replica, self.begin, self.end)
+            return exact, exact
         sure = self.end > self.begin
         least = _count(runs, self.replica[sure], self.begin[sure], self.end[sure])
         return least, _count(runs, self.replica, self.early, self.late)
@@ -94,10 +102,14 @@ def as_present(reading: Reading) -> Finding:
     waiting, running = runs.column("waiting"), runs.column("running")
     if waiting is None or running is None or pieces is None or reading.history.facts is None:
         return NOTHING
-    both = [stays.counts(runs) for stays in _stays(reading, pieces)]
+    waits, runs_then = _stays(reading, pieces)
+    both = [stays.counts(runs) for stays in (waits, runs_then)]
     told = [waiting, running]
     words = ["wait", "run"]
-    if not (reading.declared.down or reading.history.hands_over):  # whoever leaves and may still run waits if not
+    told_apart = waits.is_exact and runs_then.is_exact
+    if not (
+        told_apart or reading.declared.down or reading.history.hands_over
+    ):  # whoever leaves and may still run waits if not
         together = both[0][0] + both[1][1]
         both, told, words = [*both, (together, together)], [*told, waiting + running], [*words, "wait or run"]
     return merged(*(
