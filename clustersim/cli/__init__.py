@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "sweep": ("sweep:sweep", "Simulate many variants of a scenario: table and page."),
     "rate": ("rate:rate", "Find the highest rate at which targets are met."),
+    "search": ("search:search", "Find the best of all legal plans."),
     "size": ("size:size", "Find the fewest devices that meet targets."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
     "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),

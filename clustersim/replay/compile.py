@@ -64,6 +64,23 @@ def programs_of(pool: PoolInput, comm: CommTable) -> dict[tuple[int, int], dict[
     return found
 
 
+def compile_stage(
+    mesh: Mesh, blueprints: Mapping[str, Blueprint], comm: CommTable, stage: int
+) -> dict[str, StageProgram]:
+    """Compile each kind of step of one stage of the first replica.
+
+    Parameters
+    ----------
+    mesh, blueprints, comm
+        See :func:`compile_programs`.
+    stage : int
+    """
+    plan = mesh.plan
+    after = mesh.stage_devices(0, stage + 1) if stage + 1 < plan.pp else ()
+    number: CommKey = partial(_number, comm, mesh.stage_devices(0, stage), after)
+    return {name: build_program(blueprint, plan, stage, number) for name, blueprint in blueprints.items()}
+
+
 def _number(
     comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...], op: Kind, members: tuple[int, ...]
 ) -> int:

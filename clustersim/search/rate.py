@@ -10,25 +10,21 @@ played faster or slower. Each run lasts for some time of arrivals, since a short
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from clustersim.clock import NS_PER_S
 from clustersim.errors import InputError, Problem
-from clustersim.report.metrics.latencies import targets_ns
-from clustersim.scenario.scenario import Scenario, TraceWorkload
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.load import WITH_RATE, load_of
 from clustersim.search.point import Row
 from clustersim.search.runs import Runs
-from clustersim.workload.arrivals import Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload
 
 SHARE: Final = "goodput.share"
 _MOST_DOUBLINGS: Final = 24
 _ALONE: Final = 2.0**-12
 """Of the first rate: so rarely that requests don't meet (assumed)."""
-_WITH_RATE: Final = (Poisson, Gamma, Constant)
 _GROWS: Final = 1.02
 _BETWEEN: Final = 3
 """Rates that are tried at a time, however many workers there are: the answer is the same for any number."""
@@ -71,45 +67,6 @@ class Capacity:
     why: str
 
 
-class _Load:
-    """How a scenario is given another rate.
-
-    Raises
-    ------
-    InputError
-        When it has none, or no targets.
-    """
-
-    def __init__(self, scenario: Scenario, runs: Runs, lasting_s: float) -> None:
-        workload = scenario.workload
-        if not targets_ns(scenario.targets):
-            message = "says no target for a request; add --targets 'ttft=1 s, tpot=50 ms'"
-            raise InputError(scenario.problem("targets", message))
-        self.lasting_s = lasting_s
-        self.is_trace = isinstance(workload, TraceWorkload)
-        if isinstance(workload, TraceWorkload):
-            requests = runs.variants.requests(scenario)
-            lasts_s = float(requests.arrived_at_ns[-1] - requests.arrived_at_ns[0]) / NS_PER_S
-            if len(requests) < 2 or lasts_s <= 0.0:
-                raise InputError(scenario.problem("workload.trace", "has no rate: all requests arrive at one instant"))
-            self.first = (len(requests) - 1) / lasts_s
-            self.scale, self.requests = workload.rate_scale, len(requests)
-        elif isinstance(workload.arrivals, _WITH_RATE):
-            self.first, self.scale, self.requests = workload.arrivals.rate_per_s, 1.0, workload.requests
-        else:
-            message = "has no rate to vary; expected poisson, gamma or constant arrivals, or a trace"
-            raise InputError(scenario.problem("workload.arrivals.process", message))
-
-    def changes(self, rate: float) -> tuple[str, ...]:
-        """Return what makes requests come at a rate, for as long as is asked."""
-        count = max(self.requests, math.ceil(rate * self.lasting_s))
-        if self.is_trace:
-            found = (f"workload.trace.rate_scale={self.scale * rate / self.first!r}",)
-            more = (f"workload.trace.requests={count}", "workload.trace.repeat=true")
-            return found + (more if count > self.requests else ())
-        return f"workload.arrivals.rate={rate!r}/s", f"workload.requests={count}"
-
-
 def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: float, lasting_s: float) -> Capacity:
     """Return the highest rate at which a share of all requests meets every target.
 
@@ -129,7 +86,7 @@ def highest_rate(runs: Runs, scenario: Scenario, *, share: float, tolerance: flo
     InputError
         When nothing can be simulated, even lone requests miss their targets, or none ever does.
     """
-    load = _Load(scenario, runs, lasting_s)
+    load = load_of(scenario, runs.variants.requests, lasting_s)
     tried: dict[float, Tried] = {}
 
     def attempts(rates: Sequence[float]) -> list[Tried]:
@@ -185,9 +142,9 @@ def refuse_impossible(runs: Runs, scenario: Scenario, share: float, changes: Seq
     InputError
         With what lone requests reach.
     """
-    if isinstance(scenario.workload, DrawnWorkload) and not isinstance(scenario.workload.arrivals, _WITH_RATE):
+    if isinstance(scenario.workload, DrawnWorkload) and not isinstance(scenario.workload.arrivals, WITH_RATE):
         return
-    load = _Load(scenario, runs, 0.0)
+    load = load_of(scenario, runs.variants.requests, 0.0)
     rate = float(f"{_ALONE * load.first:.6g}")
     row = runs.row((*changes, *load.changes(rate)))
     alone = Tried(rate_per_s=rate, changes=(), row=row)

@@ -46,8 +46,8 @@ class SweepFile:
     zipped: bool
 
 
-def varied_of(text: str) -> Varied:
-    """Read ``KEY=VALUES``.
+def varied_of(text: str, option: str = "--vary") -> Varied:
+    """Read ``KEY=VALUES`` of an option.
 
     Raises
     ------
@@ -58,13 +58,13 @@ def varied_of(text: str) -> Varied:
         parts, values = split_override(text)
     except ValueError as error:
         message = str(error).replace("KEY.KEY=VALUE, such as plan.tp=8", "KEY=VALUES, such as plan.tp=1,2,4,8")
-        raise InputError(Problem(message=message, file="--vary")) from None
+        raise InputError(Problem(message=message, file=option)) from None
     key = text[: len(text) - len(values) - 1]
     del parts
     try:
         return Varied(key=key, values=values_of(values))
     except ValueError as error:
-        raise InputError(Problem(message=str(error), file="--vary", path=key)) from None
+        raise InputError(Problem(message=str(error), file=option, path=key)) from None
 
 
 def combinations(varied: Sequence[Varied], *, zipped: bool) -> list[tuple[str, ...]]:

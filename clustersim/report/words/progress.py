@@ -88,13 +88,18 @@ class RunsLeft:
 
     Parameters
     ----------
+    noun : str
+        What is counted.
     file : text file, optional
         Where to write; standard error by default. A terminal's line is written over, ten times a second at most.
     clock : callable, optional
         Seconds of real time.
     """
 
-    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, noun: str = "runs", file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._noun = noun
         self._file = sys.stderr if file is None else file
         self._clock = clock
         self._over = self._file.isatty()
@@ -113,7 +118,7 @@ class RunsLeft:
         left = (
             "" if done == before else f", about {format_seconds((now - since) / (done - before) * (total - done))} left"
         )
-        line = f"{done:,} of {total:,} runs{left}"
+        line = f"{done:,} of {total:,} {self._noun}{left}"
         self._file.write(f"\r\x1b[K{line}" if self._over else f"{line}\n")
         self._file.flush()
 

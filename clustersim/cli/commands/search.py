@@ -1,0 +1,174 @@
+"""``clustersim search``: the best of all legal plans."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clustersim.cli import options
+from clustersim.cli.layouts import layout as read
+from clustersim.cli.limits import memory_and_time
+from clustersim.cli.tables import print_table
+from clustersim.limits import Limits
+from clustersim.report.search.page import check_layout, search_html
+from clustersim.report.words.progress import RunsLeft
+from clustersim.search.executors import opened
+from clustersim.search.journal import opened_journal
+from clustersim.search.plans.deployments import Deployments, refuse_no_knob
+from clustersim.search.plans.files import digest, searched_of, write_search
+from clustersim.search.plans.result import Found, metrics, per_device, user_rate
+from clustersim.search.plans.room import room_of
+from clustersim.search.plans.search import OBJECTIVES, Question, Search, found_by
+from clustersim.search.runs import Variants
+from clustersim.search.sweep import command_of
+from clustersim.search.varied import varied_of
+from clustersim.units import plural
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--devices", type=click.IntRange(1, 100_000), metavar="N", help="At most so many devices.")
+@click.option("--exactly", is_flag=True, help="Use all of them.")
+@click.option("--topology", metavar="NAME", help="In place of the scenario's.")
+@click.option("--budget", metavar="USD/h", help="At most so much per hour: '100 USD/h'.")
+@click.option("--knobs", multiple=True, metavar="KEY=VALUES", help="serving.max_batch_tokens=2048,8192.")
+@click.option("--objective", type=options.Choice(OBJECTIVES), help="[per device; per USD with --budget].")
+@options.goals
+@click.option(
+    "--lasting", callback=options.duration, default="100 s", show_default=True, help="Arrivals of a run last."
+)
+@click.option("--exhaustive", is_flag=True, help="Simulate every plan up to its capacity.")
+@click.option("--layout", default="search", show_default=True, help="A dashboard's name, or its file.")
+@options.many_runs
+@memory_and_time
+def search(
+    scenario: str,
+    devices: int | None,
+    exactly: bool,
+    topology: str | None,
+    budget: str | None,
+    knobs: tuple[str, ...],
+    objective: str | None,
+    targets: str | None,
+    share: float,
+    lasting: float,
+    exhaustive: bool,
+    layout: str,
+    overrides: tuple[str, ...],
+    executor: str,
+    workers: int | None,
+    out: Path | None,
+    allow_code: bool,
+    as_json: bool,
+    quiet: bool,
+    max_memory: float,
+    max_time: float,
+) -> None:
+    """Find the best legal plan for the requests of SCENARIO: the one with the highest rate per device.
+
+    Enumerates every legal plan (TP, SP, PP, EP, DP; one pool, and two with every ratio) with every combination of
+    --knobs. What a bound that is proven rules out is not simulated; the rest is screened in order of bounds, and the
+    best ones are simulated at length. Writes the best plan and those that tie with it, points.parquet and search.html.
+    """
+    began = time.monotonic()
+    page = read(layout)
+    check_layout(page)
+    limits = Limits(memory_bytes=max_memory, seconds=max_time)
+    changes = (*overrides, *((f"topology={topology}",) if topology else ()), *options.target_changes(targets))
+    variants = Variants(scenario, changes, allow_code=allow_code or None, limits=limits)
+    varied = [varied_of(text, "--knobs") for text in knobs]
+    refuse_no_knob(varied)
+    with options.naming_targets((*overrides, *((topology,) if topology else ())), targets):
+        room, always = room_of(variants.scenario(), devices=devices, exactly=exactly, budget=budget)
+        chosen = objective or ("capacity_per_usd" if budget else "capacity_per_device")
+        question = Question(room=room, share=share, lasting_s=lasting, objective=chosen, exhaustive=exhaustive)
+        room.refuse_unpriced(chosen)
+        deployments = Deployments(variants, varied, always)
+        name = deployments.base.name
+        folder = out or Path("searches") / f"{name}-{digest(variants, question, varied)}"
+        told = None if as_json or quiet else RunsLeft("plans")
+        with opened(executor, workers) as executors, opened_journal(folder) as journal:
+            try:
+                found = found_by(Search(deployments, question, executors, journal), told)
+            finally:
+                if told is not None:
+                    told.close()
+    searched = searched_of(found, deployments, question)
+    files = write_search(folder, found, deployments, searched, search_html(searched, page))
+    if as_json:
+        plain = _plain(found, deployments, files, folder)
+        click.echo(json.dumps(plain | {"wall_s": time.monotonic() - began}))
+    elif not quiet:
+        _print(found, folder)
+        click.echo(options.kept_and_command(folder, _command(found, deployments)))
+
+
+def _command(found: Found, deployments: Deployments) -> str:
+    return command_of(deployments.variants, deployments.changes(found.best.standing.candidate))
+
+
+def _plain(found: Found, deployments: Deployments, files: dict[int, str], folder: Path) -> dict[str, Any]:
+    front = [
+        {
+            "scenario": files[id(one)],
+            "plan": one.words,
+            "devices": one.candidate.devices,
+            "metrics": metrics(one.row)
+            | {
+                "capacity_per_s": one.capacity,
+                "tokens_per_s_per_device": per_device(one),
+                "user_tokens_per_s": user_rate(one),
+            },
+        }
+        for one in found.front()
+    ]
+    best = found.best
+    return {
+        "legal": found.legal,
+        "pruned": found.pruned,
+        "simulated": sum(one.passed is not None for one in found.standings),
+        "front": front,
+        "best": {
+            "scenario": files[id(best.standing)],
+            "plan": best.standing.words,
+            "devices": best.standing.candidate.devices,
+            "capacity_per_s": best.capacity,
+            "objective": found.objective,
+            "value": found.value(best),
+            "metrics": metrics(best.row),
+            "ties": [
+                {"scenario": files[id(one.standing)], "plan": one.standing.words, "value": found.value(one)}
+                for one in found.ties
+            ],
+            "command": _command(found, deployments),
+        },
+        "certificate": found.certificate(),
+        "out": str(folder),
+    }  # fmt: skip
+
+
+def _print(found: Found, folder: Path) -> None:
+    best = found.best
+    told = found.certificate()
+    click.echo(
+        f"{best.standing.words} on {plural(best.standing.candidate.devices, 'device')}: {best.capacity:g} requests/s "
+        f"({found.objective.replace('_', ' ')} {found.value(best):.4g})"
+    )
+    pruned = ", ".join(f"{count:,} by {reason}" for reason, count in found.pruned.items() if count)
+    click.echo(
+        f"{found.legal:,} legal plans; pruned: {pruned or 'none'}; {told['screened']:,} screened by a run that fails; "
+        f"{told['simulated']:,} simulated ({plural(found.runs, 'run')})"
+    )
+    rows = [
+        (one.standing.words, f"{one.standing.candidate.devices}", f"{one.capacity:g}", f"{found.value(one):.4g}",
+         *(f"{metrics(one.row).get(key, 0.0):,.1f}" for key in ("ttft_ms.p99", "tpot_ms.p99")),
+         "best" if one is best else "tie" if one in found.ties else "")
+        for one in found.finalists
+    ]  # fmt: skip
+    columns = ("plan", "devices", "requests/s", found.objective.replace("_", " "), "TTFT p99 ms", "TPOT p99 ms", "")
+    print_table(columns, rows, numbers_from=1)
+    click.echo(f"page     {folder / 'search.html'}")

@@ -1,0 +1,1 @@
+"""The page of a search: the front, bounds against what was reached, and why each plan lost."""

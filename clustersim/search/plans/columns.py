@@ -1,0 +1,163 @@
+"""The least time of a step by what it carries, on a grid: what bounds on capacity are made of.
+
+A *column* stands for all steps with at most so many prompt tokens and decodes. Its time is that of the step with the
+fewest of both in its cell, in which prompts attend to nothing and are one chunk; more tokens, keys, sequences or bytes
+never cost less (:mod:`clustersim.cost.roofline`, and the cheapest of several algorithms of a collective). What keys and
+pairs add is linear: the roofline of attention is convex in them, so no tangent of it lies above.
+
+With several coordinates (SP ranks, replicas in lockstep) the time is that of the rank with most tokens, which has at
+least the mean of them; which part are prompts is not known, so that what depends on one part alone is left out.
+
+Not bounded: costs from a table (measured points may fall) and two-batch overlap. They have no columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.cost.roofline import RooflineCost
+from clustersim.graph.blueprint import Blueprint
+from clustersim.plan.mesh import Mesh
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.replay.compile import compile_stage
+from clustersim.run.priced import Priced
+from clustersim.search.plans.stage_times import StageTimes, cells, stage_times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """Steps of one replica, or of all that share experts: float arrays of shape (columns,) or (stages, columns).
+
+    Parameters
+    ----------
+    prompt, decodes : array of shape (columns,)
+        At most so many prompt tokens, and sequences that decode …
+    least_prompt, least_decodes : array of shape (columns,)
+        … and at least so many.
+    stage_ns : array of shape (stages, columns)
+        Least time on each of some stages.
+    latency_ns : array of shape (columns,)
+        Least time through all stages.
+    key_ns : array of shape (stages, columns)
+        What each key that decodes attend to adds at least.
+    pair_ns : array of shape (stages,)
+        What each pair that prompts attend to adds at least.
+    """
+
+    prompt: FloatArray
+    decodes: FloatArray
+    least_prompt: FloatArray
+    least_decodes: FloatArray
+    stage_ns: FloatArray
+    latency_ns: FloatArray
+    key_ns: FloatArray
+    pair_ns: FloatArray
+
+
+_BY_COLUMN: Final = ("prompt", "decodes", "least_prompt", "least_decodes", "stage_ns", "latency_ns", "key_ns")
+
+
+def columns_of(
+    plan: ParallelPlan, found: Priced, *, tokens: int, requests: int, context: float, duty: str, apart: bool = False
+) -> Columns | None:
+    """Return the columns of a plan with one replica, or of replicas in lockstep; None where nothing is proven.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+        At sp 1: what SP ranks do is bounded by what one of them does (:func:`spread`).
+    found : Priced
+        What prices it.
+    tokens, requests : int
+        Most tokens in a step, and most sequences that decode, of each coordinate.
+    context : float
+        Keys of a decode where tangents are taken.
+    duty : str
+        ``both``, ``prefill`` (no step decodes) or ``decode`` (no step has prompts).
+    apart : bool
+        Whether it is one of several SP ranks that is looked at: the one with most tokens.
+    """
+    ((blueprints, pricer),) = found.pools
+    plan = plan.lockstep
+    if not isinstance(pricer.cost, RooflineCost) or plan.is_two_batch:
+        return None
+    axes = cells(0 if duty == "decode" else tokens), cells(0 if duty == "prefill" else requests)
+    low, high = ([part.ravel() for part in np.meshgrid(*ends, indexing="ij")] for ends in zip(*axes, strict=True))
+    kept = (low[0] + low[1] > 0) & (low[0] + low[1] <= tokens)
+    points = low[0][kept], low[1][kept]
+    known: dict[object, StageTimes] = {}
+    stages = []
+    for stage in range(plan.pp):
+        alike = _alike(plan, blueprints, found, stage)
+        if alike not in known:
+            programs = compile_stage(Mesh(plan=plan), blueprints, found.comm, stage)
+            known[alike] = stage_times(pricer, programs, points, context, several=apart or plan.sp.degree > 1)
+        stages.append(known[alike])
+    ends = [stages[stage] for stage in sorted({0, plan.pp - 1})]
+    return Columns(
+        prompt=high[0][kept],
+        decodes=high[1][kept],
+        least_prompt=points[0],
+        least_decodes=points[1],
+        stage_ns=np.array([stage.ns for stage in ends]),
+        latency_ns=np.sum([stage.ns + stage.send_ns for stage in stages], axis=0),
+        key_ns=np.array([stage.key_ns for stage in ends]),
+        pair_ns=np.array([stage.pair_ns for stage in ends]),
+    )
+
+
+def within(columns: Columns, *, tokens: float, requests: float) -> Columns:
+    """Return the columns that steps of so many tokens and decodes at most can fall into."""
+    least = columns.least_decodes
+    kept = (columns.least_prompt + least <= tokens) & (least <= requests)
+    cut = {name: getattr(columns, name)[..., kept] for name in _BY_COLUMN}
+    cut["decodes"] = np.minimum(cut["decodes"], requests)
+    cut["prompt"] = np.minimum(cut["prompt"], tokens)
+    return replace(columns, **cut)
+
+
+def spread(columns: Columns, ranks: int, *, decodes: bool) -> Columns:
+    """Return what SP ranks do together where the one with most tokens does what these columns say.
+
+    With ``decodes`` they keep whole sequences each; else the first of them decodes, and a step takes at least what its
+    prompts or its decodes would take by themselves.
+    """
+    none = np.zeros_like(columns.key_ns)
+    prompt, count = columns.prompt * ranks, columns.decodes
+    if decodes:
+        return replace(
+            columns, prompt=prompt, decodes=count * ranks, key_ns=none, pair_ns=np.zeros_like(columns.pair_ns)
+        )
+    by_prompt = {key: at for at, key in enumerate(columns.prompt.tolist()) if count[at] == 0}
+    by_decodes = {key: at for at, key in enumerate(count.tolist()) if columns.prompt[at] == 0}
+    one = np.array([by_prompt.get(key, -1) for key in columns.prompt.tolist()])
+    other = np.array([by_decodes.get(key, -1) for key in count.tolist()])
+
+    def larger(values: FloatArray) -> FloatArray:
+        return np.maximum(np.where(one < 0, 0.0, values[..., one]), np.where(other < 0, 0.0, values[..., other]))
+
+    return replace(
+        columns,
+        prompt=prompt,
+        stage_ns=larger(columns.stage_ns),
+        latency_ns=larger(columns.latency_ns),
+        key_ns=none,
+        pair_ns=np.zeros_like(columns.pair_ns),
+    )
+
+
+def _alike(plan: ParallelPlan, blueprints: Mapping[str, Blueprint], found: Priced, stage: int) -> object:
+    """Return what stages have in common that run the same on devices that lie alike."""
+    mesh, bodies = Mesh(plan=plan), [[id(unit.body) for unit in one.stages[stage]] for one in blueprints.values()]
+    devices = mesh.stage_devices(0, stage)
+    after = mesh.stage_devices(0, stage + 1) if stage + 1 < plan.pp else ()
+    nodes = found.comm.topology.node_of[[*devices, *after]].tolist()
+    names = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+    whole = found.comm.number("all_reduce", devices) if len(devices) > 1 else -1
+    sends = found.comm.number("send", (devices[0], after[0])) if after else -1
+    return repr((bodies, [names[node] for node in nodes], whole, sends))

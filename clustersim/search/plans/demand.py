@@ -1,0 +1,86 @@
+"""What requests ask of a replica, and until when: the other half of a bound on capacity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import FloatArray
+from clustersim.workload.requests import Requests
+
+_LATE_NS: Final = 1_000.0
+"""Instants are rounded to nanoseconds; a deadline is taken so much later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Demand:
+    """Work of each request, float arrays of shape (n,), and its deadlines.
+
+    Parameters
+    ----------
+    arrived_ns : array
+    prompt, decodes, keys, pairs : array
+        Prompt tokens; tokens behind the first one; keys that these attend to, and pairs that the prompt attends to.
+    prompt_by_ns, decodes_by_ns : array
+        When prompt and decodes are done at the latest of a request that meets its targets.
+    tokens : array
+        Most tokens that are cached of it.
+    """
+
+    arrived_ns: FloatArray
+    prompt: FloatArray
+    decodes: FloatArray
+    keys: FloatArray
+    pairs: FloatArray
+    prompt_by_ns: FloatArray
+    decodes_by_ns: FloatArray
+    tokens: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.arrived_ns)
+
+
+def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns: float, *, cached: bool) -> Demand:
+    """Return what requests ask for.
+
+    Parameters
+    ----------
+    requests : Requests
+    targets_ns : mapping
+        ``ttft``, ``tpot`` and ``e2e``, as far as they are told.
+    front_end_ns : float
+        What is in their latencies and takes no time of a replica.
+    cached : bool
+        Whether prefixes are cached, so that nothing is known of what has to be computed of a prompt.
+    """
+    prompt, output = requests.prompt_tokens.astype(np.float64), requests.output_tokens.astype(np.float64)
+    decodes = np.maximum(output - 1.0, 0.0)
+    if "tpot" not in targets_ns and "e2e" not in targets_ns:
+        decodes = np.zeros_like(decodes)  # whenever they are done
+    arrived = requests.arrived_at_ns.astype(np.float64)
+    ttft, tpot, e2e = (targets_ns.get(name, math.inf) for name in ("ttft", "tpot", "e2e"))
+    end = arrived + e2e - front_end_ns + _LATE_NS
+    first = np.minimum(arrived + ttft - front_end_ns + _LATE_NS, end)
+    gaps = np.where(decodes > 0, decodes * tpot, 0.0) if math.isfinite(tpot) else np.where(decodes > 0, math.inf, 0.0)
+    return Demand(
+        arrived_ns=arrived,
+        prompt=np.zeros_like(prompt) if cached else prompt,
+        decodes=decodes,
+        keys=decodes * prompt + decodes * (decodes + 1.0) / 2.0,
+        pairs=np.zeros_like(prompt) if cached else prompt * (prompt + 1.0) / 2.0,
+        prompt_by_ns=first,
+        decodes_by_ns=np.minimum(first + gaps, end),
+        tokens=prompt + np.maximum(output - 1.0, 0.0),
+    )
+
+
+def may_miss(count: int, share: float) -> int:
+    """Return how many of so many requests may miss their targets where a share of them has to meet them."""
+    missed = math.floor(count * (1.0 - share)) + 1
+    while missed > 0 and (count - missed) / count < share:
+        missed -= 1
+    return missed

@@ -1,0 +1,82 @@
+"""What SP ranks exchange before they attend, and how often they do: added to the steps of one of them.
+
+An exchange of K/V, or of tokens for heads, is waited for by all ranks. Shifts of a ring run under attention, and the
+move of what a step wrote under the end of its stage: they are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.graph.blueprint import Node
+from clustersim.graph.expand import blueprint_of
+from clustersim.graph.prices.table import attention_shape
+from clustersim.plan.mesh import Mesh
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.run.priced import Priced
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.plans.columns import Columns
+
+_WAITED_FOR: Final = ("all_gather", "all_to_all")
+_SPARE_NS: Final = 1.0
+"""Of each operator: durations are rounded."""
+
+
+def exposed(columns: Columns, plan: ParallelPlan, scenario: Scenario, found: Priced) -> Columns:
+    """Return columns of one of a plan's SP ranks with what it exchanges in steps that have prompts.
+
+    Parameters
+    ----------
+    columns : Columns
+        Of that rank by itself.
+    plan : ParallelPlan
+    scenario : Scenario
+    found : Priced
+        What prices it.
+    """
+    ((_, pricer),) = found.pools
+    prompt, at = np.unique(columns.least_prompt, return_inverse=True)
+    blueprint = blueprint_of(scenario.model, plan, scenario.precision, "prefill")
+    whole = blueprint_of(scenario.model, replace(plan, sp=scenario.plan.sp), scenario.precision, "prefill")
+    mesh, extra = Mesh(plan=plan), []
+    for stage, (units, alone) in enumerate(zip(blueprint.stages, whole.stages, strict=True)):
+        nodes = Counter(node for unit in units for node in unit.body.nodes)
+        devices = mesh.stage_devices(0, stage)[:: plan.tp]
+        total = np.zeros_like(prompt)
+        attends = Counter(node.op for unit in alone for node in unit.body.nodes)["attention_prefill"]
+        for node, times in nodes.items():
+            if node.axis == "sp" and node.op in _WAITED_FOR and _is_of_layers(node):
+                number = found.comm.number(node.op, devices)
+                each = [found.comm.seconds(number, amount) for amount in _amounts(node, prompt, plan.sp.degree)]
+                launch = pricer.engine.collective_launch_s
+                total += times * ((np.array(each) + launch) * NS_PER_S - _SPARE_NS)
+            elif node.op == "attention_prefill":
+                shape = {**attention_shape(node), "queries": 0.0, "keys": 0.0, "pairs": 0.0}
+                least = float(pricer.cost.seconds("attention_prefill", shape)) + pricer.gap_s(graph=False)
+                total += max(0, times - attends) * (least * NS_PER_S - _SPARE_NS)
+                attends = max(0, attends - times)
+        extra.append(np.where(prompt > 0, total, 0.0)[at])
+    ends = [extra[stage] for stage in sorted({0, plan.pp - 1})]
+    return replace(
+        columns, stage_ns=columns.stage_ns + np.array(ends), latency_ns=columns.latency_ns + np.sum(extra, axis=0)
+    )
+
+
+def _is_of_layers(node: Node) -> bool:
+    return "kv_move" not in node.name
+
+
+def _amounts(node: Node, prompt: FloatArray, ranks: int) -> list[float]:
+    """Return the payload where the rank with most has so many prompt tokens; the others have no more."""
+    total = sum(
+        each * (ranks if name == "exposed_tokens" else 1.0) for name, each in node.amount if name in _OF_PROMPTS
+    )
+    return [total * tokens for tokens in prompt.tolist()]
+
+
+_OF_PROMPTS: Final = ("exposed_tokens", "segment_tokens")

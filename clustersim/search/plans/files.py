@@ -1,0 +1,164 @@
+"""What a search writes: the best plan and its ties as scenarios, a table of all plans, and what its page shows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clustersim.files import written_whole
+from clustersim.report.search.searched import Plan, Searched
+from clustersim.scenario.resolve import to_yaml
+from clustersim.search.plans.deployments import Deployments
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.result import Found, metrics, per_device, user_rate
+from clustersim.search.runs import Variants
+from clustersim.search.sweep import POINTS, command_of
+from clustersim.search.varied import Varied
+from clustersim.units import plural
+
+PAGE: Final = "search.html"
+UNITS: Final = {
+    "capacity_per_device": "requests/s per device",
+    "capacity_per_usd": "requests/s per USD/h",
+    "capacity": "requests/s",
+}
+_ORDER: Final = ("best", "tie", "simulated", "screened", "failed", "pruned")
+
+
+def digest(variants: Variants, question: Any, knobs: Sequence[Varied]) -> str:
+    """Return what tells a search from others of its scenario."""
+    told = json.dumps([variants.text, variants.overrides, repr(question), [(one.key, one.values) for one in knobs]])
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def searched_of(found: Found, deployments: Deployments, question: Any) -> Searched:
+    """Return what the page of a search shows."""
+    front = {id(one) for one in found.front()}
+    long = {id(one.standing): one for one in found.finalists}
+    ties = {id(one.standing) for one in found.ties}
+    best = found.best
+    plans = []
+    for one in found.standings:
+        finalist = long.get(id(one))
+        reached = finalist.capacity if finalist is not None else one.capacity
+        fate = "best" if one is best.standing else "tie" if id(one) in ties else one.fate
+        worth = found.worth(one)
+        bound = one.bound.step is not None and one.bound.why == "most requests per second"
+        plans.append(
+            Plan(
+                words=one.words,
+                devices=one.candidate.devices,
+                usd_per_hour=question.room.cost(one.candidate),
+                fate=fate,
+                why=_why(one, fate, found),
+                bound=_step_value(one) * worth if bound else None,
+                reached=None if reached is None else reached * worth,
+                requests_per_s=reached,
+                numbers=metrics(one.row) if one.passed is not None else {},
+                tokens_per_device=per_device(one) if one.passed is not None else None,
+                tokens_per_user=user_rate(one) if one.passed is not None else None,
+                on_front=id(one) in front,
+                stands_for=one.same,
+                command=command_of(deployments.variants, deployments.changes(one.candidate)),
+            )
+        )
+    plans.sort(key=lambda plan: (_ORDER.index(plan.fate), -(plan.reached or 0.0), -(plan.bound or 0.0), plan.words))
+    return Searched(
+        name=deployments.base.name,
+        unit=UNITS[found.objective],
+        subtitle=f"{found.legal:,} legal plans on at most {plural(question.room.devices, 'device')}; "
+        f"best: {best.standing.words}",
+        plans=plans,
+        certificate=_sentences(found, question),
+    )
+
+
+def _step_value(one: Standing) -> float:
+    return rate_of(one.bound.step or 0)
+
+
+def _why(one: Standing, fate: str, found: Found) -> str:
+    if fate == "pruned" and one.why == "most requests per second":
+        return f"proven: fewer than {_step_value(one):.4g} requests/s"
+    if fate == "pruned":
+        return f"proven: {one.why}" + (
+            f" is {one.bound.tpot_ms:.4g} ms" if one.why == "least TPOT" and one.bound.tpot_ms else ""
+        )
+    if fate == "screened" and one.row is not None:
+        cut = one.row["numbers"].get("cut_s")
+        share = one.row["numbers"]["goodput.share"]
+        return f"{one.why}: {'at most ' if cut else ''}{share:.1%} meet their targets" + (
+            f", seen after {cut:.0f} s" if cut else ""
+        )
+    if fate == "simulated" and one.capacity is not None:
+        return f"reaches {one.capacity * found.worth(one) / found.value(found.best):.1%} of the best"
+    return "" if fate in ("best", "tie") else one.why
+
+
+def _sentences(found: Found, question: Any) -> list[str]:
+    told = found.certificate()
+    unit = UNITS[found.objective]
+    value = found.value(found.best)
+    shares = ", ".join(f"{share:.1%}" for share in found.best.shares)
+    lines = [
+        f"The best plan reaches {value:.4g} {unit}; at length {shares} of requests meet their targets "
+        f"(asked: {question.share:.0%}), one figure for each seed.",
+        f"{told['legal']:,} plans are legal (rules of level P). "
+        + "; ".join(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items())
+        + ".",
+    ]
+    if told["nearest_pruned"] is not None:
+        lines.append(
+            f"Of those left out by their bound the best can reach {told['nearest_pruned']:.4g} {unit} at most."
+        )
+    if told["screened"]:
+        lines.append(
+            f"{told['screened']:,} plans fail one run at a rate above what the third best reaches; the highest of "
+            f"these rates is {told['nearest_screened']:.4g} {unit}."
+        )
+    lines.append(f"{told['simulated']:,} plans are simulated up to their capacity.")
+    lines += [f"{reason}: {plural(count, 'plan')}." for reason, count in told["failed"].items()]
+    return [*lines, *(f"Uncertain: {text}." for text in told["uncertain"])]
+
+
+def write_search(folder: Path, found: Found, deployments: Deployments, searched: Searched, html: str) -> dict[int, str]:
+    """Write scenarios, table and page; return the file of each plan that has one, by the identity of its standing."""
+    files: dict[int, str] = {}
+    named = [("best", found.best.standing), *((f"tie-{at}", one.standing) for at, one in enumerate(found.ties, 2))]
+    named += [(f"front-{at}", one) for at, one in enumerate(found.front(), 1)]
+    for name, one in named:
+        if id(one) not in files:
+            path = folder / f"{name}.yaml"
+            scenario = deployments.variants.scenario(deployments.changes(one.candidate))
+            with written_whole(path) as beside:
+                beside.write_text(to_yaml(scenario.document), encoding="utf-8")
+            files[id(one)] = str(path)
+    with written_whole(folder / POINTS) as beside:
+        pq.write_table(table_of(searched), beside)
+    with written_whole(folder / PAGE) as beside:
+        beside.write_text(html, encoding="utf-8")
+    return files
+
+
+def table_of(searched: Searched) -> pa.Table:
+    """Return ``points.parquet``: a row per plan, with what became of it, why, and its command."""
+    plans = searched.plans
+    columns: dict[str, Any] = {
+        name: [getattr(plan, name) for plan in plans]
+        for name in (
+            "words", "devices", "usd_per_hour", "fate", "why", "bound", "reached", "requests_per_s",
+            "tokens_per_device", "tokens_per_user", "on_front", "stands_for",
+        )
+    }  # fmt: skip
+    for key in dict.fromkeys(key for plan in plans for key in plan.numbers):
+        columns[key] = [plan.numbers.get(key) for plan in plans]
+    floats = ("usd_per_hour", "bound", "reached", "requests_per_s", "tokens_per_device", "tokens_per_user")
+    made = {name: pa.array(values, pa.float64() if name in floats else None) for name, values in columns.items()}
+    return pa.table(made | {"command": pa.array([plan.command for plan in plans], pa.string())})

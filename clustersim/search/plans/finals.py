@@ -1,0 +1,87 @@
+"""The best plans once more, at length: short runs end before queues have grown, and a seed may be lucky."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.point import Row
+
+SEEDS: Final = 3
+REQUESTS: Final = 1000
+"""Of each replica, at least."""
+TIES: Final = 0.03
+"""Plans that differ by less are alike: as much as a seed changes."""
+_FARTHEST: Final = 1024
+"""Steps of the grid down from a capacity: of what fails there none is left."""
+
+Long = Callable[[Sequence[tuple[Standing, int, int]]], list[Row]]
+"""Simulates plans at length, each at a step of the grid and with so much added to the seed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Finalist:
+    """A plan at length.
+
+    Parameters
+    ----------
+    standing : Standing
+    step : int or None
+        Highest step, from its capacity down, at which the mean share over seeds is reached; None where none is.
+    shares : list of float
+        With each seed, there.
+    row : Row or None
+        Of the first seed, there.
+    """
+
+    standing: Standing
+    step: int | None
+    shares: list[float]
+    row: Row | None
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second."""
+        return 0.0 if self.step is None else rate_of(self.step)
+
+
+def at_length(chosen: Sequence[Standing], run: Long, *, seeds: int, share: float) -> list[Finalist]:
+    """Simulate plans at length: at their capacities, or the highest rates below at which the mean of seeds does."""
+    found = [Finalist(standing=one, step=None, shares=[], row=None) for one in chosen]
+    descents = {id(one): _descent(one, share) for one in found}
+    going = [(one, next(descents[id(one)])) for one in found]
+    while going:
+        rows = run([(one.standing, step, seed) for one, step in going for seed in range(seeds)])
+        left = []
+        for place, (one, _) in enumerate(going):
+            try:
+                left.append((one, descents[id(one)].send(rows[place * seeds : (place + 1) * seeds])))
+            except StopIteration:
+                continue
+        going = left
+    return found
+
+
+def _descent(one: Finalist, share: float) -> Generator[int, list[Row], None]:
+    """Yield steps down from a capacity, ever farther apart, then between the last two; note the highest that does."""
+    assert one.standing.passed is not None
+    step, high, far = one.standing.passed, None, 1
+    while True:
+        rows = yield step
+        shares = [float(row["numbers"].get("goodput.share", 0.0)) for row in rows]
+        if math.fsum(shares) / len(shares) >= share:
+            one.step, one.shares, one.row = step, shares, rows[0]
+        else:
+            high = step
+        if one.step is None:
+            if far > _FARTHEST:
+                return
+            step, far = step - far, 2 * far
+        elif high is None or high - one.step <= 1:
+            return
+        else:
+            step = (one.step + high) // 2

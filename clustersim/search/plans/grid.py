@@ -1,0 +1,73 @@
+"""Rates as steps of a grid, so that plans are compared at the same ones, and the requests at each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.scenario.scenario import Scenario, TraceWorkload
+from clustersim.search.load import Load
+from clustersim.workload.draws import DrawnWorkload
+from clustersim.workload.requests import Requests
+
+GRID: Final = 1.01
+"""A step: rates are powers of it."""
+_MOST: Final = 256
+
+
+def rate_of(step: int) -> float:
+    """Return a rate of the grid, requests per second, as people can write it down."""
+    return float(f"{GRID**step:.6g}")
+
+
+def step_of(rate: float) -> int:
+    """Return the step of the grid that is nearest to a rate."""
+    return round(math.log(rate) / math.log(GRID))
+
+
+class _Asked:
+    """Requests by what they depend on."""
+
+    def __init__(self, scenario: Scenario, workload: TraceWorkload | DrawnWorkload) -> None:
+        self.scenario = replace(scenario, workload=workload)
+        self.key = repr((scenario.seed, workload))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self.key == other.key
+
+
+@lru_cache(maxsize=_MOST)
+def _drawn(asked: _Asked) -> Requests:
+    return asked.scenario.requests()
+
+
+def requests_at(scenario: Scenario, load: Load, step: int, every: int) -> Requests:
+    """Return every so many-th request of a scenario at a rate of the grid."""
+    whole = _drawn(_Asked(scenario, load.at(rate_of(step))))
+    return whole if every == 1 else _chosen(whole, np.arange(0, len(whole), every))
+
+
+def requests_until(requests: Requests, until_ns: int) -> Requests:
+    """Return the requests that arrive up to an instant."""
+    return _chosen(requests, np.flatnonzero(requests.arrived_at_ns <= until_ns))
+
+
+def _chosen(requests: Requests, at: Int64Array) -> Requests:
+    hashes, urgent, patience = requests.prefix_hashes, requests.priorities, requests.cancel_after_ns
+    return replace(
+        requests,
+        arrived_at_ns=requests.arrived_at_ns[at],
+        prompt_tokens=requests.prompt_tokens[at],
+        output_tokens=requests.output_tokens[at],
+        prefix_hashes=None if hashes is None else tuple(hashes[one] for one in at.tolist()),
+        priorities=None if urgent is None else urgent[at],
+        cancel_after_ns=None if patience is None else patience[at],
+    )

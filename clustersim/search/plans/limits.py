@@ -1,0 +1,233 @@
+"""The bound of plans that have their prices in common, worked out by whoever is asked; plain data in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, to_ns
+from clustersim.plan.parallel import SequencePlan, SequenceScheme
+from clustersim.report.metrics.latencies import targets_ns
+from clustersim.run.priced import priced
+from clustersim.run.replay_input import cost_models
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.load import Load
+from clustersim.search.plans.bounds import Prices, best_prices, can_serve
+from clustersim.search.plans.columns import Columns, columns_of, spread, within
+from clustersim.search.plans.demand import Demand, demand_of, may_miss
+from clustersim.search.plans.exposure import exposed
+from clustersim.search.plans.grid import requests_at, step_of
+
+RATE: Final = "most requests per second"
+_LOWEST: Final = -1400
+"""A step of the grid: 10⁻⁶ requests per second."""
+_MOST_REQUESTS: Final = 200_000
+"""Of a run: what only more would tell is not proven (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What the bound of a plan depends on besides its prices.
+
+    Parameters
+    ----------
+    ranks : int
+        SP ranks, or replicas that share experts.
+    scheme : str or None
+        Of SP.
+    decodes : bool
+        Whether each of these ranks keeps sequences.
+    tokens, requests : int
+        Most tokens of a step, and sequences, of a replica.
+    kv_tokens : int
+        Tokens in the K/V pools of all its ranks.
+    replicas, every : int
+        Replicas that serve every so many-th request.
+    open_prompts : int or None
+        See :func:`~clustersim.search.plans.bounds.can_serve`.
+    """
+
+    ranks: int
+    scheme: SequenceScheme | None
+    decodes: bool
+    tokens: int
+    requests: int
+    kv_tokens: int
+    replicas: int
+    every: int
+    open_prompts: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The most that is proven possible: a step of the grid at which the share can't be reached, and why.
+
+    Parameters
+    ----------
+    step : int or None
+        None: nothing is proven.
+    why : str
+        ``memory``, ``least TTFT``, ``least TPOT`` or ``most requests per second``.
+    tpot_ms : float or None
+        Least TPOT of a lone request.
+    """
+
+    step: int | None
+    why: str
+    tpot_ms: float | None
+
+
+class _Group:
+    """Bounds of one group: its columns, and what requests ask at each rate."""
+
+    def __init__(self, scenario: Scenario, load: Load, share: float, duty: str, members: Sequence[Member]) -> None:
+        self._scenario, self._load, self._share, self._duty = scenario, load, share, duty
+        self._targets = targets_ns(scenario.targets)
+        self._demands: dict[tuple[int, int], Demand] = {}
+        self._prices: dict[Member, Prices] = {}
+        self._base = step_of(load.first)
+        own = self._demand(self._base, 1)
+        self._found = priced(scenario, cost_models(scenario))
+        self._every = partial(
+            columns_of,
+            scenario.plan,
+            self._found,
+            tokens=max(one.tokens for one in members),
+            requests=max(one.requests for one in members),
+            context=float((own.keys / np.maximum(own.decodes, 1.0)).mean()),
+            duty=duty,
+        )
+        self._columns = self._every()
+        self._of_ranks: dict[object, Columns] = {}
+
+    def _demand(self, step: int, every: int) -> Demand:
+        if (step, every) not in self._demands:
+            scenario = self._scenario
+            self._demands[step, every] = demand_of(
+                requests_at(scenario, self._load, step, every),
+                self._targets,
+                to_ns(scenario.engine.front_end_s),
+                cached=scenario.serving.prefix_caching,
+            )
+        return self._demands[step, every]
+
+    def of(self, member: Member) -> Bound:
+        """Return the bound of one plan."""
+        alone = self._demand(self._base, member.every)
+        free = may_miss(len(alone), self._share)
+        if int((alone.tokens > member.kv_tokens).sum()) > free:
+            return Bound(step=_LOWEST, why="memory", tpot_ms=None)
+        if self._columns is None:
+            return Bound(step=None, why="", tpot_ms=None)
+        per = member.ranks if member.decodes else 1
+        columns = self._columns if member.scheme is None else self._split(member)
+        columns = within(columns, tokens=member.tokens / member.ranks, requests=member.requests / per)
+        columns = spread(columns, member.ranks, decodes=member.decodes) if member.ranks > 1 else columns
+        least = None if self._duty == "prefill" else float(columns.latency_ns[columns.decodes > 0].min())
+        why = self._impossible(columns, alone, free, least, member.tokens)
+        tpot_ms = None if least is None else least / NS_PER_MS
+        step = self._step(columns, member) if why is None else _LOWEST
+        return Bound(step=step, why=why or (RATE if step is not None else ""), tpot_ms=tpot_ms)
+
+    def _split(self, member: Member) -> Columns:
+        """Return what one of several SP ranks takes, the exchange of K/V included."""
+        if None not in self._of_ranks:
+            found = self._every(apart=True)
+            assert found is not None
+            self._of_ranks[None] = found
+        key = member.ranks, member.scheme, member.decodes
+        if key not in self._of_ranks:
+            sp = SequencePlan(
+                degree=member.ranks,
+                scheme=member.scheme,
+                partition="contiguous",
+                decode="dp" if member.decodes else "idle",
+            )
+            plan = replace(self._scenario.plan, sp=sp)
+            self._of_ranks[key] = exposed(self._of_ranks[None], plan, self._scenario, self._found)
+        return self._of_ranks[key]
+
+    def _impossible(self, columns: Columns, alone: Demand, free: int, least: float | None, tokens: int) -> str | None:
+        """Say which target too many requests miss even when they come one by one; None where none."""
+        if least is not None and least > self._targets.get("tpot", math.inf) and int((alone.decodes > 0).sum()) > free:
+            return "least TPOT"
+        if self._duty != "decode" and "ttft" in self._targets:
+            slow = lone_prompts(columns, alone.prompt, tokens) > alone.prompt_by_ns - alone.arrived_ns
+            if int(slow.sum()) > free:
+                return "least TTFT"
+        return None
+
+    def _step(self, columns: Columns, member: Member) -> int | None:
+        """Return the lowest step found at which it is proven that the share can't be reached."""
+        whole = self._demand(self._base, 1)
+        alike = replace(member, replicas=1, every=1, open_prompts=None)
+        if alike not in self._prices:
+            self._prices[alike] = best_prices(
+                columns,
+                whole,
+                tpot_ns=self._targets.get("tpot"),
+                kv_tokens=member.kv_tokens,
+                requests=member.requests,
+            )
+        prices = self._prices[alike]
+        mean = float((prices.of_prompts(whole) + prices.of_decodes(whole)).mean())
+        if mean <= 0.0:
+            return None
+
+        def does(step: int) -> bool:
+            demand = self._demand(step, member.every)
+            return can_serve(
+                prices, demand, replicas=member.replicas, share=self._share, open_prompts=member.open_prompts
+            )
+
+        highest = step_of(_MOST_REQUESTS / max(self._load.lasting_s, 1.0))
+        return _turn(does, step_of(member.replicas * member.every * NS_PER_S / mean), highest)
+
+
+def _turn(does: Callable[[int], bool], guess: int, highest: int) -> int | None:
+    """Return the step from which on something does not; None where it still does at the highest."""
+    low, high = guess - 4, guess + 4
+    while high < highest and does(high):
+        low, high = high, high + 2 * (high - low)
+    if high >= highest:
+        return None
+    while low > _LOWEST and not does(low):
+        low, high = low - 2 * (high - low), low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if does(middle) else (low, middle)
+    return high
+
+
+def bound_all(scenario: Scenario, load: Load, share: float, duty: str, members: Sequence[Member]) -> list[Bound]:
+    """Return the bound of plans that have their prices in common.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of one pool, with one replica at sp 1, or those that share experts.
+    load : Load
+    share : float
+    duty : str
+        See :func:`~clustersim.search.plans.columns.columns_of`.
+    members : sequence of Member
+    """
+    group = _Group(scenario, load, share, duty, members)
+    return [group.of(one) for one in members]
+
+
+def lone_prompts(columns: Columns, prompt: FloatArray, tokens: int) -> FloatArray:
+    """Return the least nanoseconds of each prompt by itself, in as few steps as a budget of tokens allows."""
+    pure = columns.least_decodes == 0
+    order = np.argsort(columns.prompt[pure], kind="stable")
+    ends, times = columns.prompt[pure][order], columns.latency_ns[pure][order]
+    most = min(float(tokens), float(ends[-1]))
+    whole, rest = np.divmod(prompt, most)
+    last = np.where(rest > 0, times[np.minimum(np.searchsorted(ends, rest), len(ends) - 1)], 0.0)
+    found: FloatArray = whole * times[min(int(np.searchsorted(ends, most)), len(ends) - 1)] + last
+    return found

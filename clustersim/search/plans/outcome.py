@@ -1,0 +1,58 @@
+"""What became of each plan: pruned by a bound, screened by a run that fails, or simulated up to its capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clustersim.search.plans.deployments import Candidate
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.limits import Bound
+from clustersim.search.point import Row
+
+Fate = Literal["open", "pruned", "screened", "simulated", "failed"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """A plan and what is known of it so far.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    words : str
+    bound : Bound
+    same : int
+        How many legal plans it stands for: those with fewer of the same replicas.
+    fate : str
+    why : str
+        Why it is not the best one.
+    passed, failed : int or None
+        Highest step of the grid at which enough requests met their targets, and lowest at which not.
+    row : Row or None
+        Of the run at ``passed``; of the failing run where none passed.
+    row_devices : int
+        Devices that were simulated: of one replica, where that stands for all.
+    """
+
+    candidate: Candidate
+    words: str
+    bound: Bound
+    same: int = 1
+    fate: Fate = "open"
+    why: str = ""
+    passed: int | None = None
+    failed: int | None = None
+    row: Row | None = None
+    row_devices: int = 1
+
+    @property
+    def most(self) -> float:
+        """The most requests per second that are possible as far as is known."""
+        steps = [step for step in (self.bound.step, self.failed) if step is not None]
+        return rate_of(min(steps)) if steps else float("inf")
+
+    @property
+    def capacity(self) -> float | None:
+        """The highest rate at which enough requests met their targets; None where none was looked for."""
+        return None if self.passed is None else rate_of(self.passed)

@@ -1,0 +1,45 @@
+"""Why a search has no answer: no plan is legal, or none can serve the workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clustersim.errors import InputError, Problem
+from clustersim.run.legality import check_scenario_plan
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.plans.deployments import plan_words
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.room import Room
+from clustersim.search.plans.space import Refused
+from clustersim.units import plural
+
+
+def none_legal(scenario: Scenario, refused: Refused, room: Room) -> InputError:
+    """Return the error for a space without a legal plan: which rule leaves none, and what would be legal."""
+    rules = ", ".join(f"{rule} refuses {plural(count, 'plan')}" for rule, count in refused.counts.most_common())
+    message = f"no plan of {scenario.model.name} is legal on {plural(room.devices, 'device')}"
+    if not refused.counts:
+        return InputError(Problem(message=f"{message} within what is asked: allow other numbers of them"))
+    rule = refused.counts.most_common(1)[0][0]
+    plan = refused.example[rule]
+    verdict = check_scenario_plan(scenario.with_entry(plan=plan))
+    found = next((one for one in verdict.violations if one.rule == rule), None)
+    nearest = "" if found is None else f"; nearest: {plan_words(plan)} ({found.message}), {found.fix}"
+    return InputError(Problem(message=f"{message}: {rules}{nearest}"))
+
+
+def none_serves(scenario: Scenario, standings: Sequence[Standing], share: float) -> InputError:
+    """Return the error for a workload that no plan can serve: the bound, and what broke."""
+    del scenario
+    reasons: dict[str, int] = {}
+    for one in standings:
+        reasons[one.why or one.fate] = reasons.get(one.why or one.fate, 0) + one.same
+    told = ", ".join(
+        f"{plural(count, 'plan')}: {reason}" for reason, count in sorted(reasons.items(), key=lambda p: -p[1])[:3]
+    )
+    tpots = [one.bound.tpot_ms for one in standings if one.bound.tpot_ms is not None]
+    least = f"; no plan has a TPOT below {min(tpots):,.1f} ms, even with one request" if tpots else ""
+    message = (
+        f"no plan serves {share:.0%} of the requests within their targets at any rate that was tried ({told}){least}"
+    )
+    return InputError(Problem(message=message, path="targets"))

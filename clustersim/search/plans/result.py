@@ -1,0 +1,133 @@
+"""What a search found, as plain data: the front, the best plan and its ties, why others lost, and the certificate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clustersim.search.plans.finals import TIES, Finalist
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.outcome import Standing
+
+REPRESENTED: Final = "fewer of the same replicas"
+METRICS: Final = (
+    "goodput.share", "throughput.output_tokens_per_s", "throughput.requests_per_s", "ttft_ms.p50", "ttft_ms.p99",
+    "tpot_ms.p50", "tpot_ms.p99",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A finished search.
+
+    Parameters
+    ----------
+    standings : sequence of Standing
+    finalists : sequence of Finalist
+        Best first.
+    worth : callable
+        What a request per second is worth on a plan.
+    objective : str
+    runs : int
+        Runs that were asked for, those looked up included.
+    """
+
+    standings: Sequence[Standing]
+    finalists: Sequence[Finalist]
+    worth: Callable[[Standing], float]
+    objective: str
+    runs: int
+
+    @property
+    def legal(self) -> int:
+        """Legal plans, those that others stand for included."""
+        return sum(one.same for one in self.standings)
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """How many plans each reason left out before they were simulated."""
+        counts = Counter(one.why for one in self.standings if one.fate == "pruned")
+        same = sum(one.same - 1 for one in self.standings)
+        return dict(sorted(counts.items())) | ({REPRESENTED: same} if same else {})
+
+    @property
+    def best(self) -> Finalist:
+        """The best plan."""
+        return self.finalists[0]
+
+    def value(self, one: Finalist) -> float:
+        """Return what a finalist reaches."""
+        return one.capacity * self.worth(one.standing)
+
+    @property
+    def ties(self) -> list[Finalist]:
+        """Plans within :data:`TIES` of the best."""
+        least = self.value(self.best) * (1.0 - TIES)
+        return [one for one in self.finalists[1:] if self.value(one) >= least]
+
+    def front(self) -> list[Standing]:
+        """Return the simulated plans that none beats in both: tokens per second and device, and tokens for a user."""
+        simulated = [one for one in self.standings if one.passed is not None and one.row is not None]
+        points = [(per_device(one), user_rate(one), one) for one in simulated]
+        found = [
+            one
+            for mine, rate, one in points
+            if not any(
+                other >= mine and others >= rate and (other, others) != (mine, rate) for other, others, _ in points
+            )
+        ]
+        return sorted(found, key=per_device, reverse=True)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return what the answer rests on, and what remains uncertain."""
+        fates = Counter(one.fate for one in self.standings)
+        why = Counter(one.why for one in self.standings if one.fate == "failed")
+        lost = [one for one in self.standings if one.fate == "pruned" and one.why == "most requests per second"]
+        nearest = max((one.most * self.worth(one) for one in lost), default=None)
+        screened = [one for one in self.standings if one.fate == "screened"]
+        failing = [rate_of(one.failed) * self.worth(one) for one in screened if one.failed is not None]
+        uncertain = [
+            "capacities are found with one seed and runs of the length asked for; those of the finalists at length",
+            "between rates that were tried, more requests are taken to be served no better",
+        ]
+        if any(one.candidate.counts != (1,) and len(one.candidate.counts) == 1 for one in self.standings):
+            uncertain.append("one replica stands for all where requests are dealt out in turn (measured: within 4 %)")
+        if any(one.same > 1 for one in self.standings):
+            uncertain.append(
+                f"{REPRESENTED} are taken to reach no more for each of their devices (measured: within 4 %)"
+            )
+        return {
+            "legal": self.legal,
+            "pruned": self.pruned,
+            "nearest_pruned": nearest,
+            "screened": len(screened),
+            "nearest_screened": max(failing, default=None),
+            "simulated": fates["simulated"],
+            "failed": dict(why),
+            "runs": self.runs,
+            "finalists": [
+                {"plan": one.standing.words, "per_s": one.capacity, "value": self.value(one), "shares": one.shares}
+                for one in self.finalists
+            ],
+            "uncertain": uncertain,
+        }
+
+
+def per_device(one: Standing) -> float:
+    """Return output tokens per second and device of a plan at its capacity."""
+    assert one.row is not None
+    return float(one.row["numbers"].get("throughput.output_tokens_per_s", 0.0)) / one.row_devices
+
+
+def user_rate(one: Standing) -> float:
+    """Return the tokens per second that a user sees in the median, at capacity."""
+    assert one.row is not None
+    gap = one.row["numbers"].get("tpot_ms.p50")
+    return 1e3 / float(gap) if gap else 0.0
+
+
+def metrics(row: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the numbers of a run that are shown."""
+    return {} if row is None else {key: row["numbers"][key] for key in METRICS if key in row["numbers"]}

@@ -1,0 +1,258 @@
+"""The best legal plan: every one is enumerated, bounded, and pruned, screened or simulated; the best at length.
+
+::
+
+    scenario ─► settings ─► legal plans ─► bounds ─► walk (screen, bisect) ─► finalists ─► front, best, certificate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from clustersim.errors import InputError, Problem
+from clustersim.plan.parallel import ParallelPlan
+from clustersim.scenario.scenario import Scenario
+from clustersim.search.executors import Executors
+from clustersim.search.journal import Journal, key_of
+from clustersim.search.load import Load, load_of
+from clustersim.search.outcomes import Lost, outcomes
+from clustersim.search.plans.deployments import Candidate, Deployments
+from clustersim.search.plans.finals import REQUESTS, SEEDS, TIES, at_length
+from clustersim.search.plans.legal import candidates
+from clustersim.search.plans.limits import Bound, Member, bound_all
+from clustersim.search.plans.outcome import Standing
+from clustersim.search.plans.refusals import none_legal, none_serves
+from clustersim.search.plans.result import Found
+from clustersim.search.plans.room import Room
+from clustersim.search.plans.space import Refused, Replica
+from clustersim.search.plans.trial import try_rate
+from clustersim.search.plans.walk import Walk
+from clustersim.search.point import Row
+from clustersim.workload.draws import DrawnWorkload
+
+Told = Callable[[int, int], None]
+OBJECTIVES: Final = ("capacity_per_device", "capacity_per_usd", "capacity")
+FINALISTS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked."""
+
+    room: Room
+    share: float
+    lasting_s: float
+    objective: str
+    exhaustive: bool
+
+
+class Search:
+    """Searches the plans of one scenario."""
+
+    def __init__(self, deployments: Deployments, question: Question, executors: Executors, journal: Journal) -> None:
+        self.deployments, self.question = deployments, question
+        self._executors, self._journal = executors, journal
+        self.base = deployments.base
+        self.load: Load = load_of(self.base, deployments.variants.requests, question.lasting_s)
+        self.refused = Refused()
+        self.ran = 0
+        self._stays = getattr(self.base.workload, "cancel_after", None) is None
+
+    def standings(self) -> list[Standing]:
+        """Return every legal plan with its bound, best ones of the cheapest kind to simulate first."""
+        legal = list(candidates(self.deployments.settings, self.question.room, self.refused))
+        sides = dict.fromkeys((place, *side) for one, _ in legal for place, side in enumerate(self._sides(one)))
+        bounds = self._bounds(list(sides))
+        found = []
+        for one, same in legal:
+            each = [bounds[place, *side] for place, side in enumerate(self._sides(one))]
+            standing = Standing(candidate=one, words=self.words(one), bound=_lesser(each), same=same)
+            standing.row_devices = one.devices // self.trial(standing)[1]
+            found.append(standing)
+        return found
+
+    def words(self, one: Candidate) -> str:
+        """Return a plan and its knobs in words."""
+        knobs = (text.rpartition("=") for text in self.deployments.settings[one.setting].changes)
+        return ", ".join([one.words(), *(f"{key.rpartition('.')[2]} {value}" for key, _, value in knobs)])
+
+    def _sides(self, candidate: Candidate) -> list[tuple[int, int, Replica, int]]:
+        pools = len(candidate.replicas)
+        return [
+            (pools, candidate.setting, one, count)
+            for one, count in zip(candidate.replicas, candidate.counts, strict=True)
+        ]
+
+    def _bounds(self, sides: Sequence[tuple[int, int, int, Replica, int]]) -> dict[Any, Bound]:
+        """Return the bound of each pool of each plan; those with their prices in common are worked out together."""
+        groups: dict[Any, list[Any]] = {}
+        for side in sides:
+            place, pools, setting, one, _ = side
+            plan = one.plan
+            scenario = self._pool(setting, pools, place)
+            prices = repr((scenario.precision, scenario.engine))
+            shared = plan.tp, plan.pp, plan.ep, plan.dp, one.kind, prices
+            groups.setdefault((place, pools, *shared), []).append(side)
+        calls = []
+        members: list[list[Any]] = []
+        found: dict[Any, Bound] = {}
+        for (place, pools, *_), mine in groups.items():
+            scenario = self._pool(mine[0][2], pools, place)
+            plain = replace(
+                mine[0][3].plan, sp=replace(mine[0][3].plan.sp, degree=1, scheme=None, partition=None, decode=None)
+            )
+            duty = "both" if pools == 1 else ("prefill", "decode")[place]
+            topology = scenario.topology
+            if mine[0][3].kind is not None:
+                topology = topology.seen_from(topology.of_kind(mine[0][3].kind)[0])
+            here = replace(scenario.with_entry(plan=plain), topology=topology)
+            found |= {side: Bound(step=None, why="", tpot_ms=None) for side in mine if _spreads_experts(side[3].plan)}
+            mine = [side for side in mine if side not in found]
+            if not mine:
+                continue
+            unique = dict.fromkeys(self._member(side) for side in mine)
+            members.append([mine, list(unique)])
+            calls.append((here, self.load, self.question.share, duty, list(unique)))
+        for number, bounds in outcomes(self._executors, bound_all, iter(enumerate(calls))):
+            if isinstance(bounds, Lost):
+                raise InputError(Problem(message=f"a bound could not be worked out: {bounds.reason}"))
+            mine, unique = members[number]
+            by_member = dict(zip(unique, bounds, strict=True))
+            found |= {side: by_member[self._member(side)] for side in mine}
+        return found
+
+    def _pool(self, setting: int, pools: int, place: int) -> Scenario:
+        scenario = self.deployments.settings[setting].single if pools == 1 else self.deployments.settings[setting].pools
+        assert scenario is not None
+        return scenario.each_pool()[place]
+
+    def _member(self, side: Any) -> Member:
+        place, pools, setting, one, count = side
+        scenario = self._pool(setting, pools, place)
+        serving, plan = scenario.serving, one.plan
+        lockstep = plan.dp if plan.is_lockstep else 1
+        ranks = lockstep if lockstep > 1 else plan.sp.degree
+        every = self.every(pools, scenario, plan, count)
+        ordered = serving.scheduler in ("continuous", "chunked_prefill") and serving.order.by == "arrival"
+        ordered = ordered and serving.router == "round_robin" and not scenario.faults and place == 0 and lockstep == 1
+        ordered = ordered and serving.queue_limit is None and serving.queue_timeout_ns is None and self._stays
+        owners = plan.sp.degree if plan.sp.decode == "dp" else 1
+        return Member(
+            ranks=ranks,
+            scheme=plan.sp.scheme,
+            decodes=lockstep > 1 or plan.sp.decode == "dp",
+            tokens=serving.max_batch_tokens * lockstep,
+            requests=serving.max_batch_requests * lockstep,
+            kv_tokens=one.kv_blocks * serving.kv_block_tokens * owners * lockstep,
+            replicas=1 if every > 1 else count,
+            every=every,
+            open_prompts=(0 if plan.pp == 1 else plan.pp) if ordered else None,
+        )
+
+    def every(self, pools: int, scenario: Scenario, plan: Any, count: int) -> int:
+        """Return how many replicas one stands for: under round robin it gets every so many-th request."""
+        alone = pools == 1 and not plan.is_lockstep and scenario.serving.router == "round_robin" and not scenario.faults
+        return count if alone else 1
+
+    def worth(self, standing: Standing) -> float:
+        """Return what one request per second is worth on a plan."""
+        one, room = standing.candidate, self.question.room
+        if self.question.objective == "capacity":
+            return 1.0
+        return 1.0 / one.devices if self.question.objective == "capacity_per_device" else 1.0 / (room.cost(one) or 1.0)
+
+    def trial(self, standing: Standing) -> tuple[Scenario, int]:
+        """Return what is simulated of a plan, and how many replicas that stands for."""
+        one = standing.candidate
+        scenario = self.deployments.scenario(one)
+        every = self.every(len(one.replicas), scenario, one.replicas[0].plan, one.counts[0])
+        if every > 1:
+            single = replace(one, counts=(1,))
+            scenario = self.deployments.scenario(single)
+        return scenario, every
+
+    def run(self, asked: Sequence[tuple[Standing, int]]) -> list[Row]:
+        """Simulate plans, each at a step of the grid; what was simulated before is looked up."""
+        return self._rows([(standing, step, 0) for standing, step in asked], at_length=False)
+
+    def run_at_length(self, asked: Sequence[tuple[Standing, int, int]]) -> list[Row]:
+        """Simulate plans, each at a step of the grid and with so much added to its seed, checked (P and G) and long."""
+        return self._rows(asked, at_length=True)
+
+    def _rows(self, asked: Sequence[tuple[Standing, int, int]], *, at_length: bool) -> list[Row]:
+        rows: dict[int, Row] = {}
+        keys: dict[int, str] = {}
+
+        def calls() -> Iterator[tuple[int, tuple[Any, ...]]]:
+            for number, (standing, step, seed) in enumerate(asked):
+                scenario, every = self.trial(standing)
+                scenario = replace(scenario, seed=scenario.seed + seed)
+                share = 0.0 if at_length or self.question.exhaustive else self.question.share
+                load = self._long(standing, every) if at_length else self.load
+                pools = [(one.plan, one.serving) for one in scenario.each_pool()]
+                told = (scenario.digest, scenario.seed, pools, load, step, every, share)
+                keys[number] = key = key_of(repr(told), at_length)
+                if key in self._journal.rows:
+                    rows[number] = self._journal.rows[key]
+                    continue
+                yield number, (scenario, load, step, every, share, at_length)
+
+        for number, outcome in outcomes(self._executors, try_rate, calls()):
+            row = {"failed": outcome.reason, "numbers": {}} if isinstance(outcome, Lost) else outcome
+            if not isinstance(outcome, Lost):
+                self._journal.add(keys[number], row)
+            rows[number] = row
+        self.ran += len(asked)
+        return [rows[number] for number in range(len(asked))]
+
+    def _long(self, standing: Standing, every: int) -> Load:
+        """Return the load with as many requests as finalists get."""
+        replicas = every if every > 1 else sum(standing.candidate.counts)
+        return replace(self.load, requests=max(self.load.requests, REQUESTS * replicas))
+
+
+def _spreads_experts(plan: ParallelPlan) -> bool:
+    """Whether experts are on several SP ranks: what one of these does by itself is no plan."""
+    return plan.sp.degree > 1 and plan.ep.degree > 1
+
+
+def found_by(search: Search, told: Told | None = None) -> Found:
+    """Search, and return what was found.
+
+    Raises
+    ------
+    InputError
+        When no plan is legal, or none can serve the workload.
+    """
+    question, standings = search.question, search.standings()
+    if not standings:
+        raise none_legal(search.base, search.refused, question.room)
+    worth = search.worth
+    walk = Walk(worth=worth, share=question.share, run=search.run, exhaustive=question.exhaustive, told=told)
+    standings.sort(key=lambda one: (_effort(one.candidate), -one.most * worth(one)))
+    walk.through(standings)
+    simulated = sorted((one for one in standings if one.passed is not None), key=walk.value, reverse=True)
+    if not simulated:
+        raise none_serves(search.base, standings, question.share)
+    least = walk.value(simulated[0]) * (1.0 - 2.0 * TIES)
+    chosen = [one for one in simulated if walk.value(one) >= least][:FINALISTS]
+    drawn = isinstance(search.base.workload, DrawnWorkload)
+    finalists = at_length(chosen, search.run_at_length, seeds=SEEDS if drawn else 1, share=question.share)
+    finalists.sort(key=lambda one: -one.capacity * worth(one.standing))
+    return Found(standings=standings, finalists=finalists, worth=worth, objective=question.objective, runs=search.ran)
+
+
+def _effort(candidate: Candidate) -> int:
+    """Return how dear a plan is to simulate: stages take ten times as long, SP a hundred times (measured)."""
+    plans = candidate.plans
+    return 4 * any(one.sp.degree > 1 for one in plans) + 2 * any(one.pp > 1 for one in plans) + (len(plans) > 1)
+
+
+def _lesser(bounds: Sequence[Bound]) -> Bound:
+    """Return the bound of two pools: the smaller one."""
+    told = [one for one in bounds if one.step is not None]
+    least = min(told, key=lambda one: one.step or 0) if told else bounds[0]
+    tpots = [one.tpot_ms for one in bounds if one.tpot_ms is not None]
+    return replace(least, tpot_ms=max(tpots) if tpots else None)

@@ -1,0 +1,207 @@
+"""The least time of one stage for steps, by what they carry: each operator at the fewest tokens, of one coordinate.
+
+Without SP it is the time of the stage but for what rounding and attention's roots take away; tests compare both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S, FloatArray
+from clustersim.graph.blueprint import HOST_OPS, Node
+from clustersim.graph.prices.pricer import Pricer, active_experts
+from clustersim.graph.prices.table import SHAPE_KEYS
+from clustersim.graph.program import CostClass, StageProgram
+
+RATIO: Final = 1.04
+"""Of neighbours on the grid: a bound loses about half of it."""
+_MARGIN: Final = 1.0 - 1e-4
+"""Of tangents, which are taken as differences."""
+_FAR: Final = 1e15
+_NEAR: Final = 1e-3
+_ROUNDED_NS: Final = 0.5
+
+_AXES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("tokens", "stage_tokens", "peak_tokens"), "tokens"),
+    "rows": "rows",
+    "sequences": "sequences",
+    **dict.fromkeys(
+        ("prefill_tokens", "segment_tokens", "all_prefill_tokens", "exposed_tokens", "ring_tokens", "prefill_keys"),
+        "prompt",
+    ),
+    "decode_sequences": "decodes",
+}
+"""Feature of a batch (``graph.batch``) → what it is counted by here; the others count nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageTimes:
+    """Of one stage: its times and those of its sends, what keys add, by column; what pairs add."""
+
+    ns: FloatArray
+    send_ns: FloatArray
+    key_ns: FloatArray
+    pair_ns: float
+
+
+def cells(most: int) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the most of each cell of a grid from 0 to ``most``: single numbers, then ever wider ones."""
+    ends = [0]
+    while ends[-1] < most:
+        ends.append(min(most, max(ends[-1] + 1, int(ends[-1] * RATIO))))
+    high = np.array(ends, np.float64)
+    return np.concatenate(([0.0], high[:-1] + 1.0)), high
+
+
+def stage_times(
+    pricer: Pricer,
+    programs: Mapping[str, StageProgram],
+    points: tuple[FloatArray, FloatArray],
+    context: float,
+    *,
+    several: bool,
+) -> StageTimes:
+    """Return the least times of a stage.
+
+    Parameters
+    ----------
+    pricer : Pricer
+    programs : mapping
+        Kind of step → program of the stage.
+    points : (array, array)
+        Fewest prompt tokens and decodes of each column, of one coordinate.
+    context : float
+        Keys of a decode where tangents are taken.
+    several : bool
+        Whether there are several coordinates, of which the one with most tokens is looked at: neither its keys are
+        known, nor which of its tokens are prompts where a step has both, nor whether it has the last of a prompt.
+    """
+    prompt, decodes = points
+    ns, send_ns, key_ns = (np.zeros(len(prompt)) for _ in range(3))
+    pair_ns = 0.0
+    for kind in ("prefill", "decode", "mixed"):
+        here = {"prefill": decodes == 0, "decode": prompt == 0}.get(kind, (prompt > 0) & (decodes > 0))
+        if not here.any():
+            continue
+        program = programs[kind]
+        axes = _axes(prompt[here], decodes[here], kind if several else "")
+        total, sending, by_key = (np.zeros(int(here.sum())) for _ in range(3))
+        counts = _counts(program)
+        least = []
+        for number, cls in enumerate(program.classes):
+            sends = number in program.template.send_classes
+            times = float(counts[number])
+            if not times and not sends:
+                continue
+            gap = [pricer.gap_s(graph=graph) for graph in (False, True)]
+            graph = kind == "decode" and axes["decodes"] <= pricer.engine.graph_max_tokens
+            own, slope = _class(pricer, cls, axes, 0.0 if several else context)
+            if cls.node.op not in HOST_OPS and cls.comm is None and not cls.node.included and not cls.node.fused:
+                own = own + np.where(graph, gap[1], gap[0])
+            each = np.maximum(own * NS_PER_S - _ROUNDED_NS, 0.0)
+            if sends:
+                sending = np.maximum(sending, each)
+            else:
+                total += times * each
+                by_key += times * slope * NS_PER_S
+                if cls.node.op == "attention_prefill" and not several and cls.node.variant.window is None:
+                    least.append(times * _per_pair(pricer, cls.node) * NS_PER_S)
+        ns[here], send_ns[here], key_ns[here] = total, sending, by_key
+        if kind != "decode":
+            pair_ns = sum(least) if kind == "prefill" else min(pair_ns, sum(least))
+    return StageTimes(ns=ns, send_ns=send_ns, key_ns=key_ns, pair_ns=pair_ns)
+
+
+def _axes(prompt: FloatArray, decodes: FloatArray, kind: str) -> dict[str, FloatArray]:
+    """Return what steps carry by axis; of one of several coordinates in steps of this kind what is known."""
+    tokens = prompt + decodes
+    grid = cells(int(tokens.max(initial=0)))[0]
+    floored = grid[np.searchsorted(grid, tokens, side="right") - 1]  # fewer values to price
+    none = np.zeros_like(tokens)
+    sequences = decodes + (prompt > 0)
+    found = {"tokens": floored, "sequences": sequences, "rows": sequences, "prompt": prompt, "decodes": decodes}
+    if kind in ("prefill", "mixed"):
+        found |= {"sequences": none + 1.0, "rows": none}
+    return found | {"prompt": none, "decodes": none} if kind == "mixed" else found
+
+
+def _counts(program: StageProgram) -> FloatArray:
+    """Return how many instances of each class the first coordinate runs, one after the other; those of one stream only
+    where streams overlap."""
+    template = program.template
+    mine = [index for index, ranks in enumerate(template.instance_s) if 0 in ranks]
+    streams, place = template.instance_stream, {index: at for at, index in enumerate(mine)}
+    linked = all(
+        streams[index] == streams[mine[at]] or any(place.get(one) == at for one in template.after[index])
+        for at, index in enumerate(mine[1:])
+    )
+    kept = [index for index in mine if linked or streams[index] == streams[mine[0]]]
+    return np.bincount(template.instance_class[kept], minlength=template.num_classes).astype(np.float64)
+
+
+def _class(
+    pricer: Pricer, cls: CostClass, axes: Mapping[str, FloatArray], context: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the seconds of a class without gaps between kernels, and what each key more of decodes adds."""
+    node = cls.node
+    names = {_AXES[name] for name, _ in node.amount if name in _AXES}
+    none = np.zeros_like(axes["tokens"])
+    if len(names) > 1:
+        return none, none
+    axis = axes[next(iter(names))] if names else none
+    values, back = np.unique(axis, return_inverse=True)
+    each = sum(each for name, each in node.amount if name in _AXES)
+    if node.op == "attention_decode":
+        own, slope = _decoding(pricer, node, values, context)
+        return own[back], slope[back]
+    return _seconds(pricer, cls, values * each)[back], none
+
+
+def _seconds(pricer: Pricer, cls: CostClass, amounts: FloatArray) -> FloatArray:
+    node, cost, engine = cls.node, pricer.cost, pricer.engine
+    shape = {key: float(getattr(node, key)) for key in SHAPE_KEYS.get(node.op, ())}
+    if node.op in HOST_OPS:
+        first = node.op == "schedule"
+        once = engine.schedule_s if first else engine.sample_s
+        return once + (engine.schedule_per_request_s if first else engine.sample_per_request_s) * amounts
+    if cls.comm is not None:
+        launch = engine.collective_launch_s + (engine.stage_s if node.op == "send" else 0.0)
+        return np.array([pricer.comm.seconds(cls.comm, one) for one in amounts.tolist()]) + launch
+    if node.op == "memory":
+        if node.included:
+            return np.zeros_like(amounts)
+        found = cost.seconds("memory", {"bytes": amounts})
+        return found - float(cost.seconds("memory", {"bytes": 0.0})) if node.fused else found
+    if node.op == "gemm":
+        return cost.seconds("gemm", {**shape, "m": amounts})
+    if node.op == "grouped_gemm":
+        active = np.array([active_experts(node, rows) for rows in amounts.tolist()])
+        return cost.seconds("grouped_gemm", {**shape, "rows": amounts, "active": active})
+    none = np.zeros_like(amounts)  # attention_prefill: keys are left out, pairs are added by each
+    return cost.seconds("attention_prefill", {**shape, "queries": amounts, "keys": none, "pairs": none})
+
+
+def _decoding(pricer: Pricer, node: Node, sequences: FloatArray, context: float) -> tuple[FloatArray, FloatArray]:
+    """Return the tangents of decode attention in the keys: seconds without keys, and of each."""
+    shape = {key: float(getattr(node, key)) for key in SHAPE_KEYS["attention_decode"]}
+
+    def at(keys: FloatArray) -> FloatArray:
+        return pricer.cost.seconds("attention_decode", {**shape, "batch": sequences, "keys": keys})
+
+    if node.variant.window is not None or not context:
+        return at(np.zeros_like(sequences)), np.zeros_like(sequences)
+    keys = np.maximum(sequences, 1.0) * context
+    near = keys * (1.0 - _NEAR)
+    slope = (at(keys) - at(near)) / (keys - near) * _MARGIN
+    return (at(near) - slope * keys) * _MARGIN, slope
+
+
+def _per_pair(pricer: Pricer, node: Node) -> float:
+    """Return the seconds that each pair adds to prefill attention: what it tends to with many."""
+    shape = {key: float(getattr(node, key)) for key in SHAPE_KEYS["attention_prefill"]}
+    found = pricer.cost.seconds("attention_prefill", {**shape, "queries": 0.0, "keys": 0.0, "pairs": _FAR})
+    return float(found) / _FAR * _MARGIN

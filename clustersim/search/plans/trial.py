@@ -1,0 +1,105 @@
+"""What a rate comes to on a plan, worked out by whoever is asked; plain data in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S
+from clustersim.errors import ClustersimError
+from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
+from clustersim.run.legality import check_scenario
+from clustersim.run.priced import KeptPrices
+from clustersim.run.simulate import RunResult, simulate
+from clustersim.scenario.scenario import RunConfig, Scenario
+from clustersim.search.load import Load
+from clustersim.search.plans.demand import may_miss
+from clustersim.search.plans.grid import requests_at, requests_until
+from clustersim.search.point import Row, words_of
+
+_PARTS: Final = (0.15, 0.4)
+"""Of its arrivals, after which a run is looked at: whether it can still reach its share."""
+_PRICES: Final = KeptPrices()
+
+
+def try_rate(scenario: Scenario, load: Load, step: int, every: int, share: float, audit: bool) -> Row:
+    """Simulate a plan at a rate of the grid, and return its row; one that can't reach its share any more is cut short.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With as many replicas as serve every so many-th request.
+    load, step, every
+        See :func:`requests_at`.
+    share : float
+        Of all requests, that has to meet every target; 0: the run is not cut short.
+    audit : bool
+        Whether plan (P) and step graphs (G) are checked first.
+    """
+    try:
+        if audit and (broken := check_scenario(scenario).violations):
+            rules = "; ".join(f"{one.where}: {one.message} [{one.rule}]" for one in broken)
+            return {"failed": f"illegal: {rules}", "numbers": {}}
+        requests = requests_at(scenario, load, step, every)
+        free = may_miss(len(requests), share)
+        last_ns = int(requests.arrived_at_ns[-1])
+        for part in _PARTS if free < len(requests) else ():
+            until_ns = int(last_ns * part)
+            cut = replace(scenario, run=RunConfig(replay=scenario.run.replay, horizon_ns=until_ns))
+            result = simulate(cut, requests=requests_until(requests, until_ns), kept=_PRICES)
+            missed = missed_by(result, until_ns)
+            if missed > free:
+                share_at_most = (len(requests) - missed) / len(requests)
+                told = {"goodput.share": share_at_most, "cut_s": until_ns / NS_PER_S, **_most(result)}
+                return {"failed": None, "numbers": told}
+        return {"failed": None, "numbers": _numbers(simulate(scenario, requests=requests, kept=_PRICES))}
+    except MemoryError:
+        return {"failed": "out of memory", "numbers": {}}
+    except ClustersimError as error:
+        return {"failed": words_of(error), "numbers": {}}
+
+
+def missed_by(result: RunResult, now_ns: int) -> int:
+    """Return how many requests have missed a target for certain at an instant, whatever comes."""
+    columns, limits = result.columns, targets_ns(result.scenario.targets)
+    ended = columns["outcome"] != "unfinished"
+    missed = ended & ~within_targets(columns, limits)
+    first = ttft_ns(columns)
+    waited = now_ns - columns["arrived_ns"] + columns["front_end_ns"]
+    inf = math.inf
+    missed |= np.where(np.isnan(first), waited, first) > limits.get("ttft", inf)
+    missed |= ~ended & (waited > limits.get("e2e", inf))
+    gaps = columns["output_tokens"] - 1.0
+    took = now_ns - columns["first_token_ns"]
+    slow = ~ended & ~np.isnan(first) & (took > gaps * limits.get("tpot", inf))
+    return int((missed | (slow & (gaps > 0))).sum())
+
+
+def _numbers(result: RunResult) -> dict[str, Any]:
+    """Return the numbers of a run that a search looks at, by dotted key of the summary."""
+    columns, limits = result.columns, targets_ns(result.scenario.targets)
+    told = summarise(columns, result.token_gaps)
+    found: dict[str, Any] = {"goodput.share": float(within_targets(columns, limits).mean())}
+    for key, value in told.items():
+        inside = value if isinstance(value, Mapping) else {"": value}
+        found |= {f"{key}.{name}".rstrip("."): one for name, one in inside.items() if one is not None}
+    found |= {
+        f"met.{name}": float(within_targets(columns, {name: limit}).mean())
+        for name, limit in limits.items()
+        if name != "itl"
+    }
+    return found | _most(result)
+
+
+def _most(result: RunResult) -> dict[str, int]:
+    """Return the most sequences, tokens in a step, and blocks in use: limits above all of them never bound."""
+    steps = result.timeline.steps
+    return {
+        "most.requests": int(steps["running"].max(initial=0)),
+        "most.tokens": int((steps["prefill_tokens"] + steps["decode_tokens"]).max(initial=0)),
+        "most.blocks": int(steps["kv_blocks_used"].max(initial=0)),
+    }

@@ -1,0 +1,99 @@
+"""``clustersim search``: the best plan, why others lost, the same bytes for any workers, and what has no answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from clustersim.scenario import load
+from tests.unit.search.searching import SMALL
+
+KNOBS = ("--knobs", "serving.max_batch_tokens=128,1024", "--knobs", "serving.max_batch_requests=2,4,32")
+FEWER = ("--devices", "1", "--lasting", "2 s", "--knobs", "serving.max_batch_requests=16,32")
+FAST = ("--devices", "1", "--lasting", "2 s", *KNOBS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path
+
+
+def search(*args: str) -> Result:
+    return CliRunner().invoke(main, ["search", "small.yaml", *args], catch_exceptions=False)
+
+
+def found(*args: str) -> dict:
+    told = search(*args, "--json")
+    assert told.exit_code == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_the_best_plan_is_that_of_the_exhaustive_search_and_nothing_beats_its_bound(folder: Path):
+    quick, whole = (
+        found(*FAST, "--workers", "1", *more, "--out", name) for more, name in (((), "a"), (("--exhaustive",), "b"))
+    )
+    assert quick["legal"] == whole["legal"] == 6
+    told = quick["certificate"]
+    assert sum(quick["pruned"].values()) + told["screened"] + told["simulated"] == 6
+    assert told["screened"]
+    assert whole["simulated"] + sum(whole["pruned"].values()) == 6
+    rows = pq.read_table(folder / "b" / "points.parquet").to_pylist()
+    assert all(row["reached"] < row["bound"] for row in rows if row["reached"] is not None and row["bound"] is not None)
+    best = max(row["reached"] for row in rows if row["reached"] is not None)
+    assert quick["best"]["value"] >= 0.97 * best
+    assert quick["best"]["plan"] in [row["words"] for row in rows if (row["reached"] or 0.0) >= 0.97 * best]
+    ours = {row["words"]: row for row in pq.read_table(folder / "a" / "points.parquet").to_pylist()}
+    for row in rows:  # whoever was screened or pruned is not among the best three
+        if ours[row["words"]]["fate"] in ("screened", "pruned") and row["reached"] is not None:
+            assert sum(1 for other in rows if (other["reached"] or 0.0) > 0.97 * row["reached"]) >= 3
+
+
+def test_the_best_scenario_loads_and_has_the_plan_and_the_page_says_why_others_lost(folder: Path):
+    told = found(*FEWER, "--workers", "1", "--out", "kept")
+    scenario = load(told["best"]["scenario"])
+    assert scenario.plan.world == told["best"]["devices"] == 1
+    assert f"max_batch_requests {scenario.serving.max_batch_requests}" in told["best"]["plan"]
+    assert all(Path(one["scenario"]).is_file() for one in told["front"])
+    rows = pq.read_table(folder / "kept" / "points.parquet").to_pylist()
+    assert rows[0]["fate"] == "best"
+    assert all(row["why"] for row in rows if row["fate"] not in ("best", "tie"))
+    page = (folder / "kept" / "search.html").read_text()
+    assert "Why each of the others lost" in page
+    assert "of the best" in page
+    assert (
+        search(*FAST, "--workers", "1", "--out", "kept").stdout.splitlines()[-1].startswith("command  clustersim run")
+    )
+
+
+def test_tables_and_pages_are_the_same_bytes_for_any_number_of_workers(folder: Path):
+    for workers, name in (("1", "one"), ("2", "two")):
+        assert search(*FEWER, "--workers", workers, "--out", name, "--quiet").exit_code == 0
+    for name in ("points.parquet", "search.html", "best.yaml"):
+        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--knobs", "plan.tp=1,2"), "--knobs: plan.tp: is no knob"),
+        (("--knobs", "serving.max_batch_token=1"), "did you mean 'max_batch_tokens'?"),
+        (("--knobs", "serving.max_batch_tokens"), "--knobs: expected KEY=VALUES"),
+        (("--objective", "capacity_per_divice"), "did you mean 'capacity_per_device'?"),
+        (("--budget", "lots"), "--budget: expected an amount such as '100 USD/h', found 'lots'"),
+        (("--targets", "tpt=2 ms"), "--targets: tpt: unknown key 'tpt'; did you mean 'tpot'?"),
+        (("--targets", "tpot=1 ms"), "1 plan: least TPOT); no plan has a TPOT below"),
+        (("--set", "model=llama-3.1-70b"), "is legal on 1 device: KV-6 refuses 1 plan; nearest: tp 1 × dp 1"),
+        (("--topology", "h100-and-a100", "--devices", "40"), "asks for 40, but h100-and-a100 has 16 devices"),
+    ],
+)  # fmt: skip
+def test_what_has_no_answer_says_why(args, told):
+    result = CliRunner().invoke(main, ["search", "small.yaml", "--devices", "1", "--workers", "1", *args])
+    assert result.exit_code == 2
+    assert told in result.stderr, result.stderr

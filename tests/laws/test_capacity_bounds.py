@@ -1,0 +1,141 @@
+"""Bounds on capacity hold: no step is shorter than its column, and no simulated plan serves more than its bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clustersim.graph.batch import Chunk, StepBatch
+from clustersim.plan.mesh import Mesh
+from clustersim.plan.parallel import SequencePlan
+from clustersim.replay.compile import compile_programs
+from clustersim.run.priced import priced
+from clustersim.run.replay_input import cost_models
+from clustersim.search.plans import bounds, limits
+from clustersim.search.plans.columns import columns_of, spread
+from clustersim.search.plans.grid import rate_of
+from clustersim.search.plans.trial import try_rate
+from tests.effort import times
+from tests.unit.search.searching import SMALL, deployments, search
+
+TOKENS, REQUESTS, CONTEXT = 1024, 64, 700.0
+PLANS = {
+    "one": {"tp": 1},
+    "stages": {"tp": 2, "pp": 3},
+    "experts": {"tp": 2, "ep": 2},
+    "wide": {"tp": 1, "ep": 2, "dp": 2},
+    **{
+        f"{scheme}-{decode}": {"tp": 1, "sp": SequencePlan(degree=2, scheme=scheme, partition="zigzag", decode=decode)}
+        for scheme in ("ring", "all_gather", "all_to_all")
+        for decode in ("idle", "dp")
+    },
+}
+
+
+def _plan(base, degrees):
+    ep = degrees.get("ep", 1)
+    scope = "global" if "dp" in degrees else "replica"
+    plain = {name: degrees[name] for name in ("tp", "pp", "sp", "dp") if name in degrees}
+    return replace(base, ep=replace(base.ep, degree=ep, scope=scope), **plain)
+
+
+def _batch(rng, plan):
+    """Return some step within the budgets of each coordinate that keeps sequences."""
+    together = plan.lockstep
+    owners = together.sp.degree if together.sp.whole or together.sp.decode == "dp" else 1
+    room = [TOKENS] * owners if together.sp.whole else [TOKENS]
+    most = REQUESTS if together.sp.whole else REQUESTS // owners
+    decodes = [int(rng.integers(0, most + 1)) if rng.random() < 0.7 else 0 for _ in range(owners)]
+    keys = [count * int(rng.integers(1, 1500)) for count in decodes]
+    chunks = []
+    for owner in range(len(room)):
+        left = room[owner] - (decodes[owner] if together.sp.whole else sum(decodes))
+        for _ in range(int(rng.integers(0, 4))):
+            count = int(rng.integers(1, 500))
+            if count <= left:
+                left -= count
+                at = owner if together.sp.whole else int(rng.integers(0, owners))
+                chunks.append(Chunk(request=len(chunks), start=int(rng.integers(0, 900)), count=count, owner=at))
+    if not chunks and not any(decodes):
+        return None
+    return StepBatch(chunks=tuple(chunks), decode_sequences=tuple(decodes), decode_keys=tuple(keys))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_step_is_shorter_than_its_column(tmp_path, name):
+    text = SMALL.replace("llama-2-7b", "mixtral-8x7b") if "ep" in PLANS[name] else SMALL
+    scenario = deployments(tmp_path, text, devices=8).settings[0].single
+    plan = _plan(scenario.plan, PLANS[name])
+    sp = plan.sp.degree
+    lone = scenario.with_entry(plan=replace(plan, sp=SequencePlan()))
+    columns = columns_of(
+        lone.plan, priced(lone, cost_models(lone)), tokens=TOKENS, requests=REQUESTS, context=CONTEXT, duty="both",
+        apart=sp > 1,
+    )  # fmt: skip
+    columns = spread(columns, sp, decodes=plan.sp.decode == "dp") if sp > 1 else columns
+    here = scenario.with_entry(plan=plan)
+    ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools
+    programs = compile_programs(Mesh(plan=plan.lockstep), blueprints, found.comm)
+    ranks = plan.lockstep.sp.degree if plan.is_lockstep else 1
+    rng, looked = np.random.default_rng(5), 0
+    for _ in range(times(80)):
+        batch = _batch(rng, plan)
+        if batch is None:
+            continue
+        carried = sum(chunk.count for chunk in batch.chunks) / ranks, sum(batch.decode_sequences) / ranks
+        pairs = sum(chunk.count * chunk.start + chunk.count * (chunk.count + 1) // 2 for chunk in batch.chunks)
+        column = np.flatnonzero((columns.prompt >= carried[0]) & (columns.decodes >= carried[1]))[0]
+        latency = 0
+        for stage in range(plan.pp):
+            program = programs[0, stage][batch.kind]
+            took = program.template.pass_times(pricer.durations(program, batch, pricer.features(batch)))[0]
+            latency += took
+            ends = sorted({0, plan.pp - 1})
+            if stage in ends:
+                at = ends.index(stage)
+                least = columns.stage_ns[at, column] + columns.key_ns[at, column] * sum(batch.decode_keys)
+                assert took >= least + columns.pair_ns[at] * pairs
+                looked += 1
+        if plan.pp == 1:  # else sends come between
+            assert latency >= columns.latency_ns[column]
+    assert looked > 10
+
+
+LOADS = {
+    "both": SMALL,
+    "tight": SMALL.replace("25 ms", "9 ms"),
+    "prompts": SMALL.replace("low: 5, high: 40", "low: 1, high: 2"),
+    "tokens": SMALL.replace("low: 200, high: 1200", "low: 10, high: 40"),
+    "experts": SMALL.replace("llama-2-7b", "mixtral-8x7b").replace("25 ms", "60 ms"),
+    "no tpot": SMALL.replace(", tpot: 25 ms", ""),
+    "in any order": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 32, router: least_outstanding"),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_no_plan_serves_more_than_its_bound(tmp_path, load):
+    with search(tmp_path, LOADS[load], devices=2) as found:
+        standings = [one for one in found.standings() if all(r.plan.sp.degree == 1 for r in one.candidate.replicas)]
+        looked = 0
+        for one in standings:
+            if one.bound.why == limits.RATE and one.bound.step is not None:
+                scenario, every = found.trial(one)
+                for step in (one.bound.step, one.bound.step + 20):
+                    row = try_rate(scenario, found.load, step, every, 0.9, audit=False)
+                    assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(step))
+                looked += 1
+        assert looked
+
+
+def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkeypatch):
+    solved = bounds._Dual.solved
+
+    def dearer(self, at):
+        value, prices = solved(self, at)
+        return 3.0 * value, 3.0 * prices
+
+    monkeypatch.setattr(bounds._Dual, "solved", dearer)
+    with pytest.raises(AssertionError):
+        test_no_plan_serves_more_than_its_bound(tmp_path, "both")

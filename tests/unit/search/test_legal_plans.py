@@ -1,0 +1,84 @@
+"""Which plans are enumerated: exactly those that the rules of level P call legal, and that are built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from clustersim.plan.built import unbuilt
+from clustersim.plan.parallel import ExpertPlan, SequencePlan
+from clustersim.run.legality import check_scenario_plan
+from clustersim.scenario.parts import load_topology
+from clustersim.search.plans.legal import candidates
+from clustersim.search.plans.room import room_of
+from clustersim.search.plans.space import Refused, replicas
+from tests.unit.search.searching import SMALL, deployments
+
+MIXTURE = SMALL.replace("llama-2-7b", "mixtral-8x7b")
+SEQUENCES = [SequencePlan(), *(
+    SequencePlan(degree=degree, scheme=scheme, partition=partition, decode=decode)
+    for degree in (2, 3)
+    for scheme in ("ring", "all_gather", "all_to_all")
+    for partition in ("contiguous", "zigzag", "striped")
+    for decode in ("idle", "dp")
+)]  # fmt: skip
+
+
+def key(plan):
+    return plan.tp, plan.pp, plan.dp, plan.sp, plan.ep.degree, plan.ep.scope if plan.is_lockstep else "replica"
+
+
+@pytest.mark.parametrize("text", [SMALL, MIXTURE], ids=["dense", "experts"])
+def test_plans_of_a_replica_are_those_that_rules_find_legal(tmp_path, text):
+    setting = deployments(tmp_path, text, devices=3).settings[0]
+    scenario = setting.single
+    found = {key(one.plan) for one in replicas(scenario, 3, None, Refused())}
+    legal = set()
+    experts = [ExpertPlan(), *(ExpertPlan(degree=ep, exchange_by_engine=True) for ep in (2, 3))]
+    experts += [ExpertPlan(degree=ep, scope="global", exchange_by_engine=True) for ep in (2, 3)]
+    for tp, pp, sp, ep in product(range(1, 4), range(1, 4), SEQUENCES, experts):
+        for dp in range(1, 4) if ep.scope == "global" else (1,):
+            plan = replace(scenario.plan, tp=tp, pp=pp, dp=dp, sp=sp, ep=ep)
+            built = not plan.is_lockstep or pp == sp.degree == 1
+            shared = ep.scope == "replica" or plan.is_lockstep
+            if plan.world > 3 or not built or not shared or unbuilt(plan, scenario.model) is not None:
+                continue
+            if not check_scenario_plan(scenario.with_entry(plan=plan)).violations:
+                legal.add(key(plan))
+    assert found == legal
+
+
+def test_each_plan_is_the_scenario_that_its_changes_make(tmp_path):
+    made = deployments(tmp_path, devices=4, knobs=("serving.max_batch_tokens=512,1024",))
+    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, budget=None)
+    found = [one for one, _ in candidates(made.settings, room, Refused())]
+    assert {len(one.replicas) for one in found} == {1, 2}
+    for one in found[:: len(found) // 12]:
+        ours, written = made.scenario(one), made.variants.scenario(made.changes(one))
+        assert ours.pools == written.pools
+        assert ours.precision == written.precision
+        assert ours.topology.devices == written.topology.devices
+
+
+def test_replicas_stand_for_fewer_of_the_same_and_ratios_for_their_fractions(tmp_path):
+    made = deployments(tmp_path, devices=4)
+    room, _ = room_of(made.variants.scenario(), devices=4, exactly=False, budget=None)
+    found = {one.words(): same for one, same in candidates(made.settings, room, Refused())}
+    assert found["tp 1 × dp 4"] == 4
+    assert found["tp 1 × dp 2 | tp 1 × dp 2"] == 2
+    assert found["tp 1 × dp 3 | tp 1 × dp 1"] == 1
+    exact, _ = room_of(made.variants.scenario(), devices=4, exactly=True, budget=None)
+    assert all(one.devices == 4 for one, _ in candidates(made.settings, exact, Refused()))
+
+
+def test_pools_are_on_every_kind_of_device(tmp_path):
+    text = SMALL.replace("{name: dgx-h100, nodes: 1}", "h100-and-a100")
+    made = deployments(tmp_path, text, devices=2)
+    room, _ = room_of(made.variants.scenario(), devices=2, exactly=True, budget=None)
+    kinds = {tuple(each.kind for each in one.replicas) for one, _ in candidates(made.settings, room, Refused())}
+    names = load_topology("h100-and-a100").device_names()
+    assert kinds == {*((name,) for name in names), *product(names, names)}
+    one = next(one for one, _ in candidates(made.settings, room, Refused()) if len(one.replicas) == 2)
+    assert made.scenario(one).pools == made.variants.scenario(made.changes(one)).pools
