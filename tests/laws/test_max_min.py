@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.replay.links.fair_shares import Load, fair_rates, touched
+from clustersim.replay.links.fair_shares import Load, fair_rates
 from tests.effort import examples
 
 NUM_LINKS = 8
@@ -77,13 +79,12 @@ def test_a_permutation_permutes_the_rates_to_the_bit(loads, capacity, random):
     assert list(shuffled) == list(fair_rates(loads, capacity)[order])
 
 
-def components(loads, num_links):
+def components(loads):
     """Return, per activity, the first activity that it shares links with, directly or through others."""
-    label = np.full(len(loads), -1, np.int64)
-    for a in range(len(loads)):
-        if label[a] < 0:
-            label[touched(loads, loads[a][0], num_links)] = a
-            label[a] = a
+    label = np.arange(len(loads))
+    for a, b in combinations(range(len(loads)), 2):
+        if np.intersect1d(loads[a][0], loads[b][0]).size:
+            label[label == label[b]] = label[a]
     return label
 
 
@@ -91,7 +92,7 @@ def components(loads, num_links):
 @examples(50)
 def test_components_can_be_solved_apart_to_the_bit(loads, capacity):
     together = fair_rates(loads, capacity)
-    label = components(loads, NUM_LINKS)
+    label = components(loads)
     for first in np.unique(label):
         members = np.flatnonzero(label == first)
         assert list(fair_rates([loads[a] for a in members], capacity)) == list(together[members])

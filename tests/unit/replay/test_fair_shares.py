@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.errors import BrokenLawError
-from clustersim.replay.links.fair_shares import fair_rates, solo_rate, touched
+from clustersim.replay.links.fair_shares import fair_rates, solo_rate
 
 
 def load(**bytes_by_link: float) -> tuple[np.ndarray, np.ndarray]:
@@ -70,9 +70,3 @@ def test_fair_rates_refuses_a_load_that_is_not_positive(wrong):
     for company in ([], [load(l0=1)]):
         with pytest.raises(BrokenLawError, match="it takes more than 0"):
             rates([1.0], load(l0=wrong), *company)
-
-
-def test_touched_follows_shared_links_to_the_end_of_the_chain():
-    loads = [load(l0=1, l1=1), load(l1=1, l2=1), load(l2=1), load(l3=1), load()]
-    assert list(touched(loads, np.array([0]), 5)) == [0, 1, 2]
-    assert list(touched(loads, np.array([4]), 5)) == []
