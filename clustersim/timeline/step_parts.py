@@ -106,11 +106,15 @@ def step_parts(tables: Tables) -> StepParts:
 
 def _labels(template: PassTemplate, labels: dict[Label, int]) -> Int64Array:
     """Return the number of the label of each instance."""
+    code = template.node_symbol * len(STREAMS) + template.instance_stream[template.node_instance]
+    codes, firsts, of_node = np.unique(code, return_index=True, return_inverse=True)
+    numbers = np.zeros(len(codes), np.int64)
+    for at in np.argsort(firsts).tolist():  # in order of nodes
+        symbol, stream = divmod(int(codes[at]), len(STREAMS))
+        label = (template.symbols[symbol][0], KINDS.get(STREAMS[stream], STREAMS[stream]))
+        numbers[at] = labels.setdefault(label, len(labels))
     found = np.zeros(len(template.instance_class), np.int64)
-    for instance, symbol in zip(template.node_instance.tolist(), template.node_symbol.tolist(), strict=True):
-        stream = STREAMS[int(template.instance_stream[instance])]
-        label = (template.symbols[symbol][0], KINDS.get(stream, stream))
-        found[instance] = labels.setdefault(label, len(labels))
+    found[template.node_instance] = numbers[of_node]
     return found
 
 

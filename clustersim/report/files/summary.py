@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from clustersim import __version__
+from clustersim.clock import NS_PER_MS, to_ns
 from clustersim.legality.rule import Verdict
 from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics.experts import expert_balance
@@ -71,12 +73,14 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "name": scenario.name,
         "digest": scenario.digest,
         "seed": scenario.seed,
+        "version": __version__,
         "requests": found["requests"],
         "reasons": reasons(requests),
         "ttft_ms": found["ttft_ms"],
         "tpot_ms": found["tpot_ms"],
         "itl_ms": found["itl_ms"],
         "e2e_ms": found["e2e_ms"],
+        "front_end_ms": to_ns(scenario.engine.front_end_s) / NS_PER_MS,
         "priorities": by_priority(requests, result.input.requests.priorities),
         "throughput": found["throughput"],
         "makespan_s": found["makespan_s"],

@@ -22,7 +22,7 @@ from clustersim.report.words.run import (
     target_lines,
 )
 from clustersim.report.words.service import service_lines
-from clustersim.units import format_seconds, parse, plural
+from clustersim.units import format_seconds, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -90,15 +90,9 @@ def _latencies(summary: Mapping[str, Any]) -> Table:
     for name, label in (rows | {name: name.upper() for name in LATENCIES}).items():
         latency = summary.get(f"{name}_ms") or {}
         table.add_row(label, *(milliseconds(latency.get(key)) for key in _STATISTICS))
-        if name == "ttft_prefill" and latency and (front_end := _front_end_ms(summary)):
+        if name == "ttft_prefill" and latency and (front_end := summary.get("front_end_ms")):
             table.add_row("· front end", *[milliseconds(front_end)] * len(_STATISTICS))
     return table
-
-
-def _front_end_ms(summary: Mapping[str, Any]) -> float:
-    """Return the time of each request in front of and behind the replicas; 0 where the engine says none."""
-    engine = ((summary.get("scenario") or {}).get("serving") or {}).get("engine") or {}
-    return parse(engine["front_end"], "time") * 1e3 if engine.get("front_end") else 0.0
 
 
 def _facts(summary: Mapping[str, Any], kv_peak: float | None) -> list[tuple[str, str]]:

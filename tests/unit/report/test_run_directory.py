@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from clustersim import __version__
 from clustersim.cli.layouts import overview
 from clustersim.errors import InputError
 from clustersim.report.files import run_directory
@@ -74,6 +75,14 @@ def test_the_scenario_of_a_run_directory_runs_again_to_the_same_timeline(result,
     write(tmp_path / "a")
     again = simulated(load(str(tmp_path / "a" / "scenario.yaml"), ()))
     assert again.timeline.digest == result.timeline.digest
+
+
+def test_the_summary_says_who_wrote_it_and_the_time_of_the_front_end(result, write, tmp_path):
+    write(tmp_path / "a")
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["version"] == __version__
+    columns = result.requests
+    assert summary["front_end_ms"] * 1e6 == columns["front_end_ns"][0] > 0
 
 
 def test_an_earlier_run_is_replaced_as_a_whole(write, tmp_path):
