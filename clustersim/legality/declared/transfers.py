@@ -95,14 +95,14 @@ class Ways:
             weaker |= slowed & (end > until)
         shared = np.zeros(len(pair), bool)
         asked = np.flatnonzero(weaker | (end - start > alone))  # of others it makes no difference
-        shared[asked] = self._shares(pair[asked], np.zeros(len(asked), bool) if apart is None else apart[asked])
+        shared[asked] = self.may_share(pair[asked], None if apart is None else apart[asked])
         return np.where(weaker & ~shared, alone, least), np.where(shared, np.inf, alone)
 
-    def _shares(self, pair: Int64Array, apart: BoolArray) -> BoolArray:
-        """Return which transfers may meet anything on their routes."""
+    def may_share(self, pair: Int64Array, apart: BoolArray | None = None) -> BoolArray:
+        """Return which transfers may meet anything on their routes; parameters are those of :meth:`bounds`."""
         distinct, of = np.unique(pair, return_inverse=True)
         meets = np.array([self.meets(one) for one in distinct.tolist()], np.int64)[of.reshape(-1)]
-        found: BoolArray = (meets > NOTHING_ELSE) & ~(apart & (meets == MOVES))
+        found: BoolArray = (meets > NOTHING_ELSE) & ~((False if apart is None else apart) & (meets == MOVES))
         return found
 
 

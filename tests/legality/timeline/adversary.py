@@ -53,13 +53,14 @@ UNSEEN: Final = {
     "passes.varying_at": "durations",
     "transfer_times.value": "a duration",
     "irregular.value": "a duration",
-    "moves.start_ns": "a duration",
-    "moves.end_ns": "a duration",
+    "moves.start_ns": "a duration, where links may be shared",
+    "moves.end_ns": "a duration, where links may be shared",
     "moves.bytes": "a part of a shard",
     "moves.layer": "a part of a shard",
     "steps.waiting": "who waits somewhere else since a replica failed",
-    "facts.used": "between two decisions of one instant",
-    "facts.time_ns": "an admission or a preemption while the step before it still runs",
+    "facts.used": "between decisions of one instant that something else comes between",
+    "facts.time_ns": "what fails leaves a moment before; a decision of several stages while the step before still runs",
+    "facts.request": "in which order what fails is left",
     "facts.value": "what is set aside layer by layer",
     "templates.variant": "a number of a placement, from which nothing is computed",
     "templates.symbols": "of an operator that takes no time, which no pass runs",
@@ -345,7 +346,8 @@ def main() -> None:
     for name in [chosen.only] if chosen.only else RUNS:
         started, draw = time.perf_counter(), random.Random(f"{chosen.seed} {name}")
         result, counts = run_of(name), Counter[str]()
-        for change in changes_of(result.timeline, chosen.rows, draw):
+        every = (*changes_of(result.timeline, chosen.rows, draw), *events_of(result.timeline, chosen.rows, draw))
+        for change in every:
             what = verdict_on(change, result)
             counts[what] += 1
             by_field.setdefault(change.field, Counter())[what] += 1

@@ -17,7 +17,7 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.run.audit import history_of_run
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.effort import times
-from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, run_of, verdict_on
+from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, events_of, run_of, verdict_on
 
 CHANGES = times(16)
 
@@ -26,7 +26,7 @@ CHANGES = times(16)
 def test_changed_field_is_found(name: str) -> None:
     result, draw = run_of(name), random.Random(name)
     assert check_history(history_of_run(result)).violations == ()
-    every = list(changes_of(result.timeline, 3, draw))
+    every = [*changes_of(result.timeline, 3, draw), *events_of(result.timeline, 1, draw)]
     for change in draw.sample(every, min(CHANGES, len(every))):
         what = verdict_on(change, result)
         assert what in ("found", "refused", "same") or (what == "legal" and change.field in UNSEEN), change

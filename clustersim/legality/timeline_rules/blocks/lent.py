@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import Finding, Rows, judged, merged
-from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED
+from clustersim.legality.history import ADMITTED, ARRIVED, FACTS, LOST, REJECTED, REUSED, SWAPPED_IN
 from clustersim.legality.timeline_rules.requests.told import from_to
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.use import Use
@@ -19,7 +19,7 @@ def told_right(reading: Reading, use: Use) -> Finding:
 
     What one instant decides is recorded in its order, and what each decision takes is not: in between, anything from
     what was in use before, without what is given back, to that with all that is taken may be right. The last
-    admission of an instant has all that the step takes.
+    admission of an instant has all that the step takes, and so has the last that comes back from its host.
     """
     facts, runs = reading.history.facts, reading.runs
     assert facts is not None
@@ -49,7 +49,9 @@ def told_right(reading: Reading, use: Use) -> Finding:
         mine = replica[rows] == number
         inside = slice(int(runs.bounds[number]), int(runs.bounds[number + 1]))
         at[mine] += np.searchsorted(runs.start[inside], time[rows][mine])
-    exact = final[rows] & np.isin(kind[rows], (ADMITTED, REUSED)) & ~np.isin(rows, reading.hand_overs.reserved)
+    exact = (
+        final[rows] & np.isin(kind[rows], (ADMITTED, REUSED, SWAPPED_IN)) & ~np.isin(rows, reading.hand_overs.reserved)
+    )
     exact &= reading.history.folded is not None  # elsewhere blocks may be taken later, when the step begins
     shares = bool(reading.declared.prefix_caching)
     after = np.append(use.at_run, 0)[at]

@@ -6,6 +6,7 @@ The same scenario gives the same timeline: a record that could not have come fro
 from __future__ import annotations
 
 from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
 from clustersim.legality.timeline_rules.policy.routed import as_routed
@@ -22,7 +23,7 @@ def as_declared(reading: Reading) -> Finding:
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
-    judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached)
+    judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached, as_decided)
     return merged(
         *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
     )

@@ -1,0 +1,169 @@
+"""RUN-5: decisions are told when they are taken, with the blocks that are in use right after each.
+
+A replica decides when a step can begin. Who is taken up is in the step that begins then; on a replica of one stage
+nobody is taken up, gives way, or comes back from its host while a step is under way. What decisions of one instant take
+and give back is told in their order, so that blocks in use lead from one to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
+from clustersim.legality.history import ADMITTED, FACTS, PREEMPTED, SWAPPED_IN, Declared
+from clustersim.legality.timeline_rules.policy.declared import Policies
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.swaps import held_at
+
+THEN: Final = "tell a decision at the instant at which it is taken: when a step can begin"
+COUNT: Final = "tell the blocks that are in use right after each decision"
+
+
+def as_decided(reading: Reading, policies: Policies) -> Finding:
+    """Judge when decisions are told, and which blocks are in use after each."""
+    if reading.history.folded is None or reading.pieces is None or reading.runs is None:
+        return NOTHING
+    return merged(
+        _taken_up(reading, policies), _between_steps(reading), _in_their_order(reading), _given_up(reading, policies)
+    )
+
+
+def _taken_up(reading: Reading, policies: Policies) -> Finding:
+    """Judge whether who is taken up is in the step that begins then, where that was recorded."""
+    facts, pieces = reading.history.facts, reading.pieces
+    assert facts is not None
+    assert pieces is not None
+    own = policies.each(lambda _, policy: int(policy.scheduler is None))[facts["replica"]] > 0
+    rows = np.flatnonzero((facts["kind"] == ADMITTED) & ~own)
+    rows = rows[~np.isin(rows, reading.hand_overs.reserved)]
+    at = pieces.opened_by(facts, rows, failures=bool(reading.declared.down))
+    begin = np.append(pieces.begin, -1)[at]
+    same = np.append(pieces.replica, -1)[at] == facts["replica"][rows]
+    return judged(
+        len(rows), (at >= 0) & same & (begin != facts["time_ns"][rows]), "request {fact.request}",
+        "is admitted at {fact.time_ns:,} ns, and the first step that carries it begins at {begin:,} ns", THEN,
+        fact=Rows(facts, rows), begin=begin,
+    )  # fmt: skip
+
+
+def _between_steps(reading: Reading) -> Finding:
+    """Judge whether nothing is decided on replicas of one stage while a step is under way there."""
+    facts, runs = reading.history.facts, reading.runs
+    assert facts is not None
+    assert runs is not None
+    single = [number for pool in reading.history.pools if pool.pp == 1 for number in _replicas(pool)]
+    rows = reading.facts_of(ADMITTED, PREEMPTED, SWAPPED_IN)
+    rows = rows[np.isin(facts["replica"][rows], single)]
+    fails = np.unique([since for _, since, _ in reading.declared.down])
+    rows = rows[~((facts["kind"][rows] == PREEMPTED) & np.isin(facts["time_ns"][rows], fails))]
+    at = np.full(len(rows), -1)
+    for number in np.unique(facts["replica"][rows]).tolist():
+        low, high = (np.append(runs.bounds, runs.bounds[-1])[min(number + more, len(runs.bounds))] for more in (0, 1))
+        mine = np.flatnonzero(facts["replica"][rows] == number)
+        before = np.searchsorted(runs.start[low:high], facts["time_ns"][rows[mine]]) - 1
+        at[mine] = np.where(before >= 0, low + before, -1)
+    busy = (at >= 0) & (np.append(runs.recorded_end, -1)[at] > facts["time_ns"][rows])
+    return judged(
+        len(rows), busy, "replica {fact.replica}, request {fact.request}",
+        "is {kind} at {fact.time_ns:,} ns, when a step is under way from {run.start:,} to {run.recorded_end:,} ns",
+        THEN, fact=Rows(facts, rows), kind=Rows(FACTS, facts["kind"][rows]), run=Rows(runs, at),
+    )  # fmt: skip
+
+
+def _replicas(pool: Declared) -> range:
+    return range(pool.first_replica, pool.first_replica + pool.dp)
+
+
+def _in_their_order(reading: Reading) -> Finding:
+    """Judge what two decisions of one instant that follow each other differ by, where nothing comes between them.
+
+    Nothing does where prompts are taken up one after the other, where blocks are set aside for such as are computed
+    elsewhere, and where sequences come back from their host.
+    """
+    facts, size = reading.history.facts, reading.declared.block_tokens
+    assert facts is not None
+    if size is None or reading.declared.prefix_caching or any(pool.prefix_caching for pool in reading.history.pools):
+        return NOTHING
+    kind, replica, time, used = (facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used"))
+    order = np.lexsort((np.arange(len(kind)), time, replica))
+    one, other = order[:-1], order[1:]
+    follows = (replica[one] == replica[other]) & (time[one] == time[other]) & (kind[one] == kind[other])
+    both = np.flatnonzero(follows & np.isin(kind[other], (ADMITTED, SWAPPED_IN)))
+    one, other = one[both], other[both]
+    change = _change(reading, other, size)
+    known = change != 0
+    due = used[one] + change
+    return judged(
+        int(known.sum()), known & (used[other] != due), "replica {fact.replica}, request {fact.request}",
+        "{fact.used:,} blocks are told to be in use after it was {kind} at {fact.time_ns:,} ns, where {due:,} follow "
+        "from what is told before",
+        COUNT, fact=Rows(facts, other), kind=Rows(FACTS, kind[other]), due=due,
+    )  # fmt: skip
+
+
+def _change(reading: Reading, rows: Int64Array, size: int) -> Int64Array:
+    """Return how many more blocks are in use after decisions than before; 0 where that does not follow."""
+    facts, pieces = reading.history.facts, reading.pieces
+    assert facts is not None
+    assert pieces is not None
+    found = np.zeros(len(rows), np.int64)
+    kind = facts["kind"][rows]
+    taken = np.flatnonzero((kind == ADMITTED) & ~np.isin(rows, reading.hand_overs.reserved))
+    at = pieces.opened_by(facts, rows[taken], failures=bool(reading.declared.down))
+    mine = (at >= 0) & (np.append(pieces.begin, -1)[at] == facts["time_ns"][rows[taken]])
+    mine &= np.append(pieces.is_chunk, False)[at]
+    found[taken] = np.where(mine, -(-np.append(pieces.count, 0)[at] // size), 0)
+    for place in np.flatnonzero(kind != ADMITTED).tolist():
+        row = rows[place]
+        held = held_at(pieces, int(facts["request"][row]), int(facts["time_ns"][row]))
+        found[place] = -(-held // size)
+    aside = np.flatnonzero((kind == ADMITTED) & np.isin(rows, reading.hand_overs.reserved))
+    found[aside] = -(-facts["value"][rows[aside]] // size)
+    return found
+
+
+def _given_up(reading: Reading, policies: Policies) -> Finding:
+    """Judge what is in use after a preemption for a sequence that decodes: it lacked one block, so that none was free.
+
+    That is known of a step that carries all that runs, and no prompt.
+    """
+    facts, pieces, runs = reading.history.facts, reading.pieces, reading.runs
+    assert facts is not None
+    assert pieces is not None
+    assert runs is not None
+    names = ("prefill_tokens", "batch_requests", "running")
+    prefills, carried, running = (runs.column(name) for name in names)
+    told = [
+        pool.pool_blocks is not None and pool.block_tokens is not None and pool.pp == 1 and not pool.prefix_caching
+        and pool.policy is not None and pool.policy.scheduler is not None and not pool.policy.swaps
+        for pool in policies.pools
+    ]  # fmt: skip
+    if reading.several_pools or prefills is None or carried is None or running is None or not any(told):
+        return NOTHING
+    rows = reading.facts_of(PREEMPTED)
+    rows = rows[np.array(told, bool)[policies.pool_at[facts["replica"][rows]]]]
+    rows = rows[~np.isin(facts["time_ns"][rows], [since for _, since, _ in reading.declared.down])]
+    replica, time = (facts[name][rows].astype(np.int64) for name in ("replica", "time_ns"))
+    at = np.full(len(rows), -1)
+    for number in np.unique(replica).tolist():
+        low, high = runs.bounds[number : number + 2].tolist() if number + 1 < len(runs.bounds) else (0, 0)
+        mine = np.flatnonzero(replica == number)
+        place = low + np.searchsorted(runs.start[low:high], time[mine])
+        at[mine] = np.where((place < high) & (np.append(runs.start, -1)[place] == time[mine]), place, -1)
+    some = (at >= 0) & (prefills[at] == 0) & (carried[at] == running[at]) if len(runs) else at >= 0
+    rows = rows[some]
+    pools = [policies.pools[number] for number in policies.pool_at[facts["replica"][rows]].tolist()]
+    held = [
+        -(-held_at(pieces, int(facts["request"][row]), int(facts["time_ns"][row])) // (pool.block_tokens or 1))
+        for row, pool in zip(rows.tolist(), pools, strict=True)
+    ]
+    due = np.array([pool.pool_blocks or 0 for pool in pools], np.int64) - np.array(held, np.int64)
+    return judged(
+        len(rows), facts["used"][rows] != due, "replica {fact.replica}, request {fact.request}",
+        "{fact.used:,} blocks are told to be in use after it was preempted at {fact.time_ns:,} ns, where all were "
+        "before, and {due:,} follow",
+        COUNT, fact=Rows(facts, rows), due=due,
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Decisions that are told at another instant, or with other blocks in use, than they were taken: noticed.
+
+Each changed record is beside the same one as it was, which is legal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pytest
+
+from clustersim.legality.audit import check_history
+from clustersim.legality.history import ADMITTED, PREEMPTED, SWAPPED_IN, History
+from clustersim.run.audit import audit_run, history_of_run
+from clustersim.run.simulate import simulate
+from clustersim.serving.members import Members
+from tests.laws.random_scenarios import scenario_of
+from tests.legality.timeline.adversary import run_of
+from tests.legality.timeline.test_replay_mutations import document
+from tests.legality.timeline.test_start_mutations import crowd_of, swapped
+
+RUNS: Final = ("dense TP", "MoE EP", "faults", "faults of a decode pool", "cancellation", "prefix caching")
+
+
+def broken(history: History) -> set[str]:
+    return {found.rule for found in check_history(history).violations}
+
+
+def with_fact(history: History, column: str, row: int, by: int) -> History:
+    facts = {name: values.copy() for name, values in history.facts.items()}
+    facts[column][row] += by
+    return replace(history, facts=facts)
+
+
+def rows_of(history: History, *kinds: int) -> list[int]:
+    rows = np.flatnonzero(np.isin(history.facts["kind"], kinds))
+    return rows[:: max(1, len(rows) // 4)].tolist()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_admission_at_another_instant_is_found(name):
+    history = history_of_run(run_of(name))
+    assert broken(history) == set()
+    for row in rows_of(history, ADMITTED):
+        assert broken(with_fact(history, "time_ns", row, 1)), row
+        assert broken(with_fact(history, "time_ns", row, -1)), row
+
+
+FEW_BLOCKS: Final = document(
+    plan={"tp": 1},
+    serving={"kv_blocks": 30, "max_batch_requests": 8},
+    workload={"output_tokens": {"uniform": {"low": 20, "high": 30}}},
+)
+
+
+def test_a_preemption_while_a_step_is_under_way_is_found():
+    history = history_of_run(simulate(scenario_of(FEW_BLOCKS)))
+    assert broken(history) == set()
+    rows = rows_of(history, PREEMPTED)
+    assert rows
+    for row in rows:
+        assert broken(with_fact(history, "time_ns", row, -1)), row
+        assert broken(with_fact(history, "time_ns", row, 1)), row
+        assert broken(with_fact(history, "used", row, 1)), row
+        assert broken(with_fact(history, "used", row, -1)), row
+
+
+def test_a_swap_that_is_told_while_a_step_is_under_way_is_found():
+    history = history_of_run(swapped())
+    rows = rows_of(history, SWAPPED_IN)
+    assert rows
+    for row in rows:
+        assert broken(with_fact(history, "time_ns", row, 1)), row
+        assert broken(with_fact(history, "used", row, 1)), row
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_blocks_between_two_decisions_of_one_instant_are_found(by):
+    for history in (history_of_run(crowd_of("whole, to two replicas")), history_of_run(swapped())):
+        kind, replica, time = (history.facts[name] for name in ("kind", "replica", "time_ns"))
+        same = (kind[1:] == kind[:-1]) & (replica[1:] == replica[:-1]) & (time[1:] == time[:-1])
+        rows = np.flatnonzero(same & np.isin(kind[1:], (ADMITTED, SWAPPED_IN)))
+        assert len(rows)
+        for row in rows[:4].tolist():
+            assert broken(with_fact(history, "used", row, by)), row
+
+
+def test_notes_that_come_late_are_found(monkeypatch):
+    legal = simulate(scenario_of(FEW_BLOCKS))
+    real = Members._note
+    later = (ADMITTED, PREEMPTED)
+    monkeypatch.setattr(
+        Members, "_note", lambda self, now, kind, *rest: real(self, now + 1 if kind in later else now, kind, *rest)
+    )
+    other = simulate(legal.scenario)
+    assert other.timeline.digest != legal.timeline.digest
+    assert audit_run(other).violations != ()
