@@ -6,15 +6,18 @@ are the nearest that ``scenarios/engines`` has. One node is taken, and the devic
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from clustersim import catalog
 from clustersim.accuracy.row import Inexpressible, Row
+from clustersim.cost.unsaid import Place
 from clustersim.scenario.build.engines import standing_for
+from clustersim.scenario.parts import load_engine, load_model, load_topology
 
 Part = dict[str, Any]
 DATED: Final = re.compile(r"\d{4}_\d{2}_\d{2}_")
@@ -54,27 +57,6 @@ WEIGHTS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
-    """What a serving framework does unless it is told otherwise, and the engine that stands for it.
-
-    Parameters
-    ----------
-    engine : str
-        Name and version; the nearest that ``scenarios/engines`` has stands for it.
-    scheduler : str
-        Scheduler of the scenario.
-    max_batch_tokens, max_batch_requests, kv_block_tokens : int
-        Defaults of the framework.
-    """
-
-    engine: str
-    scheduler: str = "chunked_prefill"
-    max_batch_tokens: int = 8192
-    max_batch_requests: int = 1024
-    kv_block_tokens: int = 16
-
-
 _NAMED: Final = re.compile(r"(vllm|trt-?llm|tensorrt-?llm|sglang|distserve)\b", re.I)
 _VERSION: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,4}){1,2}|20\d\d)")
 _UNVERSIONED: Final = {"vllm": "0.19", "trtllm": "1.0", "sglang": "0.5", "distserve": "2024"}
@@ -86,18 +68,11 @@ what it is used for. Of Qwen3-32B on 2 H100 (60 points) the median errors are 3 
 4 % and 42 %."""
 
 
-def _vllm(version: str, row: Row) -> Framework:
-    """Return what vLLM of a version does; see EngineArgs._set_default_args of each."""
-    engine = f"vllm-{version}"
-    if version == "2023":  # whole prompts before decodes; max(2048, max_model_len) tokens, and OPT's context is 2048
-        return Framework(engine=engine, scheduler="continuous", max_batch_tokens=2048, max_batch_requests=256)
-    numbers = tuple(map(int, version.split(".")))
-    if numbers < (0, 8):  # engine v0 chunks by itself where the model's context exceeds 32K
-        return Framework(engine=engine, max_batch_tokens=512, max_batch_requests=256)
-    dynamo = "aiconfigurator" in row.source and not DATED.match(row.note) and numbers < (0, 14)
-    if re.search("a100|l40s|4090|rtx", row.hardware, re.I):  # A100s and devices below 70 GiB; a note says more
-        return Framework(engine=engine, max_batch_tokens=2048, max_batch_requests=256)
-    return Framework(engine=engine, max_batch_tokens=_SERVED_BY_DYNAMO if dynamo else 8192)
+def _served_otherwise(family: str, version: str, row: Row) -> Part:
+    """Return what is known to be otherwise than the engine decides of itself."""
+    if family != "vllm" or "aiconfigurator" not in row.source or DATED.match(row.note):
+        return {}
+    return {"max_batch_tokens": _SERVED_BY_DYNAMO} if tuple(map(int, version.split("."))) < (0, 14) else {}
 
 
 def topology(row: Row) -> Part:
@@ -119,22 +94,15 @@ def model(row: Row) -> str | Part:
     return found if isinstance(found, str) else dict(found)
 
 
-def framework(row: Row) -> Framework:
-    """Return what stands for the framework of a row."""
+def framework(row: Row) -> tuple[str, str]:
+    """Return family and version of the framework of a row."""
     named = _NAMED.search(row.framework)
     if not named:
         raise Inexpressible(f"no engine in the catalogs for {row.framework!r}")
     family = re.sub("tensorrt-?llm|trt-?llm", "trtllm", named[1].lower())
     found = _VERSION.search(row.framework, named.end())
-    version = found[1] if found else _UNVERSIONED[family]
-    if family == "vllm":
-        return _vllm(_YEARS.get(version, version), row)
-    if family == "distserve":
-        return Framework(engine="distserve-2024", scheduler="continuous", max_batch_tokens=4096, max_batch_requests=256)
-    if family == "sglang":
-        return Framework(engine=f"sglang-{version}", max_batch_requests=256)
-    # trtllm-bench: 2048 requests, 8192 tokens, context chunks beside generation
-    return Framework(engine=f"trtllm-{version}", max_batch_requests=2048, kv_block_tokens=32)
+    version = "2024" if family == "distserve" else found[1] if found else _UNVERSIONED[family]
+    return family, _YEARS.get(version, version) if family == "vllm" else version
 
 
 def precision(row: Row) -> Part:
@@ -149,16 +117,21 @@ def precision(row: Row) -> Part:
 
 
 def serving(row: Row) -> Part:
-    """Return the serving part of a row, with the framework's defaults."""
-    chosen = framework(row)
-    return {
-        "engine": standing_for(chosen.engine)[0],
-        "scheduler": chosen.scheduler,
-        "max_batch_tokens": chosen.max_batch_tokens,
-        "max_batch_requests": chosen.max_batch_requests,
-        "kv_block_tokens": chosen.kv_block_tokens,
-        **({"prefix_caching": True} if "prefix caching on" in row.framework else {}),
-    }
+    """Return the serving part of a row, with what the engine decides of itself where it served."""
+    family, version = framework(row)
+    engine = standing_for(f"{family}-{version}")[0]
+    where, of = json.dumps(topology(row)), json.dumps(model(row))
+    decided = _decided(engine, where, of) | _served_otherwise(family, version, row)
+    return {"engine": engine, **decided, "prefix_caching": "prefix caching on" in row.framework}
+
+
+@cache
+def _decided(engine: str, topology: str, model: str) -> Part:
+    """Return what an engine decides; topology and model as JSON."""
+    named, of = json.loads(topology), json.loads(model)
+    device = load_topology(named.pop("name"), [f"{key}={json.dumps(value)}" for key, value in named.items()]).device
+    positions = load_model(of if isinstance(of, str) else of["name"]).max_positions
+    return load_engine(engine).decides({}, Place(device=device, positions=positions))
 
 
 def base(row: Row) -> Part:

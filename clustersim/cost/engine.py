@@ -16,12 +16,15 @@ modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Final, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, get_args
 
 from clustersim import units
+from clustersim.cost.captured import MOST_TOKENS, Sizes, padded, sizes_from
+from clustersim.cost.unsaid import Entry, Place, bytes_from, decided, entries_from, mapping_from, share_from
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.plan.exchange import ExpertExchange
+from clustersim.plan.pool import PoolRule, ShareOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class Engine:
         Gap before each kernel inside a captured graph.
     graph_max_tokens : int
         A step that only decodes and has at most this many tokens runs as a captured graph; 0: never.
+    graph_sizes : tuple of Sizes
+        Batches for which there are graphs; a step computes what the next larger one does. Empty: one for each.
     collective_launch_s : float
         Gap before each collective.
     stage_s : float
@@ -52,6 +57,10 @@ class Engine:
     experts_within, experts_across : str
         How tokens get to experts inside one TP group, and to those that are spread over more ranks, where a plan does
         not say it (:mod:`clustersim.plan.exchange`).
+    pool : PoolRule
+        What the K/V pool is a share of.
+    defaults : tuple of Entry
+        What it decides of ``serving`` where a scenario does not say it (:mod:`clustersim.cost.unsaid`).
     """
 
     name: str
@@ -63,15 +72,26 @@ class Engine:
     launch_s: float = 0.0
     graph_launch_s: float = 0.0
     graph_max_tokens: int = 0
+    graph_sizes: tuple[Sizes, ...] = ()
     collective_launch_s: float = 0.0
     stage_s: float = 0.0
     front_end_s: float = 0.0
     experts_within: ExpertExchange = "all_to_all"
     experts_across: ExpertExchange = "all_to_all"
+    pool: PoolRule = field(default_factory=PoolRule)
+    defaults: tuple[Entry, ...] = field(default=(), hash=False)
 
     def of_stages(self, stages: int) -> Engine:
         """Return the overheads of plans of so many stages: the first one's host time is in ``schedule``."""
         return self if stages == 1 else replace(self, schedule_s=self.schedule_s + self.stage_s)
+
+    def padded(self, tokens: int) -> int:
+        """Return how many tokens a decoding step of some computes: where it runs as a graph, that one's."""
+        return padded(self.graph_sizes, tokens, self.graph_max_tokens) if tokens <= self.graph_max_tokens else tokens
+
+    def decides(self, said: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """Return what it decides of ``serving`` that is not said, for ranks in a place."""
+        return decided(self.defaults, said, place, self.graph_max_tokens)
 
     @property
     def family(self) -> str:
@@ -82,14 +102,35 @@ class Engine:
 _KEYS: Final = tuple(field.name for field in fields(Engine) if field.name != "name")
 _TIMES: Final = tuple(key for key in _KEYS if key.endswith("_s"))
 _YAML_KEYS: Final = {key: key.removesuffix("_s") for key in _KEYS}
-_ABSENT_IS_NONE: Final = ("stage", "front_end", "experts_within", "experts_across")
-"""What an engine need not say: it has no such costs then, and exchanges tokens by an all-to-all."""
+_ABSENT_IS_NONE: Final = (
+    "stage", "front_end", "experts_within", "experts_across", "graph_sizes", "pool", "defaults"
+)  # fmt: skip
+"""What an engine need not say: it has no such costs then, exchanges tokens by an all-to-all, has a graph for each batch
+and a share of all memory, and its budgets are those of ``ServingConfig``."""
 LONGEST_S: Final = 10.0
 """Longest host time of a step, or gap before a kernel (assumed: an engine that takes longer has stopped)."""
-MOST_TOKENS: Final = 1_000_000_000
-"""Largest step that a captured graph is for (assumed)."""
 COSTS: Final = tuple(_YAML_KEYS.values())[1:]
 """Keys of an engine's file, but for where it is from."""
+
+
+def _pool(value: object) -> PoolRule:
+    """Read ``pool`` of an engine, such as ``{share_of: free, outside: 3.5 GB}``."""
+    problems, found = mapping_from(value, {"share_of": _share_of, "margin": share_from, "outside": bytes_from})
+    if problems:
+        raise InputError(problems)
+    outside = found.get("outside", 0.0)
+    return PoolRule(share_of=found.get("share_of", "all"), margin=found.get("margin", 0.0), outside_bytes=outside)
+
+
+def _share_of(value: object) -> object:
+    known = get_args(ShareOf)
+    if value not in known:
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"expected one of {', '.join(known)}, but found {value!r}{hint}")
+    return value
+
+
+_PARTS: Final = {"graph_sizes": sizes_from, "pool": _pool, "defaults": entries_from}
 
 
 def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
@@ -115,15 +156,17 @@ def engine_from_mapping(name: str, values: Mapping[str, object]) -> Engine:
         if key not in _YAML_KEYS.values()
     ]
     found: dict[str, object] = {}
-    for field, key in _YAML_KEYS.items():
+    for attribute, key in _YAML_KEYS.items():
         if key not in values:
             if key in _ABSENT_IS_NONE:
                 continue
             problems.append(Problem(message="is missing", path=key))
             continue
         try:
-            found[field] = _read(field, values[key])
-        except (units.UnitError, ValueError) as error:
+            found[attribute] = _read(attribute, values[key])
+        except InputError as error:
+            problems += [Problem(message=inner.message, path=key + inner.path) for inner in error.problems]
+        except ValueError as error:
             problems.append(Problem(message=str(error), path=key))
     if problems:
         raise InputError(problems)
@@ -140,6 +183,8 @@ def _read(field: str, value: object) -> object:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"expected a sentence that names the source, but found {value!r}")
         return value
+    if field in _PARTS:
+        return _PARTS[field](value)
     if field.startswith("experts_"):
         ways = [way for way in get_args(ExpertExchange) if way != "all_reduce" or field == "experts_within"]
         if value not in ways:

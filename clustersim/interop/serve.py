@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from clustersim.cluster.device import Device
+from clustersim.cost.unsaid import MOST, Place
 from clustersim.errors import InputError, did_you_mean
 from clustersim.interop.command import Command
 from clustersim.interop.deployment import deploy
@@ -19,8 +20,10 @@ from clustersim.interop.entries import Draft
 from clustersim.interop.keys import DTYPES, KV_DTYPES, VLLM
 from clustersim.interop.options import Options, choice_of, count, share, whole
 from clustersim.interop.served_model import ServedModel
+from clustersim.scenario.parts import load_engine
 
-GIB: Final = 2**30
+ENGINE: Final = "vllm-0.19"
+"""The profile that has the budgets by device."""
 QUANTIZATIONS: Final[Mapping[str, str]] = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_mxfp8": "fp8",
     "modelopt_fp4": "fp4", "petit_nvfp4": "fp4", "mxfp4": "mxfp4",
@@ -116,8 +119,9 @@ def write_server(command: Command, topology: str | None, model: str | None, draf
     for path, value, origin in deployed.router:
         draft.set(path, value, origin)
     caching = options.given(VLLM["serving.prefix_caching"])
-    if caching is not None and caching.on:
-        draft.set("serving.prefix_caching", True, "--enable-prefix-caching")
+    if caching is not None:
+        name = VLLM["serving.prefix_caching"]
+        draft.set("serving.prefix_caching", caching.on, name if caching.on else f"--no-{name[2:]}")
 
 
 def _engine(options: Options) -> None:
@@ -183,7 +187,9 @@ def _batches(options: Options, device: Device, longest: int | None, draft: Draft
     if policy == "priority":
         draft.set("serving.order.by", "priority", origin)
         draft.set("serving.order.patience", "unlimited", "in vLLM the priority decides before the arrival")
-    requests, tokens = batch_defaults(device)
+    engine, place = load_engine(ENGINE), Place(device=device)
+    tokens = engine.decides({}, place)["max_batch_tokens"]
+    requests = engine.decides({"max_batch_tokens": MOST}, place)["max_batch_requests"]
     mode, _ = options.value("--performance-mode", choice_of("balanced", "interactivity", "throughput"), "balanced")
     if mode == "throughput":
         requests, tokens = 2 * requests, 2 * tokens
@@ -204,15 +210,8 @@ def _batches(options: Options, device: Device, longest: int | None, draft: Draft
     draft.set("serving.max_batch_requests", many, many_origin + (on if "default" in many_origin else ""))
     draft.set("serving.max_batch_tokens", budget, budget_origin + (on if "default" in budget_origin else ""))
     largest, origin = _largest_graph(options, many, budget, draft)
-    draft.set("serving.engine.name", "vllm-0.19", "host overheads of vLLM 0.19")
+    draft.set("serving.engine.name", ENGINE, "host overheads of vLLM 0.19")
     draft.set("serving.engine.graph_max_tokens", largest, origin)
-
-
-def batch_defaults(device: Device) -> tuple[int, int]:
-    """Return vLLM's ``max_num_seqs`` and ``max_num_batched_tokens`` for a server on a device."""
-    of_tpu = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
-    large = device.memory_bytes >= 70 * GIB and "a100" not in device.name
-    return (1024 if large else 256), of_tpu.get(device.name, 8192 if large else 2048)
 
 
 def _largest_graph(options: Options, requests: int, tokens: int, draft: Draft) -> tuple[int, str]:

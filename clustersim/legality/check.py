@@ -19,6 +19,7 @@ from clustersim.legality.repair.mending import mended
 from clustersim.legality.rule import LookedAt, Verdict
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.pool import PoolRule
 
 MOST_JUDGED_RANKS: Final = 100_000
 """A plan with more ranks than that and than there are devices is judged by DP-1 alone: rules look at every rank."""
@@ -50,6 +51,7 @@ def check_plan(
     memory_bytes: int,
     precision: Precision | None = None,
     limits: ServingLimits | None = None,
+    pool: PoolRule | None = None,
     cluster: str = "the cluster",
     decodes_only: bool = False,
     layout: Layout | None = None,
@@ -66,6 +68,8 @@ def check_plan(
         Number formats; by default bf16.
     limits : ServingLimits, optional
         What serving asks of memory.
+    pool : PoolRule, optional
+        What the engine takes the K/V pool to be a share of; by default all memory.
     cluster : str
         Name of the topology, for messages.
     decodes_only : bool
@@ -80,6 +84,7 @@ def check_plan(
         memory_bytes=memory_bytes,
         precision=precision or Precision(),
         limits=limits or ServingLimits(),
+        pool=pool or PoolRule(),
         cluster=cluster,
         decodes_only=decodes_only,
     )

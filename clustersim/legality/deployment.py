@@ -8,6 +8,7 @@ from math import gcd
 from clustersim.cost.precision import Precision
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.pool import PoolRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class ServingLimits:
     kv_block_tokens : int
         Tokens per K/V block.
     memory_utilization : float
-        Share of device memory that weights, buffers and K/V may fill, in (0, 1].
+        Share of device memory, in (0, 1], of which the engine's rule for its pool says what it holds.
     max_batch_tokens, max_batch_requests : int
         The largest batch, which sizes the buffers.
     kv_blocks : int or None
@@ -45,6 +46,8 @@ class Deployment:
         Devices of the topology.
     memory_bytes : int
         Memory of each.
+    pool : PoolRule
+        What the engine takes the K/V pool to be a share of.
     cluster : str
         Name of the topology, for messages.
     decodes_only : bool
@@ -57,6 +60,7 @@ class Deployment:
     memory_bytes: int
     precision: Precision = field(default_factory=Precision)
     limits: ServingLimits = field(default_factory=ServingLimits)
+    pool: PoolRule = field(default_factory=PoolRule)
     cluster: str = "the cluster"
     decodes_only: bool = False
 

@@ -10,6 +10,7 @@ from clustersim.model.architecture import Attention, Ffn, ModelSpec, Moe
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weights import Linear
 from clustersim.plan.parallel import ParallelPlan
+from clustersim.plan.pool import PoolRule
 from clustersim.plan.stages import stage_layers
 
 _LOGIT_BYTES: Final = 4.0
@@ -142,13 +143,35 @@ def _moe(model: ModelSpec, moe: Moe, plan: ParallelPlan) -> float:
 
 
 def kv_pool_blocks(
-    memory: tuple[RankMemory, ...], *, device_bytes: float, utilization: float, block_tokens: int
+    memory: tuple[RankMemory, ...], *, device_bytes: float, utilization: float, block_tokens: int, rule: PoolRule
 ) -> int:
-    """Return how many K/V blocks fit beside weights and buffers on the fullest rank; negative when these do not fit."""
+    """Return how many K/V blocks an engine takes on the fullest rank; negative when weights and buffers do not fit."""
     blocks = []
     for rank in memory:
         if rank.kv_bytes_per_token == 0:
             continue
-        free = device_bytes * utilization - rank.weights_bytes - rank.buffers_bytes
-        blocks.append(int(free // (rank.kv_bytes_per_token * block_tokens)))
+        pool = pool_bytes(rank, device_bytes=device_bytes, utilization=utilization, rule=rule)
+        blocks.append(int(pool // (rank.kv_bytes_per_token * block_tokens)))
     return min(blocks)
+
+
+def pool_bytes(rank: RankMemory, *, device_bytes: float, utilization: float, rule: PoolRule) -> float:
+    """Return the bytes of the K/V pool that an engine takes on a rank."""
+    beside = rank.buffers_bytes + rule.outside_bytes
+    free = device_bytes - rank.weights_bytes - beside
+    within = device_bytes * (utilization - rule.margin) - rank.weights_bytes
+    match rule.share_of:
+        case "free":
+            return free * utilization
+        case "static":
+            return min(within, free)
+    return within - beside
+
+
+def utilization_of(rank: RankMemory, pool: float, *, device_bytes: float, rule: PoolRule) -> float:
+    """Return the share with which an engine takes a pool of so many bytes on a rank."""
+    beside = rank.buffers_bytes + rule.outside_bytes
+    if rule.share_of == "free":
+        return pool / (device_bytes - rank.weights_bytes - beside)
+    within = rank.weights_bytes + pool + (0.0 if rule.share_of == "static" else beside)
+    return within / device_bytes + rule.margin

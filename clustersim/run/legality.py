@@ -107,6 +107,7 @@ def pool_blocks(scenario: Scenario, memory: tuple[RankMemory, ...]) -> int:
         device_bytes=scenario.topology.device.memory_bytes,
         utilization=serving.memory_utilization,
         block_tokens=serving.kv_block_tokens,
+        rule=scenario.engine.pool,
     )
 
 
@@ -125,6 +126,7 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
             max_batch_requests=serving.max_batch_requests,
             kv_blocks=serving.kv_blocks,
         ),
+        "pool": scenario.engine.pool,
         "cluster": scenario.topology.name,
         "decodes_only": scenario.decodes_only,
     }

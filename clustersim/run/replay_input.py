@@ -18,6 +18,7 @@ from clustersim.replay.replay import ReplayInput
 from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.run.priced import KeptPrices, priced
 from clustersim.scenario.scenario import Scenario
+from clustersim.serving.config import ServingConfig
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.requests import Requests
 
@@ -64,7 +65,7 @@ def replay_input(scenario: Scenario, requests: Requests, kept: KeptPrices | None
             plan=one.plan,
             blueprints=blueprints,
             pricer=pricer,
-            serving=one.serving,
+            serving=_caching(one.serving, requests),
             kv_blocks=kv_blocks(one),
             host=host_pool(one),
         )
@@ -82,6 +83,12 @@ def replay_input(scenario: Scenario, requests: Requests, kept: KeptPrices | None
         shards=tuple(shard for pair in pairwise(plans) for shard in kv_shards(scenario.model, *pair, kv_bytes)),
         faults=scenario.faults,
     )
+
+
+def _caching(serving: ServingConfig, requests: Requests) -> ServingConfig:
+    """Return serving decisions without a cache of prefixes where nothing says that prompts share any."""
+    shared = requests.prefix_hashes is not None
+    return serving if shared or not serving.prefix_caching else replace(serving, prefix_caching=False)
 
 
 def refuse_unreadable(scenario: Scenario) -> None:

@@ -81,9 +81,9 @@ class RunResult:
 
     @cached_property
     def prefix_cache(self) -> Figures | None:
-        """How much of the prompts was cached (``run.prefixes``); None where prefixes are not kept."""
+        """How much of the prompts was cached (``run.prefixes``); None where none are kept or could be shared."""
         serving = self.scenario.serving
-        kept = serving.prefix_caching
+        kept = serving.prefix_caching and self.input.requests.prefix_hashes is not None
         return prefix_figures(self.input.requests, self.columns, serving.kv_block_tokens) if kept else None
 
     @cached_property
@@ -185,10 +185,8 @@ def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
 
 
 def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, ...]:
-    """Say that shared prefixes are computed in full all the same, or that none are known."""
-    if serving.prefix_caching:
-        return () if requests.prefix_hashes is not None else ("Nothing says which prompts share a prefix: none does.",)
-    if requests.prefix_hashes is None:
+    """Say that shared prefixes are computed in full all the same."""
+    if serving.prefix_caching or requests.prefix_hashes is None:
         return ()
     blocks = np.concatenate([np.empty(0, np.int64), *requests.prefix_hashes])
     repeated = len(blocks) - len(np.unique(blocks))

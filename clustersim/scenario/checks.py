@@ -131,7 +131,7 @@ def _pool_router(router: str, pool: str, serving: Mapping[str, Any]) -> Iterator
         yield path, f"the decode pool has no cached prefixes to follow; use one of {', '.join(known)}"
     elif router not in known:
         yield path, f"no router {router!r}{did_you_mean(router, known)}"
-    elif router == "prefix_aware" and serving.get("prefix_caching") is not True:
+    elif router == "prefix_aware" and serving.get("prefix_caching") is False:
         yield path, PREFIXES_NEEDED
 
 
@@ -256,7 +256,7 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
     if "prefix_aware" in (serving.get("router"), _prefill_router(serving)):
         yield from _prefix_options(serving)
     if serving.get("router") == "prefix_aware":
-        if serving.get("prefix_caching") is not True:
+        if serving.get("prefix_caching") is False:
             yield ("serving", "router"), PREFIXES_NEEDED
         decode = serving.get("decode")
         named = decode.get("router") if isinstance(decode, dict) else None
@@ -264,10 +264,7 @@ def _serving(serving: Mapping[str, Any]) -> Iterator[Finding]:
             message = "the decode pool has no cached prefixes to follow; name its router in serving.decode.router"
             yield ("serving", "router"), message
     yield from _swap(serving)
-    if serving.get("long_prompt_tokens") is not None and serving.get("scheduler", "chunked_prefill") in (
-        "static",
-        "continuous",
-    ):
+    if serving.get("long_prompt_tokens") is not None and serving.get("scheduler") in ("static", "continuous"):
         yield ("serving", "long_prompt_tokens"), f"the scheduler {serving['scheduler']} takes whole prompts; remove it"
 
 
@@ -276,7 +273,7 @@ def _swap(serving: Mapping[str, Any]) -> Iterator[Finding]:
         if serving.get("host_kv") is not None:
             yield ("serving", "host_kv"), "host memory for K/V goes with preemption: swap"
         return
-    scheduler = serving.get("scheduler", "chunked_prefill")
+    scheduler = serving.get("scheduler") or "chunked_prefill"
     if scheduler not in ("continuous", "chunked_prefill"):
         yield ("serving", "preemption"), f"the scheduler {scheduler} can't swap yet; use continuous or chunked_prefill"
     if serving.get("prefix_caching") is True:

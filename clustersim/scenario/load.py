@@ -14,8 +14,10 @@ from clustersim.clock import to_ns
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.collective.algorithms import ALGORITHMS
+from clustersim.cost.engine import Engine
 from clustersim.cost.precision import Precision
 from clustersim.cost.roofline import RooflineCost
+from clustersim.cost.unsaid import Place
 from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.built import unbuilt
@@ -31,10 +33,11 @@ from clustersim.scenario.build.plan import (
     written_plan,
 )
 from clustersim.scenario.build.references import build_model
-from clustersim.scenario.build.serving import build_pool_serving
+from clustersim.scenario.build.serving import as_the_engine_decides, build_pool_serving
 from clustersim.scenario.build.swaps import check_swaps
 from clustersim.scenario.build.topologies import build_cluster
 from clustersim.scenario.build.workloads import build_workload
+from clustersim.scenario.checks import cross_findings
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.expect import expectations
 from clustersim.scenario.files import absolute_files, find_cost_table
@@ -113,6 +116,8 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
     plans = attempt(lambda: build_plans(part.plan, document, topology)) or ()
     if engine is not None:
         plans = tuple(as_the_engine(plan, engine[0]) for plan in plans)
+    if engine is not None and model is not None and topology is not None and plans:
+        part = _decided(part, plans, engine[0], model[0], topology)
     servings = attempt(lambda: _servings(part, document, allow_code)) or ()
     for (name, written), plan in zip(part.plan.pools.items(), plans, strict=False):
         path = plan_path(name)
@@ -147,6 +152,8 @@ def build_scenario(document: Document, *, allow_code: bool = False, kept: KeptPa
         written_plan(resolved, name)["ep"]["exchange"] = exchange
     if len(plans) > 1:
         resolved["plan"] = {name: resolved["plan"][name] for name in part.plan.pools}
+    if findings := cross_findings(resolved):  # where an engine decides what does not go with what is said
+        raise InputError(in_order([document.problem(path, message) for path, message in findings]))
     files = named_files(absolute_files(resolved, document, kept))
     return Scenario(
         name=part.name,
@@ -180,6 +187,19 @@ def _unbuilt(model: ModelSpec, plan: ParallelPlan, path: KeyPath, document: Docu
     """Return, at its place, what of a plan no step graph can be expanded for."""
     one = unbuilt(plan, model)
     return [] if one is None else [document.problem((*path, *one.path.split(".")[1:]), one.message)]
+
+
+def _decided(
+    part: ScenarioPart, plans: Sequence[ParallelPlan], engine: Engine, model: ModelSpec, topology: Topology
+) -> ScenarioPart:
+    """Return a scenario with what its engine decides of ``serving``."""
+    places = {
+        name: Place(
+            device=seen_by(topology, plan).device, positions=model.max_positions, pool=name, ranks=plan.world // plan.dp
+        )
+        for name, plan in zip(part.plan.pools, plans, strict=True)
+    }
+    return part.model_copy(update={"serving": as_the_engine_decides(part.serving, engine, places)})
 
 
 def _servings(part: ScenarioPart, document: Document, allow_code: bool) -> tuple[ServingConfig, ...]:

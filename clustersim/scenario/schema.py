@@ -237,20 +237,20 @@ class PoolServingPart(Part):
 
 
 class ServingPart(Part):
-    """The scheduler, its budgets, the K/V pool, the router and the engine's overheads."""
+    """The scheduler, its budgets, the K/V pool, the router and the engine, which decides what is not said of these."""
 
-    scheduler: str = "chunked_prefill"
+    scheduler: str | None = Field(default=None, examples=["chunked_prefill"])
     scheduler_options: dict[str, Any] = Field(default_factory=dict, examples=["{limit: 4}"])
     order: Annotated[OrderPart, short_for("by", str | OrderPart)] = OrderPart()
     long_prompt_tokens: Count | None = None
-    max_batch_requests: Count = 256
-    max_batch_tokens: Count = 8192
-    kv_block_tokens: Count = 16
+    max_batch_requests: Count | None = None
+    max_batch_tokens: Count | None = None
+    kv_block_tokens: Count | None = None
     kv_blocks: Count | None = None
     preemption: Literal["recompute", "swap"] = "recompute"
     host_kv: Bytes | None = None
-    prefix_caching: bool = False
-    memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.90
+    prefix_caching: bool | None = None
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     queue_limit: Count | None = None
     queue_timeout: Duration | None = None
     router: str = "round_robin"

@@ -17,8 +17,9 @@ from clustersim.legality.stages import modules_of, stages_of
 from clustersim.model.architecture import ModelSpec
 from clustersim.model.kv import kv_elements_per_token
 from clustersim.model.weights import total_parameters
-from clustersim.plan.memory import kv_pool_blocks, stage_memory
+from clustersim.plan.memory import kv_pool_blocks, pool_bytes, stage_memory, utilization_of
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan
+from clustersim.plan.pool import PoolRule
 from clustersim.plan.segments import segments
 from clustersim.plan.stages import stage_layers
 from clustersim.scenario.parts import load_model
@@ -74,6 +75,16 @@ def test_plan_that_people_run_is_legal(name: str, memory: float, plan: ParallelP
     assert verdict.violations == ()
 
 
+RULES = (
+    PoolRule(),
+    PoolRule(share_of="free"),
+    PoolRule(share_of="free", outside_bytes=1e9),
+    PoolRule(share_of="static"),
+    PoolRule(share_of="static", margin=0.01),
+)
+"""What the K/V pool is a share of: all memory, what is free, that beside libraries, what K/V and weights have."""
+
+
 @pytest.mark.parametrize(("name", "memory", "plan"), CORPUS)
 def test_simulator_and_rules_derive_the_same_contents_of_ranks(name: str, memory: float, plan: ParallelPlan) -> None:
     given = deployment(name, memory, plan)
@@ -95,17 +106,28 @@ def test_simulator_and_rules_derive_the_same_contents_of_ranks(name: str, memory
     assert [rank.weights for rank in checked] == pytest.approx([rank.weights_bytes for rank in simulated], rel=0.005)
     assert [rank.kv_per_token for rank in checked] == [rank.kv_bytes_per_token for rank in simulated]
     assert [rank.buffers for rank in checked] == pytest.approx([rank.buffers_bytes for rank in simulated])
-    # The pool that is simulated is the largest that the rules let pass.
-    limits = given.limits
-    pool = kv_pool_blocks(
-        simulated,
-        device_bytes=given.memory_bytes,
-        utilization=limits.memory_utilization,
-        block_tokens=limits.kv_block_tokens,
-    )
-    assert [
-        fits_memory(replace(given, limits=replace(limits, kv_blocks=blocks)), layout) for blocks in (pool, pool + 1)
-    ] == [True, False]
+    # The pool that is simulated is the largest that the rules let pass, whatever it is a share of.
+    limits, pools = given.limits, []
+    for rule in RULES:
+        pool = kv_pool_blocks(
+            simulated,
+            device_bytes=given.memory_bytes,
+            utilization=limits.memory_utilization,
+            block_tokens=limits.kv_block_tokens,
+            rule=rule,
+        )
+        pools.append(pool)
+        ruled = replace(given, pool=rule)
+        fit = [fits_memory(replace(ruled, limits=replace(limits, kv_blocks=many)), layout) for many in (pool, pool + 1)]
+        assert fit == [True, False]
+        rank = simulated[-1]
+        held = pool_bytes(rank, device_bytes=given.memory_bytes, utilization=limits.memory_utilization, rule=rule)
+        share = utilization_of(rank, held, device_bytes=given.memory_bytes, rule=rule)
+        assert share <= limits.memory_utilization + 1e-12
+        assert pool_bytes(rank, device_bytes=given.memory_bytes, utilization=share, rule=rule) == pytest.approx(held)
+    every, free, kept, static, apart = pools
+    assert free >= every <= static > apart
+    assert free > kept
 
 
 def _inner(layout: Layout) -> tuple[tuple[tuple[int, str], ...], ...]:

@@ -84,7 +84,7 @@ def test_an_offline_burst_arrives_at_once():
 def test_a_static_batch_is_one_step_of_prompts_in_a_pool_that_just_holds_it():
     serving = static_batch.scenario(BATCH)["serving"]
     assert (serving["max_batch_requests"], serving["max_batch_tokens"]) == (32, 3200)
-    assert serving["kv_blocks"] == 32 * 4  # 128 tokens in blocks of 32
+    assert serving["kv_blocks"] == 32  # 128 tokens in a block, as TensorRT-LLM 0.9 has them
 
 
 def test_a_replay_takes_the_trace_and_the_limits_of_its_row(tmp_path):
@@ -178,10 +178,10 @@ def test_words_that_give_no_plan_are_not_guessed(text):
         ("vllm 0.18.1", "H100-SXM-80GB", "vllm-0.19", (8192, 1024)),
         ("vLLM 0.19.0", "RTX 4090", "vllm-0.19", (2048, 256)),
         ("vLLM (2025)", "H200", "vllm-0.12", (8192, 1024)),
-        ("vllm (early 2024)", "A100-80GB", "vllm-2023", (2048, 256)),
+        ("vllm (early 2024)", "A100-80GB", "vllm-2023", (40960, 256)),
         ("trtllm 1.0.0rc3", "b200_sxm", "trtllm-1.0", (8192, 2048)),
         ("TensorRT-LLM 0.12.0", "L40S-48GB", "trtllm-0.14", (8192, 2048)),
-        ("SGLang", "H200", "sglang-0.5", (8192, 256)),
+        ("SGLang", "H200", "sglang-0.5", (8192, 2048)),
     ],
 )
 def test_an_engine_has_the_limits_of_its_version(framework, hardware, engine, limits):
@@ -192,7 +192,7 @@ def test_an_engine_has_the_limits_of_its_version(framework, hardware, engine, li
 
 def test_prefixes_are_cached_where_the_row_says_so():
     assert systems.serving(replace(LOOP, framework="vLLM 0.19.0 (prefix caching on)"))["prefix_caching"] is True
-    assert "prefix_caching" not in systems.serving(LOOP)
+    assert systems.serving(LOOP)["prefix_caching"] is False
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from clustersim.cost.protocol import CostModel
 from clustersim.errors import InputError, Problem
 from clustersim.graph.batch import Features, StepBatch, features_of
 from clustersim.graph.blueprint import COMPUTE_OPS, HOST_OPS, Node
-from clustersim.graph.prices.table import PriceGroup, attention_shape, node_amount, price_groups
+from clustersim.graph.prices.table import SENT, PriceGroup, attention_shape, node_amount, price_groups
 from clustersim.graph.program import CostClass, StageProgram
 from clustersim.plan.parallel import SequencePlan
 
@@ -85,8 +85,32 @@ class Pricer:
         return {**self.__dict__, "made": {}}
 
     def features(self, batch: StepBatch) -> Features:
-        """Return the features of a batch under this plan and model."""
-        return features_of(batch, self.sp, self.windows)
+        """Return the features of a batch under this plan and model, with its padding where it runs as a graph."""
+        found = features_of(batch, self.sp, self.windows)
+        return self.padded(found, batch.decode_sequences) if batch.kind == "decode" else found
+
+    def padded(self, features: Features, decode_sequences: tuple[int, ...]) -> Features:
+        """Return the features of a decoding step with the tokens that its captured graph computes.
+
+        Replicas in lockstep are all padded to the same size, of which each half has one half; other ranks each to
+        their own. Attention, the LM head, the host and sends have what there is.
+        """
+        engine = self.engine
+        if not engine.graph_sizes or not self.in_graph(decode_sequences):
+            return features
+        real = features["tokens"]
+        if self.sp.whole:
+            tokens = (float(engine.padded(int(max(real)))),) * len(real)
+        else:
+            tokens = tuple([float(engine.padded(int(count))) if count else 0.0 for count in real])
+        found = {**features, **_summed(tokens, ""), SENT: real}
+        if len(real) > 1 and not self.sp.whole:
+            found["stage_tokens"] = features["stage_tokens"]
+        if "tokens~1" in features:
+            lower = tuple([count // 2 for count in tokens])
+            upper = tuple([count - half for count, half in zip(tokens, lower, strict=True)])
+            found |= {**_summed(lower, "~1"), **_summed(upper, "~2")}
+        return found
 
     def durations(self, program: StageProgram, batch: StepBatch, features: Features) -> Int64Array:
         """Return nanoseconds per cost class, int64 of shape (classes,), for a batch and its features."""
@@ -231,6 +255,13 @@ class Pricer:
             for cls, payload in zip(group.classes, group.amounts(features), strict=True)
             if cls.comm is not None
         ]
+
+
+def _summed(tokens: tuple[float, ...], ending: str) -> Features:
+    """Return tokens by SP rank, with their sum and the most of them."""
+    ranks = len(tokens)
+    summed = {"tokens": tokens, "stage_tokens": (sum(tokens),) * ranks, "peak_tokens": (max(tokens),) * ranks}
+    return {name + ending: values for name, values in summed.items()}
 
 
 def payload_bytes(program: StageProgram, features: Features, cls: int) -> float:

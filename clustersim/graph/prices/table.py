@@ -22,6 +22,9 @@ SHAPE_KEYS: Final = {
 }
 """Compute operator → the parts of its shape that are a node's own."""
 
+SENT: Final = "sent_tokens"
+"""Feature of a step with padding: its tokens without that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PriceGroup:
@@ -82,7 +85,9 @@ def amount(terms: Terms, features: Features, s: int) -> float:
 
 
 def node_amount(node: Node, features: Features, s: int) -> float:
-    """Return a node's amount at SP coordinate ``s``."""
+    """Return a node's amount at SP coordinate ``s``; what is sent to the next stage is not padded."""
+    if node.op == "send" and SENT in features:
+        features = {**features, "tokens": features[SENT]}
     found = amount(node.amount, features, s)
     return max(found, amount(node.least, features, s)) if node.least else found
 

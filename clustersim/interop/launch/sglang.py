@@ -12,6 +12,7 @@ from typing import Final
 
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
+from clustersim.interop.launch.utilization import utilization
 from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
 from clustersim.serving.order import UNLIMITED
 
@@ -192,11 +193,7 @@ def _serving(started: Started, account: Account) -> None:
     _put(started, account, "serving.kv_block_tokens", serving.kv_block_tokens)
     if serving.kv_blocks is not None:
         _put(started, account, "serving.kv_blocks", serving.kv_blocks * serving.kv_block_tokens)
-    _put(started, account, "serving.memory_utilization", serving.memory_utilization)
-    account.note(
-        "--mem-fraction-static is a share for weights and K/V; activations and graphs come on top, so the same "
-        "number as serving.memory_utilization leaves less room beside them."
-    )
+    _put(started, account, "serving.memory_utilization", utilization(server, "sglang", account))
     if not serving.prefix_caching:
         started.options["--disable-radix-cache"] = None
     account.says(server, "serving.prefix_caching")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import PORT, Server, Started, captured_sizes
+from clustersim.interop.launch.utilization import utilization
 from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
 
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -120,14 +121,10 @@ def _serving(started: Started, account: Account) -> None:
     config["enable_chunked_prefill"] = serving.scheduler != "continuous"
     cache: dict[str, Any] = config["kv_cache_config"]
     cache |= {
-        "free_gpu_memory_fraction": serving.memory_utilization,
+        "free_gpu_memory_fraction": utilization(server, "trtllm", account),
         "tokens_per_block": serving.kv_block_tokens,
         "enable_block_reuse": serving.prefix_caching,
     }
-    account.note(
-        "free_gpu_memory_fraction is a share of what weights and activations leave free; "
-        "serving.memory_utilization is one of all memory."
-    )
     if serving.kv_blocks is not None:
         cache["max_tokens"] = serving.kv_blocks * serving.kv_block_tokens
     account.says(

@@ -15,6 +15,7 @@ from typing import Final
 from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, STAGE_LAYERS, VLLM, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
+from clustersim.interop.launch.utilization import utilization
 from clustersim.model.hub import shipped_model
 from clustersim.serving.order import UNLIMITED
 
@@ -272,7 +273,7 @@ class _Writer:
         self._put("serving.kv_block_tokens", serving.kv_block_tokens)
         if serving.kv_blocks is not None:
             self._put("serving.kv_blocks", serving.kv_blocks)
-        self._put("serving.memory_utilization", serving.memory_utilization)
+        self._put("serving.memory_utilization", utilization(server, "vllm", account))
         caching = VLLM["serving.prefix_caching"]
         self._started.options[caching if serving.prefix_caching else f"--no-{caching[2:]}"] = None
         account.says(server, "serving.prefix_caching")

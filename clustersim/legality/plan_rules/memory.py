@@ -32,21 +32,38 @@ def memory_stages(deployment: Deployment, layout: Layout | None) -> tuple[RankBy
 
 
 def needed_bytes(deployment: Deployment, stage: RankBytes, blocks: int) -> float:
-    """Return what weights, buffers and this many K/V blocks take on a rank."""
-    return stage.weights + stage.buffers + blocks * deployment.limits.kv_block_tokens * stage.kv_per_token
+    """Return what weights, buffers and this many K/V blocks take of the budget of a rank.
+
+    Where the pool is a share u of what is free, a byte of K/V takes 1/u: so much must be free for it. Of a static
+    share buffers take what they need above the rest of memory, which is theirs.
+    """
+    rule, kv = deployment.pool, blocks * _block_bytes(deployment, stage)
+    if rule.share_of != "static":
+        return stage.weights + stage.buffers + kv
+    rest = deployment.memory_bytes * (1.0 - deployment.limits.memory_utilization + rule.margin)
+    return stage.weights + max(0.0, stage.buffers + rule.outside_bytes - rest) + kv
+
+
+def _block_bytes(deployment: Deployment, stage: RankBytes) -> float:
+    """Return what a block takes of the budget."""
+    each = deployment.limits.kv_block_tokens * stage.kv_per_token
+    return each / deployment.limits.memory_utilization if deployment.pool.share_of == "free" else each
 
 
 def budget_bytes(deployment: Deployment) -> float:
-    """Return what a rank may fill: device memory times utilization."""
-    return deployment.memory_bytes * deployment.limits.memory_utilization
+    """Return what a rank may fill: a share of device memory, or all that is not kept outside."""
+    memory, rule = deployment.memory_bytes, deployment.pool
+    if rule.share_of == "free":
+        return memory - rule.outside_bytes
+    share = memory * (deployment.limits.memory_utilization - rule.margin)
+    return share if rule.share_of == "static" else share - rule.outside_bytes
 
 
-def most_blocks(deployment: Deployment) -> int:
+def most_blocks(deployment: Deployment, stages: Sequence[RankBytes] | None = None) -> int:
     """Return how many K/V blocks fit beside weights and buffers on the fullest rank; 0 where these do not fit."""
-    size = deployment.limits.kv_block_tokens
     fit = [
-        (budget_bytes(deployment) - needed_bytes(deployment, stage, 0)) // (stage.kv_per_token * size)
-        for stage in memory_stages(deployment, None)
+        (budget_bytes(deployment) - needed_bytes(deployment, stage, 0)) // _block_bytes(deployment, stage)
+        for stage in (memory_stages(deployment, None) if stages is None else stages)
         if stage.kv_per_token
     ]
     return max(0, int(min(fit, default=0)))
@@ -63,20 +80,19 @@ def _all_fit(deployment: Deployment, stages: Sequence[RankBytes]) -> bool:
 
 
 def fills(deployment: Deployment, layout: Layout) -> Finding:
-    """KV-6: weights, buffers and K/V never exceed device memory times utilization, on the fullest rank."""
+    """KV-6: weights, buffers and K/V never exceed what the engine's share may hold, on the fullest rank."""
     stages = memory_stages(deployment, layout)
     if _all_fit(deployment, stages):
         return Finding(looked_at=len(stages))
-    limits, device = deployment.limits, deployment.memory_bytes
-    blocks, budget = limits.kv_blocks or 1, budget_bytes(deployment)
+    limits = deployment.limits
+    blocks = limits.kv_blocks or 1
     fullest = max(range(len(stages)), key=lambda index: needed_bytes(deployment, stages[index], blocks))
     worst = stages[fullest]
     kv = blocks * limits.kv_block_tokens * worst.kv_per_token
     message = (
         f"a rank of stage {fullest} needs {worst.weights / GIB:.2f} GiB of weights + {worst.buffers / GIB:.2f} GiB of "
         f"buffers + {kv / GIB:.2f} GiB for {counted(blocks, 'K/V block')} = "
-        f"{needed_bytes(deployment, worst, blocks) / GIB:.2f} GiB, but {limits.memory_utilization:.0%} of a device's "
-        f"{device / GIB:.2f} GiB is {budget / GIB:.2f} GiB"
+        f"{(worst.weights + worst.buffers + kv) / GIB:.2f} GiB, but {_said_of(deployment, worst)}"
     )
     fault = Fault(
         where=_culprit(deployment, stages),
@@ -85,6 +101,26 @@ def fills(deployment: Deployment, layout: Layout) -> Finding:
         repairs=lambda: _memory_repairs(deployment, stages),
     )
     return Finding(looked_at=len(stages), faults=(fault,))
+
+
+def _said_of(deployment: Deployment, stage: RankBytes) -> str:
+    """Say what there is of a device's memory, by the rule of the engine."""
+    rule, device, share = deployment.pool, deployment.memory_bytes, deployment.limits.memory_utilization
+    kept = f", {rule.outside_bytes / GIB:.2f} GiB of it kept by the engine," if rule.outside_bytes else ""
+    if rule.share_of == "free":
+        free = max(0.0, device - rule.outside_bytes - stage.weights - stage.buffers)
+        return (
+            f"K/V has {share:.0%} of what these leave of a device's {device / GIB:.2f} GiB{kept or ','} which is "
+            f"{share * free / GIB:.2f} GiB"
+        )
+    budget = deployment.memory_bytes * (share - rule.margin)
+    of = f"{share:.0%}" + (f" less {rule.margin:.0%}" if rule.margin else "")
+    if rule.share_of == "static":
+        return (
+            f"weights and K/V have {of} of a device's {device / GIB:.2f} GiB, which is {budget / GIB:.2f} GiB, and "
+            f"buffers the rest{kept.removesuffix(',')}"
+        )
+    return f"{of} of a device's {device / GIB:.2f} GiB{kept} is {budget / GIB:.2f} GiB"
 
 
 def _culprit(deployment: Deployment, stages: Sequence[RankBytes]) -> str:
@@ -184,14 +220,9 @@ def _would_fit(deployment: Deployment, change: Change) -> bool:
 
 def _limit_repairs(deployment: Deployment, stages: Sequence[RankBytes]) -> Iterator[Repair]:
     """Yield a smaller pool, or a smaller batch, where that alone is enough."""
-    limits, budget = deployment.limits, budget_bytes(deployment)
+    limits = deployment.limits
     if limits.kv_blocks is not None and stages:
-        room = [
-            (budget - stage.weights - stage.buffers) / (limits.kv_block_tokens * stage.kv_per_token)
-            for stage in stages
-            if stage.kv_per_token
-        ]
-        most = int(min(room, default=0))
+        most = most_blocks(deployment, stages)
         if 1 <= most < limits.kv_blocks:
             yield Repair(text=f"at most {most} blocks", change=(("serving.kv_blocks", most),))
     tokens = limits.max_batch_tokens // 2

@@ -93,6 +93,41 @@ class Features:
         any_decodes = (decodes > 0).any(axis=0)
         return (idle & ~any_decodes).astype(np.float64), (idle & any_decodes).astype(np.float64)
 
+    @cached_property
+    def _most_decodes(self) -> FloatArray:
+        """The most sequences that decode on a replica."""
+        found: FloatArray = np.max([self._decodes(s, None, 0)[0] for s in range(len(self.run))], axis=0)
+        return found
+
+    @cached_property
+    def _captured(self) -> BoolArray:
+        """Which steps run as captured graphs with padding: they only decode, and not too much on any replica."""
+        engine = self.deployment.engine
+        if not engine.graph_sizes:
+            return np.zeros(len(self), bool)
+        only = np.all([self._prompt("chunks", s) == 0 for s in range(len(self.run))], axis=0)
+        found: BoolArray = only & (self._most_decodes > 0) & (self._most_decodes <= engine.graph_max_tokens)
+        return found
+
+    def _with_padding(self, tokens: FloatArray, half: int = 0) -> FloatArray:
+        """Return the tokens that are computed for those of a replica, or of a half of it.
+
+        Replicas in lockstep are padded as the fullest one; a half has half of that. A rank without any stays empty.
+        """
+        engine = self.deployment.engine
+        if not self._captured.any():
+            return tokens
+        most = self._most_decodes if self.deployment.together else tokens
+        size = np.full(len(tokens), np.inf)
+        for sizes in reversed(engine.graph_sizes):
+            up = np.ceil(most / sizes.by) * sizes.by
+            size = np.where(up <= (np.inf if sizes.upto is None else sizes.upto), up, size)
+        size = np.minimum(size, engine.graph_max_tokens)
+        if half:
+            size = size // 2 if half == 1 else size - size // 2
+        computes = self._captured if self.deployment.together else self._captured & (tokens > 0)
+        return np.where(computes, size, tokens)
+
     def _of_part(self, name: str, s: int, half: int) -> Any:
         """Return a feature of whole steps (0), or of one half of them, where a replica has whole prompts."""
         base, window = self._window(name)
@@ -109,7 +144,7 @@ class Features:
             case "pairs" | "prefill_keys" | "prefill_tokens":
                 return prompts(PROMPTS[base])
             case "tokens":
-                return prompts("new") + self._decodes(s, None, half)[0]
+                return self._with_padding(prompts("new") + self._decodes(s, None, half)[0], half)
             case "decode_sequences":
                 return self._decodes(s, None, half)[0]
             case "rows" | "sequences":
@@ -153,7 +188,7 @@ class Features:
         new, context = self._prompt("new", 0), self._prompt("context", 0)
         match name:
             case "tokens":
-                return ranks["new"][run, s] + own
+                return self._with_padding(ranks["new"][run, s] + own)
             case "prefill_tokens":
                 return ranks["new"][run, s]
             case "decode_sequences":

@@ -168,7 +168,9 @@ def _hopeless(deployment: Deployment, what: str) -> Conflict | None:
     Weights and K/V are spread over all devices at best; of buffers, some are never split.
     """
     limits, model = deployment.limits, deployment.model
-    budget = deployment.memory_bytes * max(limits.memory_utilization, memory.USUAL_UTILIZATION)
+    budget = memory.budget_bytes(_relaxed(deployment))
+    if deployment.pool.share_of == "static" and what in ("batch", "logits"):
+        budget = deployment.memory_bytes - deployment.pool.outside_bytes
     alone = replace(deployment, plan=ParallelPlan())
     (whole,) = (rank_bytes(alone, stage) for stage in stages_of(model, alone.plan))
     blocks = (limits.kv_blocks or 1) * limits.kv_block_tokens

@@ -9,7 +9,7 @@ from typing import Any, Final
 from clustersim.cost.precision import DTYPE_BYTES
 from clustersim.legality.deployment import Deployment, divisors
 from clustersim.legality.memory import rank_bytes
-from clustersim.legality.plan_rules.memory import USUAL_UTILIZATION, budget_bytes
+from clustersim.legality.plan_rules.memory import USUAL_UTILIZATION, most_blocks
 from clustersim.legality.plan_rules.tensor import head_divisors
 from clustersim.legality.repair.distance import distance, turn, value_at
 from clustersim.legality.stages import cut_at, position, stages_of
@@ -113,12 +113,6 @@ def latest_value(deployment: Deployment, path: str) -> int | None:
     """Return the one value of a field that follows from all others: ranks to state, blocks that fit; None: none."""
     if path == "plan.devices":
         return deployment.plan.world
-    limits, budget = deployment.limits, budget_bytes(deployment)
     stages = [rank_bytes(deployment, stage) for stage in stages_of(deployment.model, deployment.plan)]
-    room = [
-        (budget - stage.weights - stage.buffers) / (limits.kv_block_tokens * stage.kv_per_token)
-        for stage in stages
-        if stage.kv_per_token
-    ]
-    most = int(min(room, default=0))
-    return most if limits.kv_blocks is not None and 1 <= most < limits.kv_blocks else None
+    most, stated = most_blocks(deployment, stages), deployment.limits.kv_blocks
+    return most if stated is not None and 1 <= most < stated else None

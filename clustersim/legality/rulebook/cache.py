@@ -69,8 +69,8 @@ CACHE: Final = (
         id="KV-6",
         levels=("P", "T"),
         statement=(
-            "Weights, live K/V, and activation and communication buffers never exceed device memory; live "
-            "blocks never exceed the pool."
+            "Weights, live K/V, and activation and communication buffers never exceed device memory, nor what the "
+            "engine's share of it may hold; live blocks never exceed the pool."
         ),
         why="A plan that does not fit does not run.",
         source="RULES.md: KV, the cache",

@@ -88,7 +88,7 @@ class SharedStage:
         after: tuple[int, ...],
     ) -> None:
         self.prices = prices
-        self.uses = [Uses(programs[kind], comm, devices, after) for kind in STEP_KINDS]
+        self.uses = [Uses(programs[kind], prices.pricer, comm, devices, after) for kind in STEP_KINDS]
         self.kinds: dict[int, _Kind] = {}
         self.sends: dict[Counts, Use | None] = {}
 

@@ -7,7 +7,7 @@ from typing import Final
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.parts import count_features
-from clustersim.graph.prices.pricer import payload_bytes
+from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.program import StageProgram
 from clustersim.replay.links.flows import Use
 from clustersim.replay.links.within_replica import PAYLOAD_COUNTS
@@ -25,6 +25,7 @@ class Uses:
     Parameters
     ----------
     program : StageProgram
+    pricer : Pricer
     comm : CommTable
     devices : tuple of int
         Of the stage.
@@ -33,9 +34,15 @@ class Uses:
     """
 
     def __init__(
-        self, program: StageProgram, comm: CommTable, devices: tuple[int, ...], after: tuple[int, ...]
+        self,
+        program: StageProgram,
+        pricer: Pricer,
+        comm: CommTable,
+        devices: tuple[int, ...],
+        after: tuple[int, ...],
     ) -> None:
         self.program = program
+        self.pricer = pricer
         self.comm = comm
         self.devices = devices
         self.after = after
@@ -52,6 +59,8 @@ class Uses:
 
     def _made(self, cls: int, counts: Counts, duration_ns: int) -> Use | None:
         features = count_features((*counts, 0, 0, 0), range(PAYLOAD_COUNTS))
+        _, _, prefills, decodes = counts
+        features = features if prefills else self.pricer.padded(features, (decodes,))
         payload = payload_bytes(self.program, features, cls)
         op = self.program.classes[cls].node.communication
         groups = zip(self.devices, self.after, strict=True) if op == "send" else (self.devices,)

@@ -60,7 +60,7 @@ def build_engine(document: Document, path: KeyPath) -> tuple[Engine, dict[str, A
     except InputError as error:
         problems = []
         for problem in error.problems:
-            place, prefix = found.places.get(problem.path, found.home)
+            place, prefix = found.places.get(re.split(r"[.\[]", problem.path)[0], found.home)
             problems += place.placed([problem], prefix)
         raise InputError(problems) from None
     about = {"name": name} if asked is None else {"name": name, "asked": asked}

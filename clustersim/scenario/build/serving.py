@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from clustersim.clock import to_ns
+from clustersim.cost.engine import Engine
+from clustersim.cost.unsaid import VALUES, Place
 from clustersim.errors import InputError, Problem
 from clustersim.inputs import resolved
 from clustersim.scenario.document import Document, dotted
@@ -15,12 +18,33 @@ from clustersim.serving.config import PrefixRouting, ServingConfig
 from clustersim.serving.order import DEFAULT_PATIENCE_NS, UNLIMITED, Order
 from clustersim.serving.user_class import UserClass
 
-POOL_SCHEDULER: Final = "chunked_prefill"
-"""Of a pool that names none."""
+_PLAIN: Final = {key: getattr(ServingConfig(), key) for key in VALUES}
+"""What is taken where neither a scenario nor its engine says it."""
 METHODS: Final = {"scheduler": "decide", "router": "route"}
 """Key of a scenario that may name a user's class → the method that the class must have."""
 DEFAULT_HOST_KV_BYTES: Final = 4.0 * 2**30
 """Per device: vLLM 0.6's ``--swap-space`` (engine/arg_utils.py; general knowledge, not re-fetched)."""
+
+
+def as_the_engine_decides(part: ServingPart, engine: Engine, places: Mapping[str, Place]) -> ServingPart:
+    """Return ``serving`` with everything said that an engine decides.
+
+    Parameters
+    ----------
+    part : ServingPart
+    engine : Engine
+    places : Mapping from str to Place
+        Where ranks are, by the name of their pool; that of the only one is empty.
+    """
+    update: dict[str, Any] = {}
+    for name, place in places.items():
+        pool = (getattr(part, name) or PoolServingPart()) if name else part
+        said = {key: getattr(part, key) for key in (*VALUES, "preemption")}
+        said |= {"scheduler": None} | {key: of for key in VALUES if (of := getattr(pool, key, None)) is not None}
+        found = {key: of for key, of in (_PLAIN | engine.decides(said, place)).items() if said[key] is None}
+        own = {key: found.pop(key) for key in tuple(found) if name and hasattr(pool, key)}
+        update = found | update | ({name: pool.model_copy(update=own)} if name else {})
+    return part.model_copy(update=update)
 
 
 def build_serving(part: ServingPart, document: Document, *, allow_code: bool = False) -> ServingConfig:
@@ -38,14 +62,16 @@ def build_serving(part: ServingPart, document: Document, *, allow_code: bool = F
     ways = part.router_options if part.router == "prefix_aware" else {}
     for key in METHODS:
         try:
-            chosen[key] = _named(key, getattr(part, key), getattr(part, f"{key}_options"), document, allow_code)
+            chosen[key] = _named(
+                key, getattr(part, key) or _PLAIN[key], getattr(part, f"{key}_options"), document, allow_code
+            )
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
     ends = (f"{key}{end}" for key in METHODS for end in ("", "_options"))
     elsewhere = {"engine", "order", "host_kv", *POOLS, "transfer", "queue_timeout", *ends}
-    plain = part.model_dump(exclude=elsewhere)
+    plain = {key: of for key, of in part.model_dump(exclude=elsewhere).items() if of is not None}
     timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
     host = part.host_kv if part.host_kv is not None or part.preemption == "recompute" else DEFAULT_HOST_KV_BYTES
     routing = PrefixRouting(**ways)
@@ -64,7 +90,7 @@ def build_pool_serving(part: ServingPart, name: str, document: Document, *, allo
         return build_serving(part, document, allow_code=allow_code)
     pool: PoolServingPart | None = getattr(part, name)
     own = {} if pool is None else {key: getattr(pool, key) for key in pool.model_fields_set}
-    own = {"scheduler": POOL_SCHEDULER} | {key: value for key, value in own.items() if value is not None}
+    own = {"scheduler": None} | {key: value for key, value in own.items() if value is not None}
     if name == "decode":
         own["prefix_caching"] = False
     return build_serving(part.model_copy(update=own), document, allow_code=allow_code)

@@ -307,6 +307,7 @@ def whole(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 ENGINE = {"serving": {"engine": "vllm-0.19"}}
+PADDED = {"serving": {"engine": {"name": "vllm-0.19", "graph_sizes": [3, {"by": 5}]}}}
 WIDE = {"topology": {"name": "dgx-h100", "nodes": 2}, "plan": {"tp": 16, "sp": 1}} | {
     "model": {
         "name": "tiny", "source": "a test",
@@ -417,10 +418,18 @@ SOURCE: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("prompts are never split", thresholds(overlap_prefill_tokens=10_000), LATE_HALVES),
     ("decodes in lockstep are split too late", thresholds(overlap_decode_tokens=3), LOCKSTEP_HALVES),
     ("replicas that idle bring nothing", no_dummies, LOCKSTEP | FEW),
+    ("graphs compute no padding", instead(Engine, "padded", lambda self, tokens: tokens), PADDED),
+    ("graphs of other sizes are captured", instead(Engine, "padded", lambda self, tokens: -(-tokens // 4) * 4), PADDED),
+    ("replicas in lockstep are not padded", instead(Pricer, "padded", lambda self, features, _: features),
+     LOCKSTEP | PADDED),
+    ("halves are not padded", instead(Pricer, "padded", lambda self, features, _: features), LOCKSTEP_HALVES | PADDED),
+    ("stages are sent the padding", instead(price_table, "SENT", "nothing"), {"plan": PIPE} | PADDED),
 ]  # fmt: skip
 SAME: list[tuple[str, Mutation, dict[str, Any]]] = [
     ("one expert is copied to all ranks first", placing((experts, "_copies", copied_by_whole_visits)),
      placed(1.2, redundant=4)),
+    ("sizes of graphs are multiples of one", instead(Engine, "padded", lambda self, tokens: tokens),
+     {"serving": {"engine": PADDED["serving"]["engine"] | {"graph_sizes": [{"by": 1}]}}}),
     ("every expert is on every rank", placing((experts, "_balanced", turned)), placed(0.5, redundant=24)),
     ("all are visited alike", placing((experts, "layer_visits", lambda original, many, top_k, ep, layer:
         original(many, top_k, ep, 0))), placed(0.0, redundant=8)),
@@ -444,6 +453,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "kept": KEPT,
     "low latency": STRAIGHT,
     "halves": HALVES,
+    "padded": PADDED,
+    "padded in lockstep": LOCKSTEP_HALVES | PADDED,
     "latent": LATENT,
     "windows": SLIDING,
 }  # fmt: skip

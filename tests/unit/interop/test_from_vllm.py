@@ -300,7 +300,7 @@ def test_an_effect_that_is_left_out_is_noted(command: str, bench: str | None, no
         (f"{SERVE} --enable-prefix-caching", "", True, None),
         (SERVE, "--random-prefix-len 64", True, {"groups": 1, "tokens": 64}),
         (f"{SERVE} --enable-prefix-caching", "--random-prefix-len 64", True, {"groups": 1, "tokens": 64}),
-        (f"{SERVE} --no-enable-prefix-caching", "--random-prefix-len 64", None, None),
+        (f"{SERVE} --no-enable-prefix-caching", "--random-prefix-len 64", False, None),
         (SERVE, "--dataset-name prefix_repetition", True, {"groups": 10, "tokens": 256}),
         (
             SERVE,

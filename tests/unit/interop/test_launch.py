@@ -22,6 +22,7 @@ from clustersim.interop.launch.refusals import REFUSALS, refused
 from clustersim.interop.launch.text import launch_json, launch_text
 from clustersim.interop.vllm import scenario_from_vllm
 from clustersim.model.hub import ON_THE_HUB, shipped_model
+from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
@@ -137,7 +138,11 @@ def command(found: Launch, at: int = 0) -> str:
     ("target", "parts", "message"),
     [
         ("vllm", {"plan": {"sp": {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}}}, "sequence"),
-        ("vllm", {"serving": {"max_batch_tokens": 100}}, "scheduler.py:332); raise serving.max_batch_tokens"),
+        (
+            "vllm",
+            {"serving": {"max_batch_requests": 256, "max_batch_tokens": 100}},
+            "scheduler.py:332); raise serving.max_batch_tokens",
+        ),
         ("vllm", {"serving": {"scheduler": "continuous"}}, "max_model_len without chunked prefill"),
         ("vllm", {"model": "mixtral-8x7b", "plan": {"tp": 4, "ep": 2}}, "over all 4 ranks of TP"),
         ("vllm", {"plan": {"pp": 2, "stages": {"cuts": ["12.ffn"]}}}, "between layers"),
@@ -157,7 +162,8 @@ def test_a_plan_that_an_engine_cannot_run_is_refused(target: str, parts: dict[st
 
 
 def test_a_refusal_names_the_pool_and_the_values() -> None:
-    serving = {"scheduler": "disaggregated", "prefill": {"max_batch_tokens": 128}, "decode": {"max_batch_tokens": 512}}
+    tokens = {"prefill": {"max_batch_tokens": 128}, "decode": {"max_batch_tokens": 512}}
+    serving = {"scheduler": "disaggregated", "max_batch_requests": 256, **tokens}
     pools = scenario(plan={"prefill": {"tp": 1}, "decode": {"tp": 1}}, serving=serving)
     with pytest.raises(IllegalPlanError) as caught:
         launch_of(pools, "vllm")
@@ -264,7 +270,8 @@ POOLS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("engine", ["vllm-0.19", "sglang-0.5", "trtllm-1.0"])
 def test_two_pools_are_written_for_everything(target: str, engine: str) -> None:
-    whole = scenario(**POOLS | {"serving": POOLS["serving"] | {"engine": engine}})
+    chunked = {"prefill": {"scheduler": "chunked_prefill"}, "decode": {"scheduler": "chunked_prefill"}}
+    whole = scenario(**POOLS | {"serving": POOLS["serving"] | {"engine": engine} | chunked})
     found = launch_of(whole, target, image="images/mine:1")
     assert json.loads(json.dumps(launch_json(found)))["for"] == target
     text = launch_text(whole, found)
@@ -341,3 +348,22 @@ def test_the_command_writes_prints_and_refuses(tmp_path: Path) -> None:
     assert "scheduler.py:332" in refusal.stderr
     assert invoke("launch", "quickstart", "--for", "vlm").exit_code == 2
     assert invoke("launch", "no-such", "--for", "vllm").exit_code == 2
+
+
+@pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("engine", ["vllm-0.19", "sglang-0.5", "trtllm-1.0"])
+def test_the_share_of_memory_holds_the_pool_that_was_simulated(target: str, engine: str) -> None:
+    serving = {"engine": engine, "scheduler": "chunked_prefill", "max_batch_requests": 128, "kv_block_tokens": 16}
+    whole = scenario(serving=serving | {"max_batch_tokens": 4096, "memory_utilization": 0.8})
+    found = launch_of(whole, target)
+    option = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}.get(target)
+    (server,) = found.servers
+    config = server.config.get("kv_cache_config", {})
+    share = float(config["free_gpu_memory_fraction"] if option is None else str(server.options[option]))
+    other = {"vllm": "vllm-0.19", "sglang": "sglang-0.5", "trtllm": "trtllm-1.0"}[target]
+    started = scenario(serving=whole.document["serving"] | {"engine": other, "memory_utilization": share})
+    blocks = [pool_blocks(one, scenario_memory(one)) for one in (whole, started)]
+    assert 0 <= blocks[1] - blocks[0] <= 0.001 * blocks[0]
+    assert (
+        (share == 0.8) == (target == engine.partition("-")[0]) == (not any("holds the" in one for one in found.notes))
+    )

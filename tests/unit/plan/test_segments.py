@@ -13,6 +13,7 @@ from clustersim.model.weights import total_parameters
 from clustersim.plan.memory import RankMemory, kv_elements_per_rank, kv_pool_blocks, stage_memory
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import Cut
+from clustersim.plan.pool import PoolRule
 from clustersim.plan.segments import causal_pairs, count_between, segments
 from clustersim.plan.stages import balanced_cuts, stage_cuts, stage_layers
 
@@ -230,9 +231,9 @@ def rank(weights, kv):
 def test_the_pool_is_what_the_fullest_rank_leaves():
     # 0.5 × 200 − 50 − 10 = 40 bytes at 2 × 4 a block, or 100 − 60 − 10 = 30 at 1 × 4
     ranks = (rank(50.0, 2.0), rank(60.0, 1.0), rank(60.0, 0.0))
-    assert kv_pool_blocks(ranks, device_bytes=200, utilization=0.5, block_tokens=4) == 5
-    assert kv_pool_blocks(ranks[1:], device_bytes=200, utilization=0.5, block_tokens=4) == 7
+    assert kv_pool_blocks(ranks, device_bytes=200, utilization=0.5, block_tokens=4, rule=PoolRule()) == 5
+    assert kv_pool_blocks(ranks[1:], device_bytes=200, utilization=0.5, block_tokens=4, rule=PoolRule()) == 7
 
 
 def test_the_pool_is_negative_when_weights_do_not_fit():
-    assert kv_pool_blocks((rank(200.0, 1.0),), device_bytes=200, utilization=0.5, block_tokens=4) < 0
+    assert kv_pool_blocks((rank(200.0, 1.0),), device_bytes=200, utilization=0.5, block_tokens=4, rule=PoolRule()) < 0

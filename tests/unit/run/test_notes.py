@@ -45,9 +45,3 @@ def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Pa
     assert (
         simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}", "serving.prefix_caching=true"))).notes == ()
     )
-
-
-def test_a_prefix_cache_for_prompts_of_which_nothing_is_known_is_noted() -> None:
-    workload = "workload={arrivals: all_at_once, prompt_tokens: 10, output_tokens: 2, requests: 2}"
-    found = simulated(load("quickstart", (*BASE, workload, "serving.prefix_caching=true"))).notes
-    assert found == ("Nothing says which prompts share a prefix: none does.",)

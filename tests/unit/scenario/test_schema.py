@@ -26,7 +26,7 @@ def problems(*overrides: str) -> list[str]:
 def test_validate_fills_in_defaults() -> None:
     part = validate(document())
     assert (part.plan.dp, part.plan.tp.degree, part.plan.sp.degree) == (1, 4, 1)
-    assert part.serving.max_batch_tokens == 8192
+    assert part.serving.max_batch_tokens is None  # the engine decides
     assert part.run.replay == "folded"
     assert part.precision.weights is None
 
