@@ -63,6 +63,8 @@ FABRICS = (
 SIZES = {"dgx-h100": 8, "dgx-a100": 16, "l40s-node": 8, "mi300x-node": 8, "fat-tree": 16}
 
 
+PADDED = {"name": "vllm-0.19", "graph_sizes": [3, {"by": 5}]}
+"""An engine whose captured graphs few batches fit."""
 ROUTERS = ("round_robin", "least_outstanding", "round_robin", "least_outstanding", "fewest_waiting", "power_of_two")
 
 
@@ -257,7 +259,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "kv_blocks": -(-pool_tokens // block_tokens),
             "router": draw(st.sampled_from(ROUTERS)),
             **draw(orders(scheduler)),
-            "engine": draw(st.sampled_from(("vllm-0.19", "ideal"))),
+            "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED))),
         },
         "workload": {
             "arrivals": arrivals,

@@ -11,7 +11,7 @@ from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.replay import replay
 from clustersim.run.simulate import RunResult, simulate
 from tests.effort import examples
-from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, scenario_of
+from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, PADDED, scenario_of
 from tests.round_numbers import DENSE, SPARSE, deployment
 
 NODES = (
@@ -68,7 +68,7 @@ def crowded_documents(draw: st.DrawFn) -> dict[str, Any]:
             "kv_block_tokens": block_tokens,
             "kv_blocks": -(-pool_tokens // block_tokens),
             "router": draw(st.sampled_from(("round_robin", "least_outstanding"))),
-            "engine": draw(st.sampled_from(("vllm-0.19", "ideal"))),
+            "engine": draw(st.sampled_from(("vllm-0.19", "ideal", PADDED))),
         },
         "workload": {
             "arrivals": arrivals,

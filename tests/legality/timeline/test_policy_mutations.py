@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clustersim.plan.pool import PoolRule
 from clustersim.replay.events.run import EventReplay
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.patience import Patience
@@ -571,11 +572,28 @@ def test_a_hand_over_of_the_other_kind_is_noticed(transfer: str) -> None:
     assert broken_by(other_transfer, pools("round_robin", "round_robin", transfer=transfer), FULL) == ["RUN-3"]
 
 
-def test_a_pool_that_leaves_memory_to_nobody_is_noticed() -> None:
-    scenario = scenario_of(document(serving={"kv_blocks": None, "memory_utilization": 0.8}), **FOLDED)
+SHARES = [{}, {"share_of": "free", "outside": "2 GB"}, {"share_of": "static"}, {"share_of": "static", "margin": 0.01}]
+
+
+@pytest.mark.parametrize("pool", SHARES)
+def test_a_pool_that_leaves_memory_to_nobody_is_noticed(pool: dict[str, Any]) -> None:
+    engine = {"name": "ideal", "pool": pool}
+    scenario = scenario_of(document(serving={"kv_blocks": None, "memory_utilization": 0.8, "engine": engine}), **FOLDED)
     assert audit_run(simulate(scenario)).violations == ()
     with pytest.MonkeyPatch.context() as patch:
         half_a_pool(patch)
+        found = audit_run(simulate(scenario)).violations
+    assert {violation.rule for violation in found} == {"KV-6"}
+
+
+@pytest.mark.parametrize("pool", SHARES)
+def test_a_pool_by_the_rule_of_another_engine_is_noticed(pool: dict[str, Any]) -> None:
+    engine = {"name": "ideal", "pool": pool}
+    scenario = scenario_of(document(serving={"kv_blocks": None, "memory_utilization": 0.8, "engine": engine}), **FOLDED)
+    other = PoolRule(share_of="all" if pool else "free")
+    with pytest.MonkeyPatch.context() as patch:
+        original = legality.kv_pool_blocks
+        patch.setattr(legality, "kv_pool_blocks", lambda memory, **given: original(memory, **given | {"rule": other}))
         found = audit_run(simulate(scenario)).violations
     assert {violation.rule for violation in found} == {"KV-6"}
 
