@@ -39,7 +39,9 @@ def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Pa
     )
     for requests, expected in ((2, (note,)), (1, ())):
         file.write_text("\n".join(map(json.dumps, rows[:requests])))
-        found = simulated(load("quickstart", (*BASE, f"workload={{trace: {file}}}"))).notes
+        found = simulated(
+            load("quickstart", (*BASE, f"workload={{trace: {file}}}", "serving.prefix_caching=false"))
+        ).notes
         assert found == expected
     file.write_text("\n".join(map(json.dumps, rows)))
     assert (

@@ -21,7 +21,7 @@ VARIANTS = {
     "one stage": ("quickstart", ONE),
     "by prompts": ("quickstart", (*ONE, "serving.scheduler=continuous")),
     "other requests": ("quickstart", (*ONE, "workload.trace.requests=45")),
-    "by events": ("quickstart", (*ONE, "serving.prefix_caching=true")),
+    "by events": ("quickstart", (*ONE, "serving.scheduler=static")),
     "two pools": ("splitwise-h100-a100", ("workload.trace.requests=20", "expect=null", "targets=null")),
 }
 
