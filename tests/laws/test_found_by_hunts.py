@@ -106,6 +106,24 @@ FOUND: dict[str, dict[str, Any]] = {
         "run": {},
         "faults": [{"device": 3, "at": "27127722 ns", "until": "30127722 ns"}],
     },
+    "requests that were admitted, and no step that ended before the horizon": {
+        "name": "stepless", "seed": 354, "topology": {"name": "dgx-h100", "nodes": 1},
+        "model": {"name": "tiny", "source": "a test", "config": DEEPSEEK | {"num_hidden_layers": 5}},
+        "plan": {
+            "prefill": {"dp": 2, "ep": {"degree": 2, "scope": "global", "exchange": "deepep_normal"}},
+            "decode": {"dp": 2, "pp": 2, "ep": 1},
+        },
+        "serving": {
+            "scheduler": "disaggregated", "max_batch_tokens": 32, "kv_block_tokens": 1, "kv_blocks": 200,
+            "engine": "vllm-0.19", "transfer": "layerwise",
+        },
+        "workload": {
+            "arrivals": {"process": "constant", "rate": "1000/s"}, "prompt_tokens": 40, "output_tokens": 8,
+            "requests": 2,
+        },
+        "run": {"horizon": "500 us"},
+        "faults": [],
+    },
 }  # fmt: skip
 
 

@@ -185,6 +185,8 @@ def _last_step(
     pieces: Pieces, request: Int64Array, replica: Int64Array, begin: Int64Array, until: Int64Array
 ) -> Int64Array:
     """Return when the last step that carried each request on a replica between two instants ended; else the first."""
+    if not len(pieces):
+        return begin
     times, rank = np.unique(np.concatenate((pieces.begin, begin, until)), return_inverse=True)
     many, count, width = len(pieces), len(request), len(times) + 1
     key = pieces.request * width + rank[:many]
