@@ -129,20 +129,15 @@ def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     del identity
     head = "".join(
         f"<th>{escape(text)}</th>"
-        for text in ("plan", "devices", f"reached, {searched.unit}", "bound", "stands for", "", "why not")
+        for text in ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for")
     )
     most = panel.options["rows"]
     lines = []
     for number, plan in enumerate(searched.plans[:most], 1):
         cells = (
-            plan.words,
-            str(plan.devices),
-            _shown(plan.reached),
-            _shown(plan.bound),
+            plan.words, plan.fate, plan.why, _shown(plan.reached), _shown(plan.bound), str(plan.devices),
             str(plan.stands_for),
-            plan.fate,
-            plan.why,
-        )
+        )  # fmt: skip
         told = "".join(f"<td>{escape(text)}</td>" for text in cells)
         lines.append(f'<tr id="point-{number}" data-point="{number}" tabindex="0">{told}</tr>')
     rest = len(searched.plans) - len(lines)

@@ -31,10 +31,11 @@ from clustersim.search.plans.demand import Demand, may_miss
 
 _SURE: Final = 1.0 - 1e-4
 """Of prices: rounding to nanoseconds is less."""
-_STRIDE: Final = 9
+_STRIDE: Final = 31
 _INSTANTS: Final = 8
-_STARTS: Final = ((0.0, -3.0, -8.0), (0.0, 0.0, -8.0), (1.0, -2.0, -4.0), (2.0, 2.0, -4.0))
-_LEAST_STEP: Final = 0.1
+_STARTS: Final = ((0.0, -2.0, -6.0), (1.5, 1.0, -4.0))
+_LEAST_STEP: Final = 0.2
+_LESS: Final = (0.0, 0.25, 1.0, 3.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,8 @@ def best_prices(
         dual = _Dual(columns, stage, work, demand, tpot_ns, kv_tokens, requests)
         rough = dual.thinned()
         at = max((rough.climb(start) for start in _STARTS), key=rough.value)
-        value, prices = dual.solved(at)
+        lower = [(*at[:2], at[2] - less, *at[3:]) for less in _LESS]  # columns left out may not allow as large a μ
+        value, prices = max((dual.solved(one) for one in lower), key=lambda one: one[0])
         pairs = pair if columns.prompt.max() > 0 else 0.0
         found.append((value + pairs * float(demand.pairs.mean()), prices, pairs))
     _, prices, pair = max(found, key=lambda one: one[0])
