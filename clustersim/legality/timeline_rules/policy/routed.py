@@ -65,6 +65,8 @@ def _counted(reading: Reading, declared: Declared, name: str, pool: str) -> Find
     whereabouts, facts = reading.whereabouts, reading.history.facts
     if whereabouts is None or facts is None:
         return lacking(f"which replica{pool} a request goes to by {name} (no facts were recorded)")
+    if name == "fewest_waiting" and reading.facts_of(SWAPPED_OUT).size:  # who is on the way to its host waits as well
+        return lacking(f"where requests{pool} go by {name} (some are swapped)")
     rows, due = np.array(whereabouts.misled, np.int64).reshape(-1, 2).T
     mine = (due >= declared.first_replica) & (due < declared.first_replica + declared.dp)
     rows, due = rows[mine], due[mine]
