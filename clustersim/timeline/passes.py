@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -89,10 +89,11 @@ class Passes:
         """Group of each row, and (template, columns that vary) of each group."""
         rows, sets = self.tables.rows, self.tables.column_sets
         codes = rows["template"].astype(np.int64) * (len(sets) + 1) + rows["columns"]
-        distinct, group = np.unique(codes, return_inverse=True)
+        distinct = np.flatnonzero(np.bincount(codes))
         found = [divmod(code, len(sets) + 1) for code in distinct.tolist()]
-        narrow = group.astype(np.min_scalar_type(len(found)))  # which is sorted quickly
-        return narrow, [(template, sets[number]) for template, number in found]
+        numbers = np.zeros(int(distinct[-1]) + 1 if len(found) else 0, np.min_scalar_type(len(found)))
+        numbers[distinct] = np.arange(len(found))  # narrow, as that is sorted quickly
+        return numbers[codes], [(template, sets[number]) for template, number in found]
 
     @cached_property
     def _row_lengths(self) -> Int64Array:
@@ -108,9 +109,13 @@ class Passes:
                 lengths[mine[some]] = self.tables.row_values[at[:, None] + np.arange(len(counts))] @ counts
         return lengths
 
-    def varying(self, block: Block) -> Iterator[tuple[int, tuple[int, ...], Int64Array, Int64Array]]:
-        """Yield (template, columns, steps, durations of shape (steps, columns)) where some vary."""
+    def varying(
+        self, block: Block, among: Collection[int] | None = None
+    ) -> Iterator[tuple[int, tuple[int, ...], Int64Array, Int64Array]]:
+        """Yield (template, columns, steps, durations of shape (steps, columns)) where some vary, of some classes."""
         group, groups = self._groups
+        if among is not None and not any(cls in columns for _, columns in groups for cls in among):
+            return
         passes = self.tables.passes
         of_step = block.of_steps(group[passes["row"][block.runs]])
         varying_at = passes["varying_at"][block.runs]
@@ -156,7 +161,7 @@ class Passes:
             row, back = np.unique(row, return_inverse=True)
         values = self.tables.row_values[self.tables.rows["at"][row][:, None] + np.array(classes, np.int64)]
         table: Int64Array = values[block.of_steps(back)]
-        for _, columns, steps, found in self.varying(block):
+        for _, columns, steps, found in self.varying(block, classes):
             for at, cls in enumerate(classes):
                 if cls in columns:
                     table[steps, at] = found[:, columns.index(cls)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from clustersim.legality.declared.users import MOVES, NOTHING_ELSE, SEND, Pair, 
 from clustersim.legality.prices.links import Loads
 from clustersim.timeline.tables import HOST
 
+AT_A_TIME: Final = 1 << 15
+"""Transfers that are looked at together: what they take stays near the processor."""
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -62,8 +64,12 @@ class Ways:
 
     def ns(self, pair: Int64Array, carried: Int64Array, byte_s: FloatArray | None = None) -> FloatArray:
         """Return what transfers of so many bytes take alone, ns, not rounded."""
-        taken = carried * (self.byte_s if byte_s is None else byte_s)[pair]
-        return self.silent_ns(pair, taken) + taken * NS_PER_S
+        found = np.empty(len(pair))
+        for first in range(0, len(pair), AT_A_TIME):
+            some = slice(first, first + AT_A_TIME)
+            taken = carried[some] * (self.byte_s if byte_s is None else byte_s)[pair[some]]
+            found[some] = self.silent_ns(pair[some], taken) + taken * NS_PER_S
+        return found
 
     def silent_ns(self, pair: Int64Array, taken: FloatArray) -> FloatArray:
         """Return what transfers whose bytes take so many seconds take before one of these is on a link, ns."""
@@ -86,16 +92,19 @@ class Ways:
         """
         told, start, end = times
         alone = self.ns(pair, carried)
-        least, weaker = alone.copy(), np.zeros(len(pair), bool)
+        least, weaker = alone, np.zeros(len(pair), bool)
         for since, until, byte_s in self.weak:
             slowed = (told >= since) & (told < until)
             longer = np.maximum(alone, self.ns(pair, carried, byte_s))
             alone = np.where(slowed, longer, alone)
             least = np.where(slowed & (end <= until), longer, least)
             weaker |= slowed & (end > until)
-        shared = np.zeros(len(pair), bool)
         asked = np.flatnonzero(weaker | (end - start > alone))  # of others it makes no difference
-        shared[asked] = self.may_share(pair[asked], None if apart is None else apart[asked])
+        found = self.may_share(pair[asked], None if apart is None else apart[asked])
+        if not (found.any() or weaker.any()):
+            return least, alone
+        shared = np.zeros(len(pair), bool)
+        shared[asked] = found
         return np.where(weaker & ~shared, alone, least), np.where(shared, np.inf, alone)
 
     def may_share(self, pair: Int64Array, apart: BoolArray | None = None) -> BoolArray:

@@ -119,10 +119,10 @@ def as_recorded(reading: Reading) -> Finding:
         assert passes.leaves is not None
         assert passes.sends_for is not None
         sends = reading.sends
-        sent = (sends.has[:, None] > 0) & (passes.sends_for >= 0)
-        places, ranks = np.nonzero(sent)
+        found = np.flatnonzero((sends.has[:, None] > 0) & (passes.sends_for >= 0))
+        places, ranks = np.divmod(found, sends.ends.shape[1])
         start, end, left, cost = (
-            values[places, ranks] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
+            values.ravel()[found] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
         )
         findings.append(judged(
             len(places), (start < left) | (end - start < cost), "{stage_pass}, send of local rank {ranks}",

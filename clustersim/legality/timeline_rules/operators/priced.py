@@ -40,6 +40,7 @@ def as_priced(reading: Reading) -> Finding:
     if runs is None or pieces is None or history.chunks is None or history.declared.deployment is None:
         return lacking("whether durations are what operators cost (what they run on, or with, was not declared)")
     findings: list[Finding] = []
+    passes = Passes(tables)
     for declared in history.pools:
         assert declared.deployment is not None
         contents = Contents(declared.deployment, runs, pieces, history.chunks)
@@ -49,7 +50,7 @@ def as_priced(reading: Reading) -> Finding:
         for number, template in enumerate(tables.templates):
             rows = np.flatnonzero(mine & (tables.passes["template"] == number))
             if len(rows):
-                findings.extend(_OfTemplate(tables, template, contents, prices, declared).findings(rows))
+                findings.extend(_OfTemplate(passes, template, contents, prices, declared).findings(rows))
     return merged(*findings)
 
 
@@ -57,10 +58,10 @@ class _OfTemplate:
     """Looks at the passes of one template."""
 
     def __init__(
-        self, tables: Tables, template: PassTemplate, contents: Contents, prices: Prices, declared: Declared
+        self, passes: Passes, template: PassTemplate, contents: Contents, prices: Prices, declared: Declared
     ) -> None:
-        self.tables, self.template, self.contents, self.prices = tables, template, contents, prices
-        self.declared = declared
+        self.passes, self.tables = passes, passes.tables
+        self.template, self.contents, self.prices, self.declared = template, contents, prices, declared
         self.classes, self.unknown = prices.of_template(template)
         self.spread_of: dict[int, FloatArray] = {}
 
@@ -81,7 +82,7 @@ class _OfTemplate:
             return passes, step, begin
         chosen = begin.changes_within(self.contents.at(replica, step + many - 1))
         found = [(passes, step)]
-        for block in Passes(self.tables).blocks(passes[chosen]):
+        for block in self.passes.blocks(passes[chosen]):
             here = block.runs[block.of]
             at = table["first_step"][here].astype(np.int64) + block.index
             found.append((here[block.index > 0], at[block.index > 0]))
@@ -142,15 +143,14 @@ class _OfTemplate:
 
     def _varying(self, passes: Int64Array) -> Iterator[Finding]:
         table = self.tables.passes
-        walker = Passes(self.tables)
-        for block in walker.blocks(passes):
+        for block in self.passes.blocks(passes):
             replicas, firsts, many = (
                 table[name][block.runs].astype(np.int64) for name in ("replica", "first_step", "steps")
             )
             begin, as_one = self.contents.at(replicas, firsts), False
             if len(block.of) > 2 * len(block.runs) and begin.recorded.all():
                 as_one = bool((begin.run == self.contents.at(replicas, firsts + many - 1).run).all())
-            for _, columns, steps, values in walker.varying(block):
+            for _, columns, steps, values in self.passes.varying(block):
                 of, index = block.of[steps], block.index[steps]
                 replica, step = replicas[of], firsts[of] + index
                 if block.is_single and len(steps) == len(block.of):

@@ -41,6 +41,8 @@ class Victims:
         fails = any(one.replica == replica for one in declared.down)
         self.told = not fails and not reading.several_pools and reading.pieces is not None and runs is not None
         self.told = self.told and bool(reading.plain.all())
+        names = ("kv_blocks_used", "prefill_tokens", "running", "batch_requests")
+        self.columns = {name: None if runs is None else runs.column(name) for name in names}
 
     def found(self, queue: Queue, request: int, now: int) -> str:
         """Return why somebody else had to give way, or nobody; empty where nothing is wrong."""
@@ -168,9 +170,7 @@ class Victims:
 
     def _in_vain(self, request: int, now: int) -> str:
         """Judge whether the step that starts leaves more blocks free than the last victim had, and may be needed."""
-        runs, declared = self.reading.runs, self.declared
-        assert runs is not None
-        used = runs.column("kv_blocks_used")
+        declared, used = self.declared, self.columns["kv_blocks_used"]
         sized = (
             declared.pool_blocks is not None
             and declared.block_tokens is not None
@@ -184,7 +184,7 @@ class Victims:
         assert declared.pool_blocks is not None
         assert declared.block_tokens is not None
         assert declared.max_batch_tokens is not None
-        chunks = runs.column("prefill_tokens")
+        chunks = self.columns["prefill_tokens"]
         begun = chunks is None or int(chunks[at]) > 0 or self._begun(now)
         most = -(-declared.max_batch_tokens // declared.block_tokens) + 1 if begun else 0
         free, held = declared.pool_blocks - int(used[at]), self._held(request, now)
@@ -196,7 +196,7 @@ class Victims:
         """Return whether some prompt may lack blocks: steps leave out what runs."""
         runs = self.reading.runs
         assert runs is not None
-        running, carried = runs.column("running"), runs.column("batch_requests")
+        running, carried = self.columns["running"], self.columns["batch_requests"]
         mine = slice(int(runs.bounds[self.replica]), int(runs.bounds[self.replica + 1]))
         at = mine.start + int(np.searchsorted(runs.start[mine], now))
         return running is None or carried is None or bool(running[at] != carried[at])

@@ -72,8 +72,9 @@ def outputs_in(reading: Reading) -> Iterator[Transfers]:
         return
     known = (passes.replica >= declared.first_replica) & (passes.replica < declared.first_replica + declared.dp)
     known &= passes.stage < declared.pp
-    places, ranks = np.nonzero((sends.ends > 0) & known[:, None])
-    start, end, carried = (values[places, ranks] for values in (sends.starts, sends.ends, sends.carried))
+    found = np.flatnonzero((sends.ends > 0) & known[:, None])
+    places, ranks = np.divmod(found, sends.ends.shape[1])
+    start, end, carried = (values.ravel()[found] for values in (sends.starts, sends.ends, sends.carried))
     number = (passes.replica[places].astype(np.int64) - declared.first_replica) * declared.pp + passes.stage[places]
     yield Transfers(
         ways=declared.carriage.sends(declared.first_rank),
@@ -99,10 +100,13 @@ def payloads(reading: Reading) -> Finding:
     assert sends is not None
     at = runs.at(passes.replica, passes.step)
     rows = np.flatnonzero((sends.has > 0) & (at >= 0))
-    carried = sends.carried[rows].reshape(len(rows), declared.sp, declared.tp)
+    carried = sends.carried[rows]
     tokens = (prefills + decodes)[at[rows]]
-    told, due = carried.sum(axis=(1, 2)), tokens * declared.hidden_bytes * declared.tp
-    uneven = (carried != carried[:, :, :1]).any(axis=(1, 2)) | (carried % declared.hidden_bytes != 0).any(axis=(1, 2))
+    told, due = sum(carried.T), tokens * declared.hidden_bytes * declared.tp
+    uneven = np.zeros(len(rows), bool)  # of one rank that sends what is due, it is even
+    for rank in range(declared.stage_ranks if declared.stage_ranks > 1 else 0):
+        uneven |= carried[:, rank] != carried[:, rank - rank % declared.tp]
+        uneven |= carried[:, rank] % declared.hidden_bytes != 0
     return judged(
         len(rows), (told != due) | uneven, Rows(passes, rows),
         "sends {told:,} bytes{parts} where {tokens:,} tokens × {declared.hidden_bytes:,} bytes from each of "

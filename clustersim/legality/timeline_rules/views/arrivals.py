@@ -38,26 +38,30 @@ class Sends(NamedTuple):
 def sends_of(tables: Tables, passes: Occupation) -> Sends:
     """Return the sends of a folded timeline."""
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
-    transfers, own = tables.transfers, passes.key()
+    transfers, own = tables.transfers, passes.key
     replica, stage, step = (transfers[name].astype(np.int64) for name in ("replica", "stage", "step"))
     rows = in_order(replica, stage, step)
     key = order_key(replica, stage, step)[rows]
     starts, ends, carried = (np.zeros((len(own), ranks), np.int64) for _ in range(3))
     has = np.zeros(len(own), np.int64)
     if len(key) and len(own):
-        at = np.minimum(np.searchsorted(own, key), len(own) - 1)
-        known = own[at] == key
-        at, rows = at[known], rows[known]
-        times = tables.transfer_times[transfers["at"][rows].astype(np.int64)[:, None] + np.arange(2 * ranks)]
-        starts[at], ends[at] = times[:, :ranks], times[:, ranks:]
+        at = np.flatnonzero(passes.stage < tables.stages - 1)
+        if not (passes.distinct and np.array_equal(own[at], key)):  # not one of each pass but those of the last stage
+            at = np.minimum(np.searchsorted(own, key), len(own) - 1)
+            known = own[at] == key
+            at, rows = at[known], rows[known]
+        first = transfers["at"][rows].astype(np.int64)
+        for rank in range(ranks):
+            starts[at, rank] = tables.transfer_times[first + rank]
+            ends[at, rank] = tables.transfer_times[first + (ranks + rank)]
         carried[at] = tables.sent_bytes(rows, ranks)
-        np.add.at(has, at, 1)
+        has = np.bincount(at, minlength=len(own))
     return Sends(starts, ends, carried, has)
 
 
 def _next(passes: Occupation) -> Int64Array:
     """Return the pass of the next stage for each pass, −1 where there is none."""
-    own = passes.key()
+    own = passes.key
     key = order_key(passes.replica, passes.stage + 1, passes.step)
     at = np.minimum(np.searchsorted(own, key), max(len(own) - 1, 0))
     return np.where(own[at] == key, at, -1) if len(own) else at

@@ -7,6 +7,7 @@ template's instances, for many passes at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -45,9 +46,15 @@ class Occupation:
     leaves: Int64Array | None
     sends_for: Int64Array | None
 
+    @cached_property
     def key(self) -> Int64Array:
-        """Return a number that orders passes by (replica, stage, step)."""
+        """A number that orders passes by (replica, stage, step)."""
         return order_key(self.replica, self.stage, self.step)
+
+    @cached_property
+    def distinct(self) -> bool:
+        """Whether there is one pass of each stage and first step."""
+        return bool((self.key[1:] > self.key[:-1]).all())
 
     def where(self, at: int) -> str:
         """Return where a pass is."""
@@ -60,7 +67,9 @@ class Occupation:
 
 def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
     """Return a number that orders by (replica, stage, step)."""
-    found: Int64Array = (replica << 48) | (stage << 36) | step
+    found: Int64Array = replica << 48
+    found |= stage << 36
+    found |= step
     return found
 
 
@@ -119,15 +128,14 @@ def occupation_of(tables: Tables) -> Occupation:
         count = len(columns["replica"])
         columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
         columns["replica"] += np.tile(np.arange(tables.lockstep), count)
+    order = in_order(columns["replica"], columns["stage"], columns["step"])
     leaves = sends = None
     if tables.stages > 1:
-        leaves, sends = _joined(parts, "leaves"), _joined(parts, "sends_for")
-    order = in_order(columns["replica"], columns["stage"], columns["step"])
-    return Occupation(
-        **{name: values[order] for name, values in columns.items()},
-        leaves=None if leaves is None else leaves[order],
-        sends_for=None if sends is None else sends[order],
-    )
+        leaves, sends = (_joined(parts, name)[order] for name in ("leaves", "sends_for"))
+    spare = np.empty(len(order), np.int64)  # sorted into the memory of the one before: most is there once
+    for name, values in columns.items():
+        columns[name], spare = np.take(values, order, out=spare, mode="clip"), values
+    return Occupation(**columns, leaves=leaves, sends_for=sends)
 
 
 def _joined(parts: list[dict[str, Int64Array]], name: str) -> Int64Array:
@@ -153,7 +161,7 @@ def _summed(tables: Tables, passes: Passes, runs: Int64Array) -> dict[str, Int64
     found = _part(tables, runs, count=table["steps"][runs].astype(np.int64), start=start, end=start + lengths)
     if tables.stages > 1:
         ranks = tables.sp_tp[0] * tables.sp_tp[1]
-        found["leaves"] = np.repeat(found["end"][:, None], ranks, axis=1)
+        found["leaves"] = np.broadcast_to(found["end"][:, None], (len(runs), ranks))
         found["sends_for"] = _send_costs(tables, passes, runs)
     return found
 
