@@ -113,7 +113,7 @@ def empties_ns(rows: Table, of: Residency) -> Int64Array:
     """
     replica = rows["replica"]
     found = np.full(len(replica), -1, np.int64)
-    for one in np.unique(replica).tolist():
+    for one in np.flatnonzero(np.bincount(replica)).tolist():
         low, high = np.searchsorted(replica, (one, one + 1))
         until = np.maximum.accumulate(rows["end_ns"][low:high].astype(np.int64))
         following = np.append(rows["start_ns"][low + 1 : high], _NEVER)

@@ -169,7 +169,7 @@ class _Arrivals:
     def until(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
         """Return how many arrived at each replica up to an instant; replicas are in order."""
         found = np.empty(len(replica), np.int64)
-        for one in np.unique(replica).tolist():
+        for one in np.flatnonzero(np.bincount(replica)).tolist():
             first, last = np.searchsorted(replica, (one, one + 1))
             low, high = np.searchsorted(self._replica, (one, one + 1))
             found[first:last] = np.searchsorted(self._time[low:high], instant[first:last], side="right")

@@ -86,9 +86,11 @@ def in_order(table: Table, columns: tuple[str, ...], chosen: Int64Array | None =
     rows = np.arange(len(keys[0])) if chosen is None else chosen
     undecided = np.ones(max(len(rows) - 1, 0), bool)  # pairs of neighbours whose columns so far are equal
     for key in keys:
-        if (key[1:] < key[:-1])[undecided].any():
+        if ((key[1:] < key[:-1]) & undecided).any():
             return rows[np.lexsort(keys[::-1])]
         undecided &= key[1:] == key[:-1]
+        if not undecided.any():
+            break
     return rows
 
 

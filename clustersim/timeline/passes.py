@@ -91,7 +91,7 @@ class Passes:
         codes = rows["template"].astype(np.int64) * (len(sets) + 1) + rows["columns"]
         distinct = np.flatnonzero(np.bincount(codes))
         found = [divmod(code, len(sets) + 1) for code in distinct.tolist()]
-        numbers = np.zeros(int(distinct[-1]) + 1 if len(found) else 0, np.min_scalar_type(len(found)))
+        numbers = np.zeros(int(distinct[-1]) + 1 if found else 0, np.min_scalar_type(len(found)))
         numbers[distinct] = np.arange(len(found))  # narrow, as that is sorted quickly
         return numbers[codes], [(template, sets[number]) for template, number in found]
 

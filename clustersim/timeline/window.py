@@ -69,9 +69,12 @@ class Window:
 
     @cached_property
     def _progress(self) -> tuple[FloatArray, FloatArray]:
-        """Instants, and about how many spans there are before each, as if those of a run were spread evenly."""
-        table, layout = self.timeline.passes, self.timeline.layout
+        """Instants, and about how many spans of runs in the window are before each, as if spread evenly."""
+        layout = self.timeline.layout
         first, bound = self.timeline.run_bounds
+        some = np.flatnonzero((first < self.end_ns) & (bound > self.start_ns))
+        first, bound = first[some], bound[some]
+        table = {name: self.timeline.passes[name][some] for name in ("replica", "stage", "template", "steps")}
         spans = np.array([template.num_inner_spans for template in self.timeline.templates], np.float64)
         count = table["steps"] * spans[table["template"]] if len(spans) else np.empty(0)
         if self.ranks is not None:

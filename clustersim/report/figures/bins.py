@@ -102,16 +102,19 @@ def bin_intervals(
         many = int(np.where(overlap == (ends - starts)[row], within, 1).sum())
     low = np.full(bins, np.inf)
     high = np.full(bins, -np.inf)
-    np.minimum.at(low, bin_of, values[row])
-    np.maximum.at(high, bin_of, values[row])
+    held = values[row]
+    opens = np.flatnonzero(np.append(True, bin_of[1:] != bin_of[:-1])[: len(row)])  # the pairs of a bin, part by part
+    if len(opens):
+        np.minimum.at(low, bin_of[opens], np.minimum.reduceat(held, opens))
+        np.maximum.at(high, bin_of[opens], np.maximum.reduceat(held, opens))
     total = np.bincount(bin_of, weight, bins)
-    weighted = np.bincount(bin_of, weight * values[row], bins)
+    weighted = np.bincount(bin_of, weight * held, bins)
     mean = np.divide(weighted, total, out=np.full(bins, np.nan), where=total > 0)
     empty = np.isinf(low)
     low[empty] = high[empty] = np.nan
     lower, upper = low, high
     if many > MANY * bins:
-        lower, upper = _band(bin_of, values[row], weight, low, high)
+        lower, upper = _band(bin_of, held, weight, low, high)
     return Binned(edges_ns=edges_ns, low=low, mean=mean, high=high, lower=lower, upper=upper)
 
 

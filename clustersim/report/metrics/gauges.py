@@ -30,9 +30,10 @@ def gauge(steps: Columns, column: str) -> StepFunction:
     times: list[Int64Array] = [np.zeros(0, np.int64)]
     changes: list[FloatArray] = [np.zeros(0)]
     last = int(steps["end_ns"].max(initial=0))
-    for replica in np.unique(steps["replica"]):
+    for replica in np.flatnonzero(np.bincount(steps["replica"])).tolist():
         mine = np.flatnonzero(steps["replica"] == replica)
-        mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
+        if (steps["start_ns"][mine[1:]] < steps["start_ns"][mine[:-1]]).any():
+            mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
         start = steps["start_ns"][mine].astype(np.int64)
         amount = steps[column][mine].astype(np.float64)
         drops = steps["empties_ns"][mine]

@@ -124,9 +124,14 @@ def weighted_percentile(values: npt.NDArray[Any], weights: npt.NDArray[Any], per
     ValueError
         When the weights sum to zero: nothing has no percentile.
     """
-    order = np.argsort(values, kind="stable")
-    ordered = np.asarray(values)[order].astype(np.float64)
-    last = np.cumsum(np.asarray(weights, np.int64)[order])  # last[i]: how many expanded values are ≤ ordered[i]
+    ordered, last = np.asarray(values), np.asarray(weights, np.int64)
+    if (last == 1).all():
+        ordered = np.sort(ordered)
+    elif (ordered[1:] < ordered[:-1]).any():
+        order = np.argsort(ordered, kind="stable")
+        ordered, last = ordered[order], last[order]
+    ordered = ordered.astype(np.float64)
+    last = np.cumsum(last)  # last[i]: how many expanded values are ≤ ordered[i]
     if not len(last) or last[-1] == 0:
         raise ValueError("percentile of no values")
     position = (last[-1] - 1) * np.true_divide(np.asarray(percents, np.float64), 100.0)

@@ -22,7 +22,7 @@ def none_left(reading: Reading) -> Finding:
     facts = reading.history.facts
     if facts is None or "used" not in facts or not len(facts["kind"]):
         return NOTHING
-    order = np.lexsort((facts["time_ns"], facts["replica"]))
+    order = reading.facts_in_time
     replica, time, kind, used = (facts[name][order].astype(np.int64) for name in ("replica", "time_ns", "kind", "used"))
     of_replica = Groups(replica)
     understood = of_replica.least(np.isin(kind, UNDERSTOOD).astype(np.int64))[of_replica.find(replica)] > 0

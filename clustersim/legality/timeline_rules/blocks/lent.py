@@ -40,7 +40,7 @@ def told_right(reading: Reading, use: Use) -> Finding:
     rows = rows[used[rows] >= 0]
     place = np.searchsorted(use.others, rows)
     low, high = use.least[place], use.greatest[place]
-    order = np.lexsort((np.arange(len(kind)), time, replica))
+    order = reading.facts_in_time
     last = np.append((replica[order][1:] != replica[order][:-1]) | (time[order][1:] != time[order][:-1]), True)
     final = np.zeros(len(kind), bool)
     final[order] = last[: len(order)]

@@ -21,7 +21,6 @@ from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes
-from clustersim.timeline.tables import Tables
 
 COST: Final = "let an operator run for what it costs"
 UNTOLD: Final = "which sequences decode in which part of a step (not recorded): attention is compared by their sum"

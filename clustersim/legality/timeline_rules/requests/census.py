@@ -39,18 +39,10 @@ def tokens_by(pieces: Pieces, request: Int64Array, time: Int64Array) -> Int64Arr
 
     When something is decided for a request, no step that carries it is under way.
     """
-    many, count = len(pieces), len(request)
-    owner = np.concatenate((pieces.request, request))
-    at = np.concatenate((pieces.begin, time))
-    asks = np.repeat((1, 0), (many, count))
-    order = np.lexsort((asks, at, owner))
-    total = np.cumsum(np.concatenate((pieces.gave, np.zeros(count, np.int64)))[order])
-    opens = np.append(True, owner[order][1:] != owner[order][:-1])[: len(order)]
-    gave = np.concatenate((pieces.gave, np.zeros(count, np.int64)))[order]
-    before = np.maximum.accumulate(np.where(opens, total - gave, 0))
-    found = np.empty(many + count, np.int64)
-    found[order] = total - before
-    return found[many:]
+    order, first, _, at = pieces.before(request, time)
+    total = np.append(0, np.cumsum(pieces.gave[order]))
+    found: Int64Array = total[at] - total[first]
+    return found
 
 
 def numbers_told(reading: Reading) -> Finding:
@@ -70,13 +62,15 @@ def _tokens(reading: Reading, pieces: Pieces) -> Finding:
         facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind", "value")
     )
     reserved, vain, since = _ahead(reading, rows, time)
-    due = np.where(np.isin(kind, (ARRIVED, REJECTED)), 0, tokens_by(pieces, request, since)) + vain
-    due += np.where(np.isin(kind, (ARRIVED, REJECTED, ADMITTED)), prompts[request], 0)
-    words = np.where(
-        kind == ADMITTED,
-        np.where(reserved, "computed", "known"),
-        np.where(np.isin(kind, (ARRIVED, REJECTED)), "in its prompt", "generated"),
-    )
+    comes = (kind == ARRIVED) | (kind == REJECTED)
+    due = np.where(comes, 0, tokens_by(pieces, request, since)) + vain
+    due += np.where(comes | (kind == ADMITTED), prompts[request], 0)
+
+    def words(at: int) -> str:
+        if kind[at] == ADMITTED:
+            return "computed" if reserved[at] else "known"
+        return "in its prompt" if kind[at] in {ARRIVED, REJECTED} else "generated"
+
     return judged(
         len(rows), value != due, "request {request}",
         "a fact at {time:,} ns tells {value:,} tokens, and {due:,} are {words}",

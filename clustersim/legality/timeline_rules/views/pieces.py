@@ -130,19 +130,52 @@ class Pieces:
 
     def next_of(self, request: Int64Array, time: Int64Array) -> Int64Array:
         """Return the first piece of each request that begins at an instant or later; −1 where there is none."""
-        many = len(request)
-        number = np.concatenate((np.full(many, -1), np.arange(len(self))))
-        requests = np.concatenate((request, self.request))
-        order = np.lexsort((number, np.concatenate((time, self.begin)), requests))
-        place = np.where(number[order] >= 0, np.arange(len(order)), len(order))
-        following = np.minimum.accumulate(place[::-1])[::-1]
-        of = np.append(order, -1)[following]
-        mine = np.flatnonzero(order < many)
-        found = np.full(many, -1, np.int64)
-        target = of[mine]
-        same = (target >= 0) & (requests[target] == requests[order[mine]])
-        found[order[mine]] = np.where(same, target - many, -1)
+        order, _, last, at = self.before(request, time)
+        found = np.full(len(request), -1, np.int64)
+        some = at < last
+        found[some] = order[at[some]]
         return found
+
+    def before(self, request: Int64Array, time: Int64Array, *, ended: bool = False) -> tuple[Int64Array, ...]:
+        """Return the order of pieces by request and begin (or end), and in it where those of requests are.
+
+        Returns
+        -------
+        order : int64 array of shape (pieces,)
+        first, last, at : int64 arrays of shape (requests,)
+            In ``order`` the pieces of each are [first, last), and [first, at) began before the instant, or have ended
+            by it.
+        """
+        order, instants = self._by_end if ended else self._by_begin
+        number = np.searchsorted(self.request[self.opens], request)
+        bounds = np.append(self.opens, (len(self), len(self)))
+        known = np.append(self.request[self.opens], -1)[number] == request
+        first = bounds[number]
+        last = np.where(known, bounds[number + 1], first)
+        at, until = first.copy(), last.copy()
+        some = np.flatnonzero(at < until)
+        while len(some):  # all requests are halved together
+            middle = (at[some] + until[some]) // 2
+            early = instants[middle] < time[some] + ended
+            at[some[early]] = middle[early] + 1
+            until[some[~early]] = middle[~early]
+            some = some[at[some] < until[some]]
+        return order, first, last, at
+
+    @cached_property
+    def _by_begin(self) -> tuple[Int64Array, Int64Array]:
+        return self._ordered(self.begin)
+
+    @cached_property
+    def _by_end(self) -> tuple[Int64Array, Int64Array]:
+        return self._ordered(self.end)
+
+    def _ordered(self, instants: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the order by request and instant, and the instants in it."""
+        if (self.follows[1:] & (instants[1:] < instants[:-1])).any():
+            order = np.lexsort((instants, self.request))
+            return order, instants[order]
+        return np.arange(len(self)), instants
 
     @property
     def is_chunk(self) -> BoolArray:
@@ -198,13 +231,8 @@ class Pieces:
 
     def ended_before(self, request: Int64Array, time: Int64Array) -> Int64Array:
         """Return how many pieces of requests had ended at given instants."""
-        found = np.zeros(len(request), np.int64)
-        order = np.lexsort((self.end, self.request))
-        owner, end = self.request[order], self.end[order]
-        low, high = (np.searchsorted(owner, request, side=side).tolist() for side in ("left", "right"))
-        for at, (first, last) in enumerate(zip(low, high, strict=True)):
-            found[at] = np.searchsorted(end[first:last], time[at], side="right")
-        return found
+        _, first, _, at = self.before(request, time, ended=True)
+        return at - first
 
     @cached_property
     def closes(self) -> Int64Array:

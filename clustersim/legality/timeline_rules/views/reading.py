@@ -134,6 +134,13 @@ class Reading:
         return np.flatnonzero(np.isin(facts["kind"], kinds)) if facts is not None else np.empty(0, np.int64)
 
     @cached_property
+    def facts_in_time(self) -> Int64Array:
+        """The rows of the facts by replica and time, those of one instant as they were recorded."""
+        facts = self.history.facts
+        assert facts is not None
+        return np.lexsort((facts["time_ns"], facts["replica"]))
+
+    @cached_property
     def twice(self) -> BoolArray:
         """Whether a piece shares a step with the one before it of its request."""
         pieces, runs = self.pieces, self.runs
