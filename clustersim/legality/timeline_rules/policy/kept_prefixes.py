@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
 from clustersim.legality.history import ADMITTED, PREEMPTED, REUSED, Declared
 from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies
@@ -41,10 +42,11 @@ class Pool:
         When steps start and end, in order of starts, and how many blocks had been taken before each and by all.
     over_time, over : lists of int
         When blocks are taken over, and how many had been before each and by all.
-    holders : dict
-        Content → how many hold it.
-    free : dict
-        Content that nobody holds → since when, and how many free blocks were ahead of it: at least, and at most.
+    holders : int64 array of shape (contents,)
+        How many hold each.
+    free : int64 array of shape (contents, 3)
+        Since when nobody has held each, and how many free blocks were ahead of it: at least, and at most; −1 where it
+        was never held.
     held : dict
         Request → what it holds.
     """
@@ -54,27 +56,25 @@ class Pool:
     taken: list[int]
     over_time: list[int]
     over: list[int]
-    holders: dict[int, int] = field(default_factory=dict)
-    free: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    held: dict[int, list[int]] = field(default_factory=dict)
+    holders: Int64Array
+    free: Int64Array
+    held: dict[int, Int64Array] = field(default_factory=dict)
 
-    def hold(self, request: int, contents: list[int]) -> None:
+    def hold(self, request: int, contents: Int64Array) -> None:
         """Let one more sequence hold blocks."""
-        holders = self.holders
-        for content in contents:
-            holders[content] = holders.get(content, 0) + 1
-        self.held.setdefault(request, []).extend(contents)
+        np.add.at(self.holders, contents, 1)
+        before = self.held.get(request)
+        self.held[request] = contents if before is None else np.concatenate((before, contents))
 
     def release(self, request: int, now: int, free: int) -> None:
         """Let a sequence give its blocks back, after which so many are free: its last one before its first."""
-        holders, ahead = self.holders, free - 1
-        for place, content in enumerate(self.held.pop(request, ())):
-            left = holders[content] - 1
-            if left:
-                holders[content] = left
-            else:
-                del holders[content]
-                self.free[content] = now, ahead - place, ahead
+        contents = self.held.pop(request, np.empty(0, np.int64))
+        np.subtract.at(self.holders, contents, 1)
+        places = np.flatnonzero(self.holders[contents] == 0)
+        left, ahead = contents[places], free - 1
+        self.free[left, 0] = now
+        self.free[left, 1] = ahead - places
+        self.free[left, 2] = ahead
 
     def taken_since(self, since: int, now: int) -> tuple[int, int]:
         """Return how many blocks were taken between instants, at most and at least."""
@@ -116,6 +116,7 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
         time=pieces.begin[here][order].tolist(), end=np.maximum.accumulate(pieces.end[here][order]).tolist(),
         taken=[0, *np.cumsum(takes[order]).tolist()], over_time=facts["time_ns"][over].tolist(),
         over=[0, *np.cumsum(facts["value"][over].astype(np.int64) // size).tolist()],
+        holders=np.zeros(contents.numbers, np.int64), free=np.full((contents.numbers, 3), -1),
     )  # fmt: skip
     reused = {
         (request, time): tokens // size
@@ -142,7 +143,7 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
             request, filled = int(pieces.request[one]), int(pieces.computed[one] + pieces.count[one])
             full = min(filled // size, int(contents.blocks[request]))
             first = len(pool.held.get(request, ()))
-            pool.hold(request, contents.row(request, first, full).tolist())
+            pool.hold(request, contents.row(request, first, full))
             continue
         request = int(facts["request"][one])
         if kind == RELEASED:
@@ -150,7 +151,7 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
             continue
         taken = reused.get((request, now), 0)
         most = min(int(contents.blocks[request]), (int(facts["value"][one]) - 1) // size)
-        prompt: list[int] = contents.row(request, 0, most).tolist()
+        prompt = contents.row(request, 0, most)
         if now <= last and (message := _wrong(pool, prompt, taken, now)):
             where = f"replica {replica}, request {request}"
             faults.append(Fault(where=where, message=f"takes over {taken:,} blocks at {now:,} ns, {message}", fix=FIX))
@@ -158,15 +159,19 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
     return Finding(looked_at=len(came), faults=tuple(faults[:1]))
 
 
-def _wrong(pool: Pool, prompt: list[int], taken: int, now: int) -> str:
+def _wrong(pool: Pool, prompt: Int64Array, taken: int, now: int) -> str:
     """Return what is wrong with taking over so many blocks of a prompt; empty where nothing is."""
     last, most, fewest = -1, 0, 0
-    for place, content in enumerate(prompt[: taken + 1]):
-        cached = content in pool.holders
-        if not cached and content not in pool.free:
+    some = prompt[: taken + 1]
+    held = pool.holders[some] > 0
+    # What somebody holds is cached: only what nobody holds is looked at one by one, and the one that was not taken.
+    places = np.append(np.flatnonzero(~held[:taken]), np.arange(taken, len(some)))
+    free = pool.free[some[places]].tolist()
+    for place, (since, least_ahead, most_ahead) in zip(places.tolist(), free, strict=True):
+        cached = bool(held[place])
+        if not cached and since < 0:
             return f"and block {place} of its prompt is not cached any longer" if place < taken else ""
         if not cached:
-            since, least_ahead, most_ahead = pool.free[content]
             if since != last:
                 last, (most, fewest) = since, pool.taken_since(since, now)
             cached = most <= least_ahead

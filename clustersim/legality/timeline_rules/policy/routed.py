@@ -15,8 +15,10 @@ from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking,
 from clustersim.legality.history import SWAPPED_OUT, Declared
 from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
 from clustersim.legality.timeline_rules.policy.loads import Loads, loads_of
+from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.passes import blocks, within
 from clustersim.workload.streams import named_stream
 
 FIX: Final = "send a request to the replica that the declared router chooses"
@@ -130,35 +132,53 @@ def _by_prefix(
     unbalanced = (most - fewest > policy.balance_abs_threshold) & (most > policy.balance_rel_threshold * fewest)
     if reading.facts_of(SWAPPED_OUT).size:
         unbalanced[:] = False
-    since: dict[int, dict[int, int]] = {declared.first_replica + number: {} for number in range(declared.dp)}
-    for at in np.flatnonzero(pieces.is_chunk & np.isin(pieces.replica, list(since))).tolist():
-        request, end, cached_at = int(pieces.request[at]), int(pieces.end[at]), since[int(pieces.replica[at])]
-        full = min(int(pieces.computed[at] + pieces.count[at]) // size, int(contents.blocks[request]))
-        for key in contents.row(request, int(pieces.computed[at]) // size, full).tolist():
-            if cached_at.get(key, NEVER) > end:
-                cached_at[key] = end
-    prompts = requests["prompt_tokens"]
+    prompts = requests["prompt_tokens"].astype(np.int64)
     chosen = loads.target.copy()
-    forgets = _forgets(reading, declared)
-    for at in np.flatnonzero((loads.target >= 0) & ~unbalanced).tolist():
-        request, now = int(loads.request[at]), int(loads.time[at])
-        keys = contents.row(
-            request, 0, min(int(contents.blocks[request]), (int(prompts[request]) - 1) // size)
-        ).tolist()
-        cached = []
-        for cached_at in since.values():
-            full = 0
-            while full < len(keys) and cached_at.get(keys[full], NEVER) <= now:
-                full += 1
-            cached.append(size * full)
-        mine, enough = int(loads.target[at]), max(1.0, policy.cache_threshold * int(prompts[request]))
-        sure = [tokens if now <= until else 0 for tokens, until in zip(cached, forgets, strict=True)]
-        if max(sure) > cached[mine] and max(sure) >= enough:
-            chosen[at] = int(np.argmax(sure))
-        elif cached[mine] < enough and mine != least[at]:
-            chosen[at] = least[at]
+    asked = np.flatnonzero((loads.target >= 0) & ~unbalanced)
+    request, target = loads.request[asked], loads.target[asked]
+    many = np.minimum(contents.blocks[request], np.maximum(prompts[request] - 1, 0) // size)
+    replicas = range(declared.first_replica, declared.first_replica + declared.dp)
+    cached = size * np.stack([
+        _leading(contents, _computed_since(reading, contents, size, replica), request, many, loads.time[asked])
+        for replica in replicas
+    ], axis=1)  # fmt: skip
+    enough = np.maximum(1.0, policy.cache_threshold * prompts[request])
+    sure = np.where(loads.time[asked][:, None] <= np.array(_forgets(reading, declared)), cached, 0)
+    mine, most_sure = np.take_along_axis(cached, target[:, None], axis=1)[:, 0], sure.max(axis=1)
+    elsewhere = np.where((mine < enough) & (target != least[asked]), least[asked], target)
+    chosen[asked] = np.where((most_sure > mine) & (most_sure >= enough), sure.argmax(axis=1), elsewhere)
     chosen[unbalanced] = least[unbalanced]
     return chosen, np.ones(len(least), bool), lacks
+
+
+def _computed_since(reading: Reading, contents: Contents, size: int, replica: int) -> Int64Array:
+    """Return since when blocks have been computed on a replica, by their number; ``NEVER`` where they were not."""
+    pieces = reading.pieces
+    assert pieces is not None
+    at = np.flatnonzero(pieces.is_chunk & (pieces.replica == replica))
+    first, ends = pieces.computed[at] // size, (pieces.computed[at] + pieces.count[at]) // size
+    many = np.maximum(np.minimum(ends, contents.blocks[pieces.request[at]]) - first, 0)
+    found = np.full(contents.numbers, NEVER)
+    for some in blocks(many):
+        each = many[some]
+        block = np.repeat(first[some], each) + within(each)
+        numbers = contents.of(np.repeat(pieces.request[at[some]], each), block)
+        np.minimum.at(found, numbers, np.repeat(pieces.end[at[some]], each))
+    return found
+
+
+def _leading(
+    contents: Contents, since: Int64Array, request: Int64Array, many: Int64Array, now: Int64Array
+) -> Int64Array:
+    """Return how many of the first blocks of prompts, of so many, have been there since an instant or before."""
+    found = many.copy()
+    for some in blocks(many):
+        each = many[some]
+        place = within(each)
+        lacks = since[contents.of(np.repeat(request[some], each), place)] > np.repeat(now[some], each)
+        of = np.repeat(np.arange(some.start, some.stop), each)[lacks]
+        np.minimum.at(found, of, place[lacks])
+    return found
 
 
 def _forgets(reading: Reading, declared: Declared) -> list[int]:

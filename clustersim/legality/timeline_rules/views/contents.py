@@ -28,6 +28,8 @@ class Contents:
     ----------
     blocks : int64 array of shape (requests,)
         How many blocks of each prompt have a number.
+    numbers : int
+        How many different blocks there are.
     """
 
     def __init__(self, rows: tuple[Int64Array, ...], prompts: Int64Array, hash_tokens: int, block_tokens: int) -> None:
@@ -42,6 +44,7 @@ class Contents:
         of = starts[np.repeat(firsts[:-1], self.blocks) + last]
         numbers = np.stack((of, block), axis=1)
         self._numbers = _numbered(numbers[:, 0], numbers[:, 1])
+        self.numbers = int(self._numbers.max(initial=-1)) + 1
 
     def of(self, request: Int64Array, block: Int64Array) -> Int64Array:
         """Return the numbers of blocks that have one."""
