@@ -35,6 +35,14 @@ def blocks(counts: Int64Array, most: int = BLOCK_STEPS) -> Iterator[slice]:
         first = last
 
 
+def by_template(tables: Tables, rows: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Yield the templates of some rows of ``passes``, and where in ``rows`` each of them is."""
+    numbers = tables.passes["template"][rows]
+    order, ends = np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))
+    for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+        yield number, order[ends[number - 1] if number else 0 : ends[number]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
     """The steps of some runs.

@@ -20,7 +20,7 @@ from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.prices import Priced, Prices
 from clustersim.legality.timeline_rules.operators.halves import as_split
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.timeline.passes import Passes
+from clustersim.timeline.passes import Passes, by_template
 
 COST: Final = "let an operator run for what it costs"
 UNTOLD: Final = "which sequences decode in which part of a step (not recorded): attention is compared by their sum"
@@ -46,10 +46,10 @@ def as_priced(reading: Reading) -> Finding:
         prices = Prices(declared.deployment, declared.first_replica)
         replica = tables.passes["replica"]
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
-        for number, template in enumerate(tables.templates):
-            rows = np.flatnonzero(mine & (tables.passes["template"] == number))
-            if len(rows):
-                findings.extend(_OfTemplate(passes, template, contents, prices, declared).findings(rows))
+        some = np.flatnonzero(mine)
+        for number, places in by_template(tables, some):
+            of_template = _OfTemplate(passes, tables.templates[number], contents, prices, declared)
+            findings.extend(of_template.findings(some[places]))
     return merged(*findings)
 
 

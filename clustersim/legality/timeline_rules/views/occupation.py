@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
-from clustersim.timeline.passes import Passes, blocks
+from clustersim.timeline.passes import Passes, blocks, by_template
 from clustersim.timeline.tables import Tables
 
 AT_A_TIME: Final = 4096
@@ -170,12 +170,10 @@ def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
     """Return what the send of each rank costs, of single passes."""
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
     costs = np.full((len(runs), ranks), -1, np.int64)
-    numbers = tables.passes["template"][runs]
-    for number, template in enumerate(tables.templates):
-        if not template.send_classes:
+    for number, mine in by_template(tables, runs):
+        classes = list(tables.templates[number].send_classes)
+        if not classes:
             continue
-        mine = np.flatnonzero(numbers == number)
-        classes = list(template.send_classes)
         for some in blocks(np.ones(len(mine), np.int64)):
             (block,) = passes.blocks(runs[mine[some]])
             costs[mine[some][:, None], np.arange(len(classes))] = passes.durations(block, number, classes)
