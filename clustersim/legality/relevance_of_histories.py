@@ -44,8 +44,8 @@ def _decodes_on(history: History) -> bool:
 
 
 def _declared(test: Callable[[Declared], bool]) -> Relevant:
-    """Return a test of what was declared, which holds as well where nobody knows which rank is where."""
-    return lambda history: test(history.declared) or not history.declared.mesh
+    """Return a test of what any pool declared, which holds as well where nobody knows which rank is where."""
+    return lambda history: any(map(test, history.pools)) or not history.declared.mesh
 
 
 _tp = _declared(lambda declared: declared.tp > 1)

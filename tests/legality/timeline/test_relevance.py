@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -85,3 +86,11 @@ def test_what_is_declared_makes_rules_relevant(tmp_path: Path, given: str, rules
 
 def test_every_rule_of_a_history_is_asked_of_one_or_compares_two() -> None:
     assert set(TIMELINE_RULES) - set(HISTORY) == {"TP-9", "DP-4", "RUN-5"}
+
+
+def test_a_degree_of_any_pool_makes_its_rules_relevant() -> None:
+    """A decode pool of eight TP ranks behind prefill ranks of one."""
+    one, split = (SimpleNamespace(tp=tp, sp=1, pp=1, dp=1, ep=1, top_k=None, mesh=True) for tp in (1, 8))
+    for pools, relevant in (((one, split), True), ((split, one), True), ((one, one), False)):
+        history: Any = SimpleNamespace(pools=pools, declared=pools[0])
+        assert HISTORY["TP-8"].when(history) is relevant
