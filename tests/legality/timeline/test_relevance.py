@@ -93,4 +93,4 @@ def test_a_degree_of_any_pool_makes_its_rules_relevant() -> None:
     one, split = (SimpleNamespace(tp=tp, sp=1, pp=1, dp=1, ep=1, top_k=None, mesh=True) for tp in (1, 8))
     for pools, relevant in (((one, split), True), ((split, one), True), ((one, one), False)):
         history: Any = SimpleNamespace(pools=pools, declared=pools[0])
-        assert HISTORY["TP-8"].when(history) is relevant
+        assert HISTORY["TP-6"].when(history) is relevant
