@@ -15,9 +15,9 @@ from typing import Any, Final
 from clustersim import catalog
 from clustersim.cost.engine import COSTS, Engine, engine_from_mapping
 from clustersim.errors import InputError, Problem
+from clustersim.scenario.build.references import mapping_at, name_in, referred_file
 from clustersim.scenario.document import Document, KeyPath, read_mapping
 from clustersim.scenario.lookup import find
-from clustersim.scenario.build.references import mapping_at, name_in, referred_file
 
 FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")

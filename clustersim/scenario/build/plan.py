@@ -12,8 +12,8 @@ from clustersim.errors import InputError, Problem, did_you_mean
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
 from clustersim.plan.routing import Routing
-from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.build.frequencies import check_frequencies, frequency_file, read_frequencies
+from clustersim.scenario.document import Document, KeyPath
 from clustersim.scenario.schema import PlanPart, PoolPlanPart, RoutingPart
 from clustersim.units import plural
 

@@ -17,9 +17,9 @@ from clustersim.cluster.topology import Topology
 from clustersim.collective.constants import check_collectives
 from clustersim.cost.roofline import check_kernels, kernel_problems
 from clustersim.errors import InputError, Problem
+from clustersim.scenario.build.references import mapping_at, referred_file
 from clustersim.scenario.document import Document, KeyPath, dotted, read_mapping
 from clustersim.scenario.lookup import find
-from clustersim.scenario.build.references import mapping_at, referred_file
 from clustersim.scenario.text.scalars import kind_of
 
 
