@@ -106,6 +106,9 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
     pieces, contents, runs, size = reading.pieces, reading.prefixes.contents, reading.runs, declared.block_tokens
     if pieces is None or contents is None or runs is None or size is None or declared.pool_blocks is None:
         return NOTHING
+    came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
+    if not contents.numbers:  # nothing is known of any prompt: none takes over anything that could be told
+        return Finding(looked_at=len(came))
     here = np.flatnonzero(pieces.replica == replica)
     blocks_after = -(-(pieces.computed + pieces.count) // size)[here]
     takes = blocks_after + (-pieces.computed[here] // size)
@@ -127,7 +130,6 @@ def _of_replica(reading: Reading, declared: Declared, facts: Table, replica: int
     chunks = here[pieces.is_chunk[here]]
     rows, _, _ = returns(reading.history, pieces, size, reading.hand_overs)
     gone = rows[facts["replica"][rows] == replica]
-    came = np.flatnonzero((facts["kind"] == ADMITTED) & (facts["replica"] == replica))
     time = np.concatenate((pieces.end[chunks], facts["time_ns"][gone], facts["time_ns"][came])).astype(np.int64)
     decided = np.isin(facts["kind"][gone], DECISIONS)
     phase = np.concatenate(
