@@ -229,7 +229,7 @@ MUTATIONS: list[tuple[str, str, Change, set[str]]] = [
     ("segments are not moved", "ring", renamed("kv_move"), {"SP-8"}),
     ("a prefill is called a decode", "ring", shape(lambda t: replace(t, kind="decode")), {"SP-3"}),
     ("experts are not combined", "experts", renamed("combine"), {"EP-4"}),
-    ("a stage starts before its input arrives", "stages", folded("transfer_times", 1, 1), {"PP-2"}),
+    ("a stage starts before its input arrives", "stages", folded("transfer_times", 1, 1), {"PP-2", "RUN-2"}),
     ("a send takes less than its cost", "stages", folded("transfer_times", 1, -1), {"RUN-2"}),
     ("a stage runs ahead of the one before", "stages", folded("passes", 1, -(10**9), "start_ns"), {"PP-3", "RUN-2"}),
     ("a sequence is in two micro-batches", "stages", in_another_slot, {"PP-2", "PP-4", "RUN-2"}),
