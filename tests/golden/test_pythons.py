@@ -30,7 +30,6 @@ METRICS: Final = ("report", "cost", "collective")
 """Packages whose numbers are read by people; what they add with ``sum`` is listed, and whole."""
 WHOLE: Final = {
     "report/comparison/comparison.py": 1,  # ns
-    "report/files/agreement.py": 1,  # places that rules looked at
     "report/words/explain.py": 2,  # stages, boundaries
     "report/graph_page/page.py": 1,  # ns
     "report/graph_page/rows.py": 1,  # ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -260,7 +261,7 @@ class Pricer:
 def _summed(tokens: tuple[float, ...], ending: str) -> Features:
     """Return tokens by SP rank, with their sum and the most of them."""
     ranks = len(tokens)
-    summed = {"tokens": tokens, "stage_tokens": (sum(tokens),) * ranks, "peak_tokens": (max(tokens),) * ranks}
+    summed = {"tokens": tokens, "stage_tokens": (math.fsum(tokens),) * ranks, "peak_tokens": (max(tokens),) * ranks}
     return {name + ending: values for name, values in summed.items()}
 
 

@@ -109,15 +109,15 @@ class Features:
         found: BoolArray = only & (self._most_decodes > 0) & (self._most_decodes <= engine.graph_max_tokens)
         return found
 
-    def _with_padding(self, tokens: FloatArray, half: int = 0) -> FloatArray:
-        """Return the tokens that are computed for those of a replica, or of a half of it.
+    def _with_padding(self, tokens: FloatArray, whole: FloatArray, half: int = 0) -> FloatArray:
+        """Return the tokens that are computed for those of a replica, or of a half of the ``whole``.
 
         Replicas in lockstep are padded as the fullest one; a half has half of that. A rank without any stays empty.
         """
         engine = self.deployment.engine
         if not self._captured.any():
             return tokens
-        most = self._most_decodes if self.deployment.together else tokens
+        most = self._most_decodes if self.deployment.together else whole
         size = np.full(len(tokens), np.inf)
         for sizes in reversed(engine.graph_sizes):
             up = np.ceil(most / sizes.by) * sizes.by
@@ -144,7 +144,8 @@ class Features:
             case "pairs" | "prefill_keys" | "prefill_tokens":
                 return prompts(PROMPTS[base])
             case "tokens":
-                return self._with_padding(prompts("new") + self._decodes(s, None, half)[0], half)
+                tokens = prompts("new") + self._decodes(s, None, half)[0]
+                return self._with_padding(tokens, self._decodes(s, None, 0)[0] if half else tokens, half)
             case "decode_sequences":
                 return self._decodes(s, None, half)[0]
             case "rows" | "sequences":
@@ -188,7 +189,8 @@ class Features:
         new, context = self._prompt("new", 0), self._prompt("context", 0)
         match name:
             case "tokens":
-                return self._with_padding(ranks["new"][run, s] + own)
+                tokens = ranks["new"][run, s] + own
+                return self._with_padding(tokens, tokens)
             case "prefill_tokens":
                 return ranks["new"][run, s]
             case "decode_sequences":
