@@ -225,7 +225,7 @@ def _waiting(
     fails = np.full(len(rows), NEVER)
     for failed, since, back in down:
         until_ns = NEVER if back is None else back
-        hit = (replica == failed) & (begin < until_ns) & (since <= end)
+        hit = (replica == failed) & (begin <= until_ns) & (since <= end)  # as it comes back, requests turn again
         fails = np.where(hit, np.minimum(fails, np.maximum(since, begin)), fails)
     if reading.history.hands_over:
         fails = np.where(kind == PREEMPTED, begin, fails)
