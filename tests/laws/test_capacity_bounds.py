@@ -13,8 +13,9 @@ from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.compile import compile_programs
 from clustersim.run.priced import priced
 from clustersim.run.replay_input import cost_models
-from clustersim.search.plans import bounds, limits
+from clustersim.search.plans import bounds, limits, stage_times
 from clustersim.search.plans.columns import columns_of, spread
+from clustersim.search.plans.demand import demand_of
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.trial import try_rate
 from tests.effort import times
@@ -50,7 +51,7 @@ def _batch(rng, plan):
     decodes = [int(rng.integers(0, most + 1)) if rng.random() < 0.7 else 0 for _ in range(owners)]
     keys = [count * int(rng.integers(1, 1500)) for count in decodes]
     chunks = []
-    for owner in range(len(room)):
+    for owner in range(len(room)) if rng.random() < 0.7 else ():
         left = room[owner] - (decodes[owner] if together.sp.whole else sum(decodes))
         for _ in range(int(rng.integers(0, 4))):
             count = int(rng.integers(1, 500))
@@ -78,8 +79,9 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
     here = scenario.with_entry(plan=plan)
     ((blueprints, pricer),) = (found := priced(here, cost_models(here))).pools
     programs = compile_programs(Mesh(plan=plan.lockstep), blueprints, found.comm)
+    plain = replace(pricer, engine=replace(pricer.engine, graph_sizes=()), memory={}, groups={})
     ranks = plan.lockstep.sp.degree if plan.is_lockstep else 1
-    rng, looked = np.random.default_rng(5), 0
+    rng, looked, longer = np.random.default_rng(5), 0, 0
     for _ in range(times(80)):
         batch = _batch(rng, plan)
         if batch is None:
@@ -90,7 +92,12 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
         latency = 0
         for stage in range(plan.pp):
             program = programs[0, stage][batch.kind]
-            took = program.template.pass_times(pricer.durations(program, batch, pricer.features(batch)))[0]
+            padded, took = (
+                program.template.pass_times(one.durations(program, batch, one.features(batch)))[0]
+                for one in (pricer, plain)
+            )
+            assert padded >= took  # which more tokens never make shorter
+            longer += padded > took
             latency += took
             ends = sorted({0, plan.pp - 1})
             if stage in ends:
@@ -101,6 +108,7 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
         if plan.pp == 1:  # else sends come between
             assert latency >= columns.latency_ns[column]
     assert looked > 10
+    assert longer
 
 
 LOADS = {
@@ -110,6 +118,7 @@ LOADS = {
     "tokens": SMALL.replace("low: 200, high: 1200", "low: 10, high: 40"),
     "experts": SMALL.replace("llama-2-7b", "mixtral-8x7b").replace("25 ms", "60 ms"),
     "no tpot": SMALL.replace(", tpot: 25 ms", ""),
+    "shared": SMALL.replace("requests: 40", "requests: 40\n  shared_prefixes: {groups: 1, tokens: 1000}"),
     "in any order": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 32, router: least_outstanding"),
 }
 
@@ -122,7 +131,7 @@ def test_no_plan_serves_more_than_its_bound(tmp_path, load):
         for one in standings:
             if one.bound.why == limits.RATE and one.bound.step is not None:
                 scenario, every = found.trial(one)
-                for step in (one.bound.step, one.bound.step + 20):
+                for step in (one.bound.step, one.bound.step + 20)[: 1 if looked else 2]:
                     row = try_rate(scenario, found.load, step, every, 0.9, audit=False)
                     assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(step))
                 looked += 1
@@ -137,5 +146,23 @@ def test_a_bound_that_takes_too_little_time_for_granted_is_seen(tmp_path, monkey
         return 3.0 * value, 3.0 * prices
 
     monkeypatch.setattr(bounds._Dual, "solved", dearer)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "both")
+
+
+def test_a_bound_that_has_prompts_computed_that_are_cached_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "demand_of", lambda *args, cached: demand_of(*args, cached=False))
+    with pytest.raises(AssertionError, match="tp 1"):
+        test_no_plan_serves_more_than_its_bound(tmp_path, "shared")
+
+
+def test_a_column_at_the_size_of_a_captured_graph_is_seen(tmp_path, monkeypatch):
+    known = stage_times._axes
+
+    def padded(prompt, decodes, kind):
+        found = known(prompt, decodes, kind)
+        return found | {"tokens": np.where(prompt == 0, -(-found["tokens"] // 8) * 8, found["tokens"])}
+
+    monkeypatch.setattr(stage_times, "_axes", padded)
+    with pytest.raises(AssertionError, match=">= "):
+        test_no_step_is_shorter_than_its_column(tmp_path, "one")

@@ -5,8 +5,8 @@ K/V allow, with P prompt tokens and D decodes that attend to K keys::
 
     time of a stage(P, D, K) + μ·D·(latency(P, D) − TPOT) ≥ c_p·P + c_d·D + c_k·K            (1)
 
-Look at requests that meet their targets, and at what steps carry of them alone: more tokens never make a step shorter,
-so (1) holds for that. Summed over steps the term with μ is at most zero, since each of these requests waits for at most
+Look at requests that meet their targets, and at what steps carry of them alone: more tokens never make a step shorter
+where no captured graph is padded, and padding adds time, so (1) holds for that if times are taken without. Summed over steps the term with μ is at most zero, since each of these requests waits for at most
 TPOT per decode in the mean. So the stage is busy for at least what they cost at prices c, each by its deadline: if
 those with a deadline up to t cost more than replicas have time until t, without the dearest ones that may miss, then no
 schedule serves a share of them in time. That is weak duality of a linear program over steps (columns); any c and μ do,
@@ -68,7 +68,8 @@ def best_prices(
     tpot_ns : float or None
         Target of TPOT.
     kv_tokens, requests : float
-        Most keys in the pool, and most sequences, of what the columns are of.
+        Most keys that a step attends to (without shared prefixes those in the pool), and most sequences, of what the
+        columns are of.
     """
     work = np.array([demand.prompt.mean(), demand.decodes.mean(), demand.keys.mean()])
     work = np.where([columns.prompt.max() > 0, columns.decodes.max() > 0, columns.decodes.max() > 0], work, 0.0)

@@ -8,6 +8,9 @@ pairs add is linear: the roofline of attention is convex in them, so no tangent 
 With several coordinates (SP ranks, replicas in lockstep) the time is that of the rank with most tokens, which has at
 least the mean of them; which part are prompts is not known, so that what depends on one part alone is left out.
 
+A captured graph computes the next larger size (:meth:`~clustersim.cost.engine.Engine.padded`), a column its own tokens:
+padded, one of decodes could be longer than a step of the same and a prompt, which runs without a graph.
+
 Not bounded: costs from a table (measured points may fall) and two-batch overlap. They have no columns.
 """
 

@@ -29,6 +29,9 @@ class Demand:
         When prompt and decodes are done at the latest of a request that meets its targets.
     tokens : array
         Most tokens that are cached of it.
+    shared : bool
+        Whether prompts may begin with what is cached of others: what has to be computed of them is not known then, and
+        sequences attend to more keys than the pool has.
     """
 
     arrived_ns: FloatArray
@@ -39,6 +42,7 @@ class Demand:
     prompt_by_ns: FloatArray
     decodes_by_ns: FloatArray
     tokens: FloatArray
+    shared: bool
 
     def __len__(self) -> int:
         return len(self.arrived_ns)
@@ -55,7 +59,7 @@ def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns:
     front_end_ns : float
         What is in their latencies and takes no time of a replica.
     cached : bool
-        Whether prefixes are cached, so that nothing is known of what has to be computed of a prompt.
+        Whether prefixes are cached: it matters where the requests say what their prompts share.
     """
     prompt, output = requests.prompt_tokens.astype(np.float64), requests.output_tokens.astype(np.float64)
     decodes = np.maximum(output - 1.0, 0.0)
@@ -65,16 +69,18 @@ def demand_of(requests: Requests, targets_ns: Mapping[str, float], front_end_ns:
     ttft, tpot, e2e = (targets_ns.get(name, math.inf) for name in ("ttft", "tpot", "e2e"))
     end = arrived + e2e - front_end_ns + _LATE_NS
     first = np.minimum(arrived + ttft - front_end_ns + _LATE_NS, end)
+    shared = cached and requests.prefix_hashes is not None
     gaps = np.where(decodes > 0, decodes * tpot, 0.0) if math.isfinite(tpot) else np.where(decodes > 0, math.inf, 0.0)
     return Demand(
         arrived_ns=arrived,
-        prompt=np.zeros_like(prompt) if cached else prompt,
+        prompt=np.zeros_like(prompt) if shared else prompt,
         decodes=decodes,
         keys=decodes * prompt + decodes * (decodes + 1.0) / 2.0,
-        pairs=np.zeros_like(prompt) if cached else prompt * (prompt + 1.0) / 2.0,
+        pairs=np.zeros_like(prompt) if shared else prompt * (prompt + 1.0) / 2.0,
         prompt_by_ns=first,
         decodes_by_ns=np.minimum(first + gaps, end),
         tokens=prompt + np.maximum(output - 1.0, 0.0),
+        shared=shared,
     )
 
 

@@ -167,11 +167,12 @@ class _Group:
         whole = self._demand(self._base, 1)
         alike = replace(member, replicas=1, every=1, open_prompts=None)
         if alike not in self._prices:
+            keys = member.requests * float(whole.tokens.max(initial=1.0)) if whole.shared else member.kv_tokens
             self._prices[alike] = best_prices(
                 columns,
                 whole,
                 tpot_ns=self._targets.get("tpot"),
-                kv_tokens=member.kv_tokens,
+                kv_tokens=keys,
                 requests=member.requests,
             )
         prices = self._prices[alike]
