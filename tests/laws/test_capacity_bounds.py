@@ -111,6 +111,7 @@ def test_no_step_is_shorter_than_its_column(tmp_path, name):
     assert longer
 
 
+SHARED = "shared_prefixes: {groups: 1, tokens: 2000}"
 LOADS = {
     "both": SMALL,
     "tight": SMALL.replace("25 ms", "9 ms"),
@@ -118,7 +119,10 @@ LOADS = {
     "tokens": SMALL.replace("low: 200, high: 1200", "low: 10, high: 40"),
     "experts": SMALL.replace("llama-2-7b", "mixtral-8x7b").replace("25 ms", "60 ms"),
     "no tpot": SMALL.replace(", tpot: 25 ms", ""),
-    "shared": SMALL.replace("requests: 40", "requests: 40\n  shared_prefixes: {groups: 1, tokens: 1000}"),
+    "shared": SMALL.replace("requests: 40", f"requests: 40\n  {SHARED}"),
+    "more keys than the pool has": SMALL.replace("requests: 32", "requests: 64, memory_utilization: 0.25")
+    .replace("{uniform: {low: 200, high: 1200}}", f"2020\n  {SHARED}")
+    .replace("low: 5, high: 40", "low: 100, high: 120"),
     "in any order": SMALL.replace("max_batch_requests: 32", "max_batch_requests: 32, router: least_outstanding"),
 }
 
@@ -131,7 +135,7 @@ def test_no_plan_serves_more_than_its_bound(tmp_path, load):
         for one in standings:
             if one.bound.why == limits.RATE and one.bound.step is not None:
                 scenario, every = found.trial(one)
-                for step in (one.bound.step, one.bound.step + 20)[: 1 if looked else 2]:
+                for step in (one.bound.step, one.bound.step + 20)[: 2 if load == "both" else 1]:
                     row = try_rate(scenario, found.load, step, every, 0.9, audit=False)
                     assert row["numbers"]["goodput.share"] < 0.9, (one.words, rate_of(step))
                 looked += 1
@@ -154,6 +158,13 @@ def test_a_bound_that_has_prompts_computed_that_are_cached_is_seen(tmp_path, mon
     monkeypatch.setattr(limits, "demand_of", lambda *args, cached: demand_of(*args, cached=False))
     with pytest.raises(AssertionError, match="tp 1"):
         test_no_plan_serves_more_than_its_bound(tmp_path, "shared")
+
+
+def test_a_bound_that_counts_keys_that_are_shared_once_is_seen(tmp_path, monkeypatch):
+    known = limits.best_prices
+    monkeypatch.setattr(limits, "best_prices", lambda *args, **most: known(*args, **most | {"kv_tokens": 11_328}))
+    with pytest.raises(AssertionError, match="tp 1"):
+        test_no_plan_serves_more_than_its_bound(tmp_path, "more keys than the pool has")
 
 
 def test_a_column_at_the_size_of_a_captured_graph_is_seen(tmp_path, monkeypatch):

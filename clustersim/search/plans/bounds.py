@@ -6,11 +6,12 @@ K/V allow, with P prompt tokens and D decodes that attend to K keys::
     time of a stage(P, D, K) + μ·D·(latency(P, D) − TPOT) ≥ c_p·P + c_d·D + c_k·K            (1)
 
 Look at requests that meet their targets, and at what steps carry of them alone: more tokens never make a step shorter
-where no captured graph is padded, and padding adds time, so (1) holds for that if times are taken without. Summed over steps the term with μ is at most zero, since each of these requests waits for at most
-TPOT per decode in the mean. So the stage is busy for at least what they cost at prices c, each by its deadline: if
-those with a deadline up to t cost more than replicas have time until t, without the dearest ones that may miss, then no
-schedule serves a share of them in time. That is weak duality of a linear program over steps (columns); any c and μ do,
-and the best ones are searched for. With several stages, sequences in flight are bounded as well::
+where no captured graph is padded, and padding adds time, so (1) holds for that if times are taken without. Summed over
+steps the term with μ is at most zero, since each of these requests waits for at most TPOT per decode in the mean. So
+the stage is busy for at least what they cost at prices c, each by its deadline: if those with a deadline up to t cost
+more than replicas have time until t, without the dearest ones that may miss, then no schedule serves a share of them in
+time. That is weak duality of a linear program over steps (columns); any c and μ do, and the best ones are searched for.
+With several stages, sequences in flight are bounded as well::
 
     (1−ν−ρ)·time + ν·D·latency / most requests + ρ·K·latency / K/V tokens    in place of the time in (1)
 
