@@ -21,6 +21,31 @@ from multiprocessing.connection import wait
 from types import ModuleType
 from typing import Any, Final
 
+_ASKING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let signals that this program answers by raising wait until the body is done, which would be left half made.
+
+    What they raise inside a hook of ``fork`` would be lost, besides.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one answers signals
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, *_ASKING)
+    earlier = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    try:
+        for number in earlier:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
@@ -88,20 +113,34 @@ def _contexts() -> Callable[[], Any]:
 _context: Final = _contexts()
 
 
+class _Pool(ProcessPoolExecutor):
+    def submit(self, *args: Any, **named: Any) -> Any:
+        """Start what is missing and submit; no signal comes between a process and who is to end it."""
+        with _signals_wait():
+            return super().submit(*args, **named)
+
+
 @contextmanager
 def local_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of so many processes of this machine; where the block raises they are killed, whatever they do."""
     context = _context()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = _Pool(workers, mp_context=context, initializer=_end_with_parent)
     try:
         yield pool
     except BaseException:
-        for process in context.started:
-            with suppress(ValueError, OSError):  # it has ended, and is closed
-                process.kill()
+        _kill(context.started)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        _kill(context.started)  # where another could not be started, nobody told those that were
+
+
+def _kill(started: list[Any]) -> None:
+    with _signals_wait():
+        for process in started:
+            with suppress(ValueError, OSError):  # it has ended, and is closed
+                if process.pid is not None:  # the machine gave one
+                    process.kill()
 
 
 def forks() -> bool:
@@ -120,7 +159,9 @@ def _end_with_parent() -> None:
     """End this process when the one that started it is gone, which its queue does not tell."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what this program does about it
+    for number in _ASKING:
+        if callable(signal.getsignal(number)):  # a copy has what this program does about it
+            signal.signal(number, signal.SIG_DFL)
 
     def watch() -> None:
         wait([parent.sentinel])

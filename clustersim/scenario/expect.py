@@ -43,11 +43,12 @@ _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """What else a summary measures, and in which parts."""
 
-TEXT_KEYS: Final = ("name", "digest", "timeline_digest")
+TEXT_KEYS: Final = ("name", "digest", "timeline_digest", "version")
 NUMBER_KEYS: Final = (
     "seed",
     *(f"requests.{part}" for part in _REQUESTS),
     *(f"{times}.{part}" for times in _TIMES for part in _DISTRIBUTION),
+    "front_end_ms",
     *(f"throughput.{part}" for part in _THROUGHPUT),
     *(f"prefix_cache.{part}" for part in _PREFIX_CACHE),
     *(f"{name}.{part}" for name, parts in _MEASURES.items() for part in parts),

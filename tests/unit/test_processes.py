@@ -87,6 +87,60 @@ def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
     assert eventually(lambda: not is_alive(worker))
 
 
+ASKED = """
+import logging, multiprocessing, os, signal, sys
+from concurrent.futures import process as pools
+from multiprocessing import popen_fork, process as processes
+from clustersim import processes as ours
+from clustersim.cli.signals import TerminatedError, unwinding
+
+number, step = int(sys.argv[1]), int(sys.argv[2])
+traced = {module.__file__ for module in (logging, pools, popen_fork, processes, ours)}
+
+def asked_at(line):
+    seen, here = 0, os.getpid()
+    def trace(frame, event, argument):
+        nonlocal seen
+        if frame.f_code.co_filename in traced and event == "line" and os.getpid() == here:
+            seen += 1
+            if seen == line:
+                os.kill(here, number)
+        return trace
+    status = 0
+    try:
+        with unwinding(), ours.local_pool(2) as pool:
+            sys.settrace(trace)
+            assert pool.submit(os.getppid).result() == here
+            sys.settrace(None)
+    except TerminatedError as asked:
+        status = asked.status
+    except KeyboardInterrupt:
+        status = 130
+    sys.settrace(None)
+    os._exit(99 if multiprocessing.active_children() else status)
+
+line, status = 1, None
+while status != 0:
+    child = os.fork()
+    if child == 0:
+        asked_at(line)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status)
+    line += step
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_line_that_starts_workers_ends_the_program_and_them(number):
+    told = subprocess.run(
+        [sys.executable, "-c", ASKED, str(int(number)), "5"], capture_output=True, text=True, check=False, timeout=120
+    )
+    *before, last = [int(status) for status in told.stdout.split()]
+    assert (len(before) > 20, set(before), last) == (True, {128 + number}, 0), told.stderr
+    assert "ignored" not in told.stderr
+
+
 def test_usable_cores_are_some():
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -106,10 +108,31 @@ def test_any_executor_brings_the_same():
 
 
 def test_without_an_interpreter_all_is_done_here(monkeypatch):
+    monkeypatch.setattr("clustersim.processes.forks", lambda: False)
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/none")
     result = replay(given(), processes=3)
     assert result.processes == 1
     assert tables(result) == tables(replay(given()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are interpreters of their own there")
+@pytest.mark.parametrize(("given_by_machine", "processes"), [(0, 1), (1, 1), (2, 3)])
+def test_what_gets_no_copy_of_this_process_is_done_here(given_by_machine, processes, monkeypatch):
+    fork, left = os.fork, [None] * given_by_machine
+
+    def scarce() -> int:
+        if not left:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        left.pop()
+        return fork()
+
+    monkeypatch.setattr("clustersim.processes.forks", lambda: True)
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/none")  # copies need none
+    monkeypatch.setattr(os, "fork", scarce)
+    result = replay(given(), processes=3)
+    assert result.processes == processes
+    assert tables(result) == tables(replay(given()))
+    assert not multiprocessing.active_children()
 
 
 def test_what_cannot_be_pickled_is_done_here():
