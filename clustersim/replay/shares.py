@@ -14,7 +14,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -131,12 +131,16 @@ def _submitted(
 ) -> Iterator[list[Future[Share] | None]]:
     """Submit each share of replicas; None for one that nobody takes. What is not done when the block raises ends."""
     job = job_of(inputs) if shares else None
-    if job is None:
-        yield [None] * len(shares)
-        return
-    with local_pool(len(shares)) if executor is None else nullcontext(executor) as pool:
+    with ExitStack() as stack:
+        pool = executor
+        if job is not None and pool is None:
+            with suppress(OSError):  # no interpreter to keep count of what processes share
+                pool = stack.enter_context(local_pool(len(shares)))
         futures: list[Future[Share] | None] = []
         for replicas in shares:
+            if job is None or pool is None:
+                futures.append(None)
+                continue
             try:
                 futures.append(pool.submit(replay_share, job, replicas))
             except (OSError, RuntimeError, ValueError, TypeError):  # no interpreter, no processes, a pool that broke

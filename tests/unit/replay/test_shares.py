@@ -8,6 +8,7 @@ import os
 import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,7 @@ def test_any_executor_brings_the_same():
 
 
 def test_without_an_interpreter_all_is_done_here(monkeypatch):
+    resource_tracker.ensure_running()  # else it is what is missed first, and tests that follow warn of it
     monkeypatch.setattr("clustersim.processes.forks", lambda: False)
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/none")
     result = replay(given(), processes=3)
