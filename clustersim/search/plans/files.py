@@ -110,8 +110,12 @@ def _sentences(found: Found, question: Any) -> list[str]:
     lines = [
         f"The best plan reaches {value:.4g} {unit}; at length {shares} of requests meet their targets "
         f"(asked: {question.share:.0%}), one figure for each seed.",
-        f"{told['legal']:,} plans are legal (rules of level P). "
-        + "; ".join(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items())
+        "; ".join(
+            (
+                f"{told['legal']:,} plans are legal (rules of level P)",
+                *(f"{count:,} are left out by {reason}" for reason, count in told["pruned"].items()),
+            )
+        )
         + ".",
     ]
     if told["nearest_pruned"] is not None:
