@@ -21,17 +21,17 @@ _HOMES: Final = {
     "IllegalPlanError": "clustersim.errors",
     "InputError": "clustersim.errors",
     "Problem": "clustersim.errors",
-    "RunResult": "clustersim.run.simulate",
+    "RunResult": "clustersim.simulation.simulate",
     "Scenario": "clustersim.scenario",
     "Spans": "clustersim.timeline.spans",
     "StallError": "clustersim.errors",
     "Timeline": "clustersim.timeline.timeline",
     "Verdict": "clustersim.legality",
     "Violation": "clustersim.legality",
-    "check_run": "clustersim.run.audit",
-    "check_scenario": "clustersim.run.legality",
+    "check_run": "clustersim.simulation.audit",
+    "check_scenario": "clustersim.simulation.legality",
     "load": "clustersim.scenario",
-    "simulate": "clustersim.run.simulate",
+    "simulate": "clustersim.simulation.simulate",
 }
 """Public name → the module that defines it."""
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.run.replay_input import replay_input
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.decision import (
     ADMITTED,
@@ -29,6 +27,8 @@ from clustersim.serving.decision import (
     SWAPPED_OUT,
 )
 from clustersim.serving.sequence import Sequence
+from clustersim.simulation.replay_input import replay_input
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline import tokens
 from clustersim.timeline.timeline import Timeline
 from tests.audit_blocks import blocks_are_conserved

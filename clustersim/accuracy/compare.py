@@ -17,11 +17,11 @@ from clustersim.accuracy.row import Inexpressible, Row
 from clustersim.errors import InputError
 from clustersim.processes import local_pool
 from clustersim.report.files.summary import summary_of
-from clustersim.run.legality import check_scenario_plan
-from clustersim.run.priced import KeptPrices
-from clustersim.run.simulate import simulate
 from clustersim.scenario.document import Document
 from clustersim.scenario.load import build_scenario
+from clustersim.simulation.legality import check_scenario_plan
+from clustersim.simulation.priced import KeptPrices
+from clustersim.simulation.simulate import simulate
 
 _SCENARIOS: Final = {
     "F5-static-batch": static_batch.scenario,

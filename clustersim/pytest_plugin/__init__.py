@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clustersim.pytest_plugin.golden import GoldenTimeline
     from clustersim.pytest_plugin.scenario_file import ScenarioFile
     from clustersim.pytest_plugin.simulated import Simulated
-    from clustersim.run.simulate import RunResult
+    from clustersim.simulation.simulate import RunResult
 
 UPDATE: Final = "--update-golden"
 ALLOW_CODE: Final = "--allow-code"

@@ -24,8 +24,8 @@ from clustersim import inputs
 from clustersim.errors import InputError
 from clustersim.pytest_plugin.difference import difference
 from clustersim.pytest_plugin.simulated import Simulated
-from clustersim.run.simulate import RunResult
 from clustersim.scenario.document import shown
+from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.timeline import Timeline
 

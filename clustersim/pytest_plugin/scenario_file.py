@@ -129,7 +129,7 @@ def failures(path: Path, *, allow_code: bool | None = None) -> Sequence[Problem]
     """
     from clustersim.errors import Problem
     from clustersim.pytest_plugin.simulated import simulated
-    from clustersim.run.legality import problem
+    from clustersim.simulation.legality import problem
 
     result = simulated(path, {}, beside=path.parent, allow_code=allow_code)
     scenario, places = result.scenario, expectation_paths(result.scenario)

@@ -12,15 +12,15 @@ from typing import Any
 from clustersim.errors import IllegalPlanError
 from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.summary import legality_of, summary_of
-from clustersim.run import simulate as runs
-from clustersim.run.audit import audit_run, check_run
-from clustersim.run.audit import violation_line as record_line
-from clustersim.run.legality import check_scenario
-from clustersim.run.legality import violation_lines as scenario_lines
-from clustersim.run.simulate import RunResult
 from clustersim.scenario.load import load
 from clustersim.scenario.lookup import is_path
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation import simulate as runs
+from clustersim.simulation.audit import audit_run, check_run
+from clustersim.simulation.audit import violation_line as record_line
+from clustersim.simulation.legality import check_scenario
+from clustersim.simulation.legality import violation_lines as scenario_lines
+from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.timeline import Timeline
 
 

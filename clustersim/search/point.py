@@ -11,11 +11,11 @@ from clustersim.legality.rule import Verdict, together
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import targets_ns, within_targets
-from clustersim.run.audit import audit_run
-from clustersim.run.legality import check_scenario, check_scenario_plan, verdict_json
-from clustersim.run.priced import KeptPrices
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.legality import check_scenario, check_scenario_plan, verdict_json
+from clustersim.simulation.priced import KeptPrices
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.workload.requests import Requests
 
 Row = dict[str, Any]

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
-from clustersim.run.estimate import requests_within
-from clustersim.run.legality import refuse_if_too_large
 from clustersim.scenario.document import Document, read_mapping
 from clustersim.scenario.load import TELLING, build_scenario
 from clustersim.scenario.lookup import find_scenario
@@ -26,6 +24,8 @@ from clustersim.search.journal import Journal, key_of
 from clustersim.search.outcomes import Lost, outcomes
 from clustersim.search.point import Row, run_point, words_of
 from clustersim.serving.user_class import code_allowed
+from clustersim.simulation.estimate import requests_within
+from clustersim.simulation.legality import refuse_if_too_large
 from clustersim.workload.requests import Requests
 
 Changes = Sequence[str]

@@ -24,7 +24,7 @@ LAYERS: Final = (
     ("accuracy",),
     ("search",),
     ("report", "interop"),
-    ("run",),
+    ("simulation",),
     ("scenario",),
     ("replay",),
     ("serving",),
@@ -132,10 +132,10 @@ def test_layers_name_only_packages_that_exist() -> None:
         ("clustersim.model.spec", "from clustersim import cluster"),
         ("clustersim.graph.expand", "import yaml"),
         ("clustersim.serving.scheduler", "from simpy import Environment"),
-        ("clustersim.run.one", "import plotly.graph_objects as go"),
-        ("clustersim.run.one", "import pandas"),
+        ("clustersim.simulation.one", "import plotly.graph_objects as go"),
+        ("clustersim.simulation.one", "import pandas"),
         ("clustersim.novel.thing", ""),
-        ("clustersim.run.one", "from clustersim.novel import thing"),
+        ("clustersim.simulation.one", "from clustersim.novel import thing"),
     ],
 )
 def test_faults_sees_a_forbidden_import(module: str, source: str) -> None:

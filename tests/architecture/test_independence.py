@@ -66,7 +66,9 @@ def reached(*modules: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["clustersim.legality.audit", "clustersim.run.declared", "clustersim.run.audit"])
+@pytest.mark.parametrize(
+    "module", ["clustersim.legality.audit", "clustersim.simulation.declared", "clustersim.simulation.audit"]
+)
 def test_what_judges_a_timeline_knows_nothing_of_what_made_it(module: str) -> None:
     found = reached(module)
     assert len(found) > 50

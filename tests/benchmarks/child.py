@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.replay.replay import replay
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
+from clustersim.simulation.replay_input import replay_input
 
 STATUS = Path("/proc/self/status")
 

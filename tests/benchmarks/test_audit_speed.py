@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 
 pytestmark = pytest.mark.benchmark
 T = TypeVar("T")

@@ -18,10 +18,10 @@ import pytest
 from clustersim.limits import Limits
 from clustersim.replay.input import CompiledMode
 from clustersim.report.files.summary import summary_of
-from clustersim.run.legality import check_scenario_plan
-from clustersim.run.priced import KeptPrices
-from clustersim.run.simulate import simulate
 from clustersim.search.runs import Variants
+from clustersim.simulation.legality import check_scenario_plan
+from clustersim.simulation.priced import KeptPrices
+from clustersim.simulation.simulate import simulate
 from tests.benchmarks.plain_loop import plain_loop
 from tests.benchmarks.test_replay_speed import report
 

@@ -16,8 +16,8 @@ import pytest
 import simpy
 
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
+from clustersim.simulation.replay_input import replay_input
 
 pytestmark = pytest.mark.benchmark
 T = TypeVar("T")

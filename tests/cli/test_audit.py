@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.legality.audit import TIMELINE_RULES
-from clustersim.run.foreign.table import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.serving.scheduler import Scheduler
+from clustersim.simulation.foreign.table import NEEDED, OPTIONAL, TEXT, TOLD
 from clustersim.timeline.files import load_timeline, write_table
 from tests.architecture.documents import rows
 

@@ -19,8 +19,8 @@ from clustersim.cli import main
 from clustersim.report.files.agreement import compared
 from clustersim.report.files.recorded import read_recorded
 from clustersim.report.files.summary_again import summary_again
-from clustersim.run.agreement import same
 from clustersim.scenario.expect import expectation
+from clustersim.simulation.agreement import same
 from tests.effort import times
 from tests.laws.random_scenarios import LLAMA
 

@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from clustersim.cli import main
-from clustersim.run.calibration.log import read_log
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.calibration.log import read_log
+from clustersim.simulation.simulate import simulate
 
 TRUTH = """source: an example
 schedule: 900 us

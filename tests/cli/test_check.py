@@ -15,9 +15,9 @@ from clustersim import catalog
 from clustersim.cli import main
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 from clustersim.legality.rulebook import RULES
-from clustersim.run import legality
-from clustersim.run.legality import check_scenario, problem
 from clustersim.scenario.load import load
+from clustersim.simulation import legality
+from clustersim.simulation.legality import check_scenario, problem
 
 SCENARIO = """\
 name: small
@@ -255,7 +255,7 @@ def test_a_run_says_which_levels_were_asked() -> None:
 def test_step_graphs_that_are_illegal_are_not_simulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     wrong = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
     graphs = Verdict(violations=(wrong,), rules=(LookedAt(id="TP-2", level="G", looked_at=1),))
-    monkeypatch.setattr("clustersim.run.legality._check_steps", lambda *_: graphs)
+    monkeypatch.setattr("clustersim.simulation.legality._check_steps", lambda *_: graphs)
     ran = invoke("run", "s.yaml")
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert (

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.legality.check import PLAN_CHECKS
 from clustersim.legality.rule import LookedAt, Verdict, Violation, together
-from clustersim.run.legality import check_scenario
 from clustersim.scenario.load import load
+from clustersim.simulation.legality import check_scenario
 from tests.architecture.documents import ROOT
 
 SCENARIO = """\

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.legality.check_graph import GRAPH_CHECKS
-from clustersim.run.foreign.graph import check_read
-from clustersim.run.foreign.graph_file import graph_at
-from clustersim.run.graph_legality import check_steps
 from clustersim.scenario.load import load
+from clustersim.simulation.foreign.graph import check_read
+from clustersim.simulation.foreign.graph_file import graph_at
+from clustersim.simulation.graph_legality import check_steps
 from tests.effort import examples
 
 Document = dict[str, Any]

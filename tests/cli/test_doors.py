@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import clustersim
 from clustersim.cli import main
 from clustersim.files import folder_written_whole
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.simulate import simulate
 
 NO_ROOM = ("run", "quickstart", "--set", "workload.trace.requests=20", "--set", "expect={}", "--out", "run")
 

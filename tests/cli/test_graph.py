@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.graph.foreign.read import read_graph
 from clustersim.graph.prices.priced import start_times
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.simulate import simulate
 from tests.acyclic import is_acyclic
 
 SCENARIO: dict[str, Any] = {

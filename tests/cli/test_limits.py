@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from clustersim.cli import main
 from clustersim.errors import InputError
 from clustersim.limits import Limits
-from clustersim.run.estimate import estimate, graph_nodes
-from clustersim.run.simulate import simulate
-from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
+from clustersim.simulation.estimate import estimate, graph_nodes
+from clustersim.simulation.simulate import simulate
+from clustersim.simulation.step import step_batch, step_graph
 
 FREE = ("--set", "expect={}", "--quiet")
 DRAWN = "workload={{arrivals: {{process: poisson, rate: 4/s}}, prompt_tokens: 1000, output_tokens: {}, requests: {}}}"

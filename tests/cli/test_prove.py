@@ -16,9 +16,9 @@ from clustersim.proof.order import orders_from_spans, program_order
 from clustersim.proof.proof import RULES, graphs_of
 from clustersim.proof.shrink import shrunk
 from clustersim.proof.wiring import wired
-from clustersim.run.legality import check_scenario
-from clustersim.run.proof import prove_scenario, recorded, small_run
 from clustersim.scenario.load import load
+from clustersim.simulation.legality import check_scenario
+from clustersim.simulation.proof import prove_scenario, recorded, small_run
 
 SCENARIO = """\
 name: small
@@ -204,7 +204,7 @@ def test_order_of_a_timeline_that_ran_a_read_too_early_does_not_prove(monkeypatc
         starts[1] |= {place: (start - 10**6, end) for place, (start, end) in late.items()}
         return script, starts
 
-    monkeypatch.setattr("clustersim.run.proof.recorded", early)
+    monkeypatch.setattr("clustersim.simulation.proof.recorded", early)
     found = prove_scenario(scenario, orders=0)
     (violation,) = found.verdict.violations
     assert violation.message.endswith("(recorded order)")

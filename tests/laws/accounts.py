@@ -15,9 +15,9 @@ from clustersim.cli.layouts import overview
 from clustersim.legality.rule import Verdict
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
-from clustersim.run.audit import check_run, violation_line
-from clustersim.run.legality import verdict_json
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import check_run, violation_line
+from clustersim.simulation.legality import verdict_json
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.agreement import figures_agree
 from tests.laws.random_scenarios import scenario_of
 

@@ -14,8 +14,8 @@ from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
-from clustersim.run.simulate import RunResult
-from clustersim.run.step_rows import StepRows
+from clustersim.simulation.simulate import RunResult
+from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans
 from clustersim.timeline.tokens import token_times
 from tests.audit import audit

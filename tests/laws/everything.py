@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from clustersim.run.simulate import simulate
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import disaggregated, faults_of, impatience, scenario_of, swapped, troubled
 
 USER: Final = Path(__file__).parents[2] / "scenarios" / "user"

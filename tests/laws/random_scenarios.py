@@ -10,10 +10,10 @@ import yaml
 from hypothesis import strategies as st
 
 from clustersim.replay.replay import ReplayInput
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.replay_input import replay_input
 from tests.laws.lane_cases import crowded, horizons, lengths_of
 from tests.round_numbers import Arrival, requests
 

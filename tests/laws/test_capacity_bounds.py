@@ -11,13 +11,13 @@ from clustersim.graph.batch import Chunk, StepBatch
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import SequencePlan
 from clustersim.replay.compile import compile_programs
-from clustersim.run.priced import priced
-from clustersim.run.replay_input import cost_models
 from clustersim.search.plans import bounds, limits, stage_times
 from clustersim.search.plans.columns import columns_of, spread
 from clustersim.search.plans.demand import demand_of
 from clustersim.search.plans.grid import rate_of
 from clustersim.search.plans.trial import try_rate
+from clustersim.simulation.priced import priced
+from clustersim.simulation.replay_input import cost_models
 from tests.effort import times
 from tests.unit.search.searching import SMALL, deployments, search
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 
-from clustersim.run.causes import causes_of
-from clustersim.run.simulate import simulate
+from clustersim.simulation.causes import causes_of
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.step_parts import step_parts
 from tests.effort import examples
 from tests.laws.everything import everything

@@ -26,9 +26,9 @@ from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled import lanes as compiled_lanes
 from clustersim.replay.compiled import prices as compiled_prices
 from clustersim.replay.replay import ReplayInput, replay
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
 from clustersim.serving.decision import ADMITTED, FINISHED, PREEMPTED
+from clustersim.simulation.replay_input import replay_input
 from tests.effort import examples
 from tests.laws.agreement import same
 from tests.laws.lane_cases import Case, case_input, lengths_of

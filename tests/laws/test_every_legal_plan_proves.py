@@ -17,8 +17,8 @@ from clustersim.proof import prove
 from clustersim.proof.order import orders_from_spans
 from clustersim.proof.proof import graphs_of
 from clustersim.proof.wiring import wired
-from clustersim.run.proof import recorded, small_run
 from clustersim.scenario.load import load
+from clustersim.simulation.proof import recorded, small_run
 from tests.effort import examples
 from tests.laws.proof_cases import case
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.decision import HANDED_OVER, RECEIVED
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.effort import examples
 from tests.laws.accounts import account_for
 from tests.laws.everything import failing_pools, left_early

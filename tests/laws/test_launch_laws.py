@@ -14,10 +14,10 @@ from clustersim.interop.launch.text import launch_text
 from clustersim.interop.vllm import scenario_from_vllm
 from clustersim.legality.rule import Verdict
 from clustersim.plan.stages import stage_cuts
-from clustersim.run.legality import check_scenario_plan
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.legality import check_scenario_plan
 from clustersim.units import parse
 from tests.effort import examples
 

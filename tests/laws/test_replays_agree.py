@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
 from tests.laws.agreement import agree, figures_agree
 from tests.laws.everything import everything

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.replay.replay import replay
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, PADDED, scenario_of
 from tests.round_numbers import DENSE, SPARSE, deployment

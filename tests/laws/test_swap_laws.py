@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 
-from clustersim.run.audit import audit_run
-from clustersim.run.replay_input import replay_input
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.replay_input import replay_input
+from clustersim.simulation.simulate import simulate
 from tests.audit import audit
 from tests.effort import examples
 from tests.laws.random_scenarios import scenario_of, swapped

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clustersim.run.simulate import simulate
+from clustersim.simulation.simulate import simulate
 from tests.effort import examples
 from tests.laws.accounts import account_for
 from tests.laws.everything import everything

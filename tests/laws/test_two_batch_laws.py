@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from clustersim.plan.halves import cut_of
 from clustersim.plan.parallel import ExpertPlan
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.decision import Decision
 from clustersim.serving.halves import halves_of
 from clustersim.serving.sequence import Sequence
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.effort import examples
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, MIXTRAL, scenario_of
 

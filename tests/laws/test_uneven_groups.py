@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from clustersim.run.audit import check_run
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.audit import check_run
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.agreement import agree
 
 TEXT: Final = """

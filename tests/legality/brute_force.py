@@ -15,13 +15,13 @@ from math import log2
 from typing import Any, Final
 
 from clustersim.errors import InputError
-from clustersim.run.legality import check_scenario, check_scenario_plan
 from clustersim.scenario.document import parse_json
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
 from clustersim.scenario.text.flow import flow
+from clustersim.simulation.legality import check_scenario, check_scenario_plan
 
 MOST_CHANGED: Final = 3
 """Fields beside declarations that are changed at once."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from clustersim.graph import batch, expand, operators, stepgraph, steps
 from clustersim.graph.passes import expert, sequence, tensor
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
-from clustersim.run import graph_legality
+from clustersim.simulation import graph_legality
 from tests.laws.lane_mutations import Mutation
 
 

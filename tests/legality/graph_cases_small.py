@@ -15,7 +15,7 @@ from clustersim.graph.blueprint import EDGE_KINDS, STREAMS, Node
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
-from clustersim.run.graph_legality import StepContents, graph_view
+from clustersim.simulation.graph_legality import StepContents, graph_view
 
 PRECISION = Precision(weights="fp8", activations="bf16", kv_cache="fp8")
 RING = SequencePlan(degree=4, scheme="ring", partition="zigzag", decode="idle")

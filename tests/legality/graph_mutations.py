@@ -29,7 +29,7 @@ from clustersim.graph.blueprint import EDGE_KINDS, Node
 from clustersim.graph.steps import DecodeToken
 from clustersim.graph.variant import Variant
 from clustersim.legality.graph_rules.views.graph import GraphView
-from clustersim.run.graph_legality import StepContents, story
+from clustersim.simulation.graph_legality import StepContents, story
 
 Change = Callable[[GraphView], GraphView]
 

@@ -30,8 +30,8 @@ from clustersim.graph.stepgraph import StepGraph
 from clustersim.legality.graph_rules.views.graph import ORDER, GraphView
 from clustersim.legality.graph_rules.views.reading import view_of_foreign
 from clustersim.legality.merging.merge import merged
-from clustersim.run.foreign.graph_file import graph_in
-from clustersim.run.graph_legality import StepContents, graph_view
+from clustersim.simulation.foreign.graph_file import graph_in
+from clustersim.simulation.graph_legality import StepContents, graph_view
 from tests.laws.graph_cases import PRECISION, Case
 
 UNREAD: Final = ("fused", "included")

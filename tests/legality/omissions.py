@@ -16,7 +16,7 @@ from clustersim.graph.steps import DecodeToken
 from clustersim.legality.graph_rules.views.graph import DATA, KV, ORDER, SYNC, GraphView
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.run.graph_legality import StepContents, graph_view
+from clustersim.simulation.graph_legality import StepContents, graph_view
 
 Change = Callable[[GraphView], GraphView]
 _PER_NODE = ("symbol", "step", "layer", "stage", "amount", "attended")

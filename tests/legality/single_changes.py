@@ -31,9 +31,9 @@ from clustersim.legality.graph_rules.views.pairs import MOST_TOKENS
 from clustersim.legality.graph_rules.views.reading import windows
 from clustersim.model.architecture import ModelSpec
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan, TensorSplit
-from clustersim.run.foreign.graph import check_read
-from clustersim.run.foreign.graph_file import graph_in
-from clustersim.run.graph_legality import StepContents, batch_of, graph_view, lockstep_story, story
+from clustersim.simulation.foreign.graph import check_read
+from clustersim.simulation.foreign.graph_file import graph_in
+from clustersim.simulation.graph_legality import StepContents, batch_of, graph_view, lockstep_story, story
 from tests.laws.graph_cases import Case
 
 MOE: Final = replace(EXPERTS, num_shared_experts=1, shared_intermediate=24)

@@ -22,7 +22,7 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.run.graph_legality import graph_view
+from clustersim.simulation.graph_legality import graph_view
 from tests.legality.timeline.notation import history_in
 
 HISTORIES = Path(__file__).with_name("histories") / "illegal"

@@ -19,7 +19,7 @@ from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import Expected, expected_of
 from clustersim.proof.proof import prove
 from clustersim.proof.script import Script, chunked_script
-from clustersim.run.graph_legality import check_steps
+from clustersim.simulation.graph_legality import check_steps
 from tests.laws.lane_mutations import mutated
 from tests.laws.proof_cases import model_of
 from tests.legality.timeline.golden import compare

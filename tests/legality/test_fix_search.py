@@ -14,13 +14,13 @@ from clustersim.errors import InputError
 from clustersim.legality.repair import nearest
 from clustersim.legality.repair.candidates import changed
 from clustersim.legality.repair.distance import change_distance, idle_distance
-from clustersim.run.legality import check_scenario, deployment_of
-from clustersim.run.repair.fix import fix_scenario
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario, load
 from clustersim.scenario.overrides import apply_overrides
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import SHORTHANDS
+from clustersim.simulation.legality import check_scenario, deployment_of
+from clustersim.simulation.repair.fix import fix_scenario
 from tests.effort import examples
 from tests.laws.random_scenarios import documents
 
@@ -212,7 +212,7 @@ def test_a_model_that_fits_nowhere_is_rejected_with_the_reason():
 
 def test_a_search_that_gives_up_says_so(monkeypatch):
     monkeypatch.setattr(nearest, "MOST_EXAMINED", 3)
-    monkeypatch.setattr("clustersim.run.repair.fix.MOST_EXAMINED", 3)
+    monkeypatch.setattr("clustersim.simulation.repair.fix.MOST_EXAMINED", 3)
     fix = fix_scenario(load("illegal-five-ways"))
     assert fix.changes is None
     assert "3 candidates" in fix.reason

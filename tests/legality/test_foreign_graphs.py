@@ -18,8 +18,8 @@ from foreign_cases import Document, Place, case_of, document_of, holder, kind_of
 from clustersim.errors import InputError
 from clustersim.graph.export import WRITERS
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign.graph import check_read, foreign_headline, foreign_lines, left_out_line, not_judged
-from clustersim.run.foreign.graph_file import graph_in
+from clustersim.simulation.foreign.graph import check_read, foreign_headline, foreign_lines, left_out_line, not_judged
+from clustersim.simulation.foreign.graph_file import graph_in
 from tests.effort import times
 
 GRAPHS = times(12)

@@ -20,9 +20,9 @@ from single_changes import document
 from clustersim.errors import InputError
 from clustersim.graph.foreign.names import read_name
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign.graph import check_read, foreign_lines
-from clustersim.run.foreign.graph_file import graph_in
 from clustersim.scenario.graph_names import shipped_names
+from clustersim.simulation.foreign.graph import check_read, foreign_lines
+from clustersim.simulation.foreign.graph_file import graph_in
 from tests.effort import times
 
 EDITS = times(40)

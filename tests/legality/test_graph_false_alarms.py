@@ -18,10 +18,10 @@ from clustersim import catalog
 from clustersim.legality.check_graph import GRAPH_CHECKS, check_graph
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequencePlan, TensorSplit
-from clustersim.run.graph_legality import check_steps, graph_view, story
-from clustersim.run.legality import check_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.parts import load_model
+from clustersim.simulation.graph_legality import check_steps, graph_view, story
+from clustersim.simulation.legality import check_scenario
 from tests.effort import examples, is_long
 from tests.laws.graph_cases import model_of, plan_of
 from tests.laws.random_scenarios import documents, scenario_of

@@ -20,9 +20,9 @@ from plans import EXPERTS, model
 from single_changes import GRAPHS, STEPS, WRITTEN, document, verdict_of
 
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan
-from clustersim.run.foreign.graph import check_read, left_out_line
-from clustersim.run.foreign.graph_file import graph_in
-from clustersim.run.graph_legality import batch_of
+from clustersim.simulation.foreign.graph import check_read, left_out_line
+from clustersim.simulation.foreign.graph_file import graph_in
+from clustersim.simulation.graph_legality import batch_of
 from tests.effort import times
 from tests.laws.graph_cases import Case
 

@@ -13,7 +13,7 @@ from clustersim.legality.check_graph import check_graph
 from clustersim.legality.graph_rules.views.graph import BoolArray, GraphView
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.plan.routing import Routing
-from clustersim.run.graph_legality import check_steps, graph_view, lockstep_story
+from clustersim.simulation.graph_legality import check_steps, graph_view, lockstep_story
 from tests.legality.graph_cases_small import PRECISION, model
 from tests.legality.plans import EXPERTS
 

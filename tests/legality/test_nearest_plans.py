@@ -13,10 +13,10 @@ from further_plans import FURTHER
 from illegal_plans import FAST, PLANS
 
 from clustersim.cli import main
-from clustersim.run.repair.fix import Fix, fix_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.text.flow import flow
+from clustersim.simulation.repair.fix import Fix, fix_scenario
 from tests.effort import is_long
 
 ALL = PLANS | FURTHER

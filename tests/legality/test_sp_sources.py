@@ -10,7 +10,7 @@ from graph_cases_small import CASES, PRECISION, cut, drawn, edges, one, recast, 
 from clustersim.graph.batch import Chunk
 from clustersim.legality.check_graph import check_graph
 from clustersim.legality.graph_rules.views.graph import GraphView
-from clustersim.run.graph_legality import StepContents, graph_view
+from clustersim.simulation.graph_legality import StepContents, graph_view
 
 
 def redrawn(view: GraphView, lost: str, other: str, target: str, kind: str) -> GraphView:

@@ -8,11 +8,11 @@ import pytest
 
 from clustersim.plan import segments as plan_segments
 from clustersim.proof import tokens as proof_tokens
-from clustersim.run import legality as run_legality
-from clustersim.run.audit import audit_run
-from clustersim.run.legality import check_scenario, check_scenario_plan
-from clustersim.run.proof import prove_scenario
-from clustersim.run.simulate import simulate
+from clustersim.simulation import legality as run_legality
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.legality import check_scenario, check_scenario_plan
+from clustersim.simulation.proof import prove_scenario
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as POOLS
 from tests.legality.timeline.test_replay_mutations import document

@@ -16,9 +16,9 @@ from clustersim.legality.graph_rules.views.graph import GraphView
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan
 from clustersim.proof.proof import graphs_of, prove
 from clustersim.proof.script import chunked_script, program_of
-from clustersim.run.audit import audit_run
-from clustersim.run.graph_legality import check_steps, graph_view
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.graph_legality import check_steps, graph_view
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.graph_cases import PRECISION, model_of
 from tests.laws.proof_cases import model_of as small_model_of
 from tests.laws.random_scenarios import MIXTRAL, scenario_of

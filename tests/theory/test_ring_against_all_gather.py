@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.simulate import simulate
 
 
 def test_a_ring_over_nodes_is_sooner_than_an_all_gather() -> None:

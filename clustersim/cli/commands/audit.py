@@ -17,9 +17,9 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.deployment import counted
 from clustersim.legality.relevance_of_histories import demanded_of
 from clustersim.legality.rule import Verdict
-from clustersim.run.audit import violation_line
-from clustersim.run.foreign.declared import KEYS
-from clustersim.run.foreign.history import read_history
+from clustersim.simulation.audit import violation_line
+from clustersim.simulation.foreign.declared import KEYS
+from clustersim.simulation.foreign.history import read_history
 
 
 @click.command()

@@ -13,18 +13,18 @@ from clustersim.legality.history import History
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.report.files.agreement import agreements, as_run
 from clustersim.report.files.recorded import RecordedRun, read_recorded
-from clustersim.run.agreement import Agreement, with_agreements
-from clustersim.run.audit import against
-from clustersim.run.comparison import (
+from clustersim.scenario.load import load
+from clustersim.simulation.agreement import Agreement, with_agreements
+from clustersim.simulation.audit import against
+from clustersim.simulation.comparison import (
     differing,
     refuse_incomparable,
     same_or_first_difference,
     under_another_plan,
 )
-from clustersim.run.legality import check_scenario
-from clustersim.run.simulate import simulate
-from clustersim.run.templates import other_operators
-from clustersim.scenario.load import load
+from clustersim.simulation.legality import check_scenario
+from clustersim.simulation.simulate import simulate
+from clustersim.simulation.templates import other_operators
 from clustersim.timeline.timeline import Timeline
 
 _REPEAT = "repeat a run with its scenario and seed, and nothing else"

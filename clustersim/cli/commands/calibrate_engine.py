@@ -12,11 +12,11 @@ from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.score_page import Dot, Table, score_page
-from clustersim.run.calibration.fit import CONSTANTS, EngineFit, fit_engine
-from clustersim.run.calibration.log import ServerLog, read_log
 from clustersim.scenario.load import load
 from clustersim.scenario.resolve import to_yaml
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.calibration.fit import CONSTANTS, EngineFit, fit_engine
+from clustersim.simulation.calibration.log import ServerLog, read_log
 
 
 @click.command("engine")

@@ -18,9 +18,12 @@ from clustersim.errors import Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.repair.mending import ALONE
 from clustersim.legality.rule import Verdict
-from clustersim.run.graph_legality import violation_line
-from clustersim.run.legality import check_scenario, headlines, problem, verdict_json
-from clustersim.run.repair.fix import (
+from clustersim.scenario.document import shown
+from clustersim.scenario.load import load
+from clustersim.scenario.scenario import INSTEAD, Scenario
+from clustersim.simulation.graph_legality import violation_line
+from clustersim.simulation.legality import check_scenario, headlines, problem, verdict_json
+from clustersim.simulation.repair.fix import (
     Fix,
     default_target,
     fix_scenario,
@@ -29,11 +32,8 @@ from clustersim.run.repair.fix import (
     refuse_target,
     write_whole,
 )
-from clustersim.run.repair.proposals import MOST_OFFERED
-from clustersim.run.replay_input import refusals, refuse_unreadable
-from clustersim.scenario.document import shown
-from clustersim.scenario.load import load
-from clustersim.scenario.scenario import INSTEAD, Scenario
+from clustersim.simulation.repair.proposals import MOST_OFFERED
+from clustersim.simulation.replay_input import refusals, refuse_unreadable
 
 
 def audit_command() -> click.Command:

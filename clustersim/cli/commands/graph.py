@@ -24,12 +24,12 @@ from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.report.graph_page.page import graph_page
 from clustersim.report.words.run import setup_words
-from clustersim.run.estimate import graph_nodes
-from clustersim.run.legality import check_scenario_plan, verdict_lines
-from clustersim.run.step import step_batch, step_graph
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.scenario.schema import POOLS
+from clustersim.simulation.estimate import graph_nodes
+from clustersim.simulation.legality import check_scenario_plan, verdict_lines
+from clustersim.simulation.step import step_batch, step_graph
 from clustersim.workload.limits import MAX_TOKENS
 
 SUFFIXES: Final = (".html", *WRITERS)

@@ -10,8 +10,8 @@ from clustersim.cli.status import problems_text
 from clustersim.cli.tables import print_json
 from clustersim.errors import InputError, Problem
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign.graph import check_read, foreign_headline, foreign_json, foreign_lines, violations_at
-from clustersim.run.foreign.graph_file import graph_at
+from clustersim.simulation.foreign.graph import check_read, foreign_headline, foreign_json, foreign_lines, violations_at
+from clustersim.simulation.foreign.graph_file import graph_at
 
 
 def check_graph_file(name: str, overrides: tuple[str, ...], names: str | None, *, as_json: bool) -> Verdict:

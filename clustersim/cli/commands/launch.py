@@ -13,8 +13,8 @@ from clustersim.errors import IllegalPlanError
 from clustersim.files import written_whole
 from clustersim.interop.launch.launch import TARGETS, launch_of
 from clustersim.interop.launch.text import launch_json, launch_text
-from clustersim.run.legality import check_scenario, verdict_lines
 from clustersim.scenario.load import load
+from clustersim.simulation.legality import check_scenario, verdict_lines
 
 
 @click.command()

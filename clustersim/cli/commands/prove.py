@@ -14,11 +14,11 @@ from clustersim.limits import Limits
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.comparison import TOLERANCE
 from clustersim.proof.proof import LOOKED_AT, Proof
-from clustersim.run.estimate import refuse_large_proof
-from clustersim.run.legality import check_scenario_plan, problem
-from clustersim.run.proof import ScenarioProof, prove_scenario
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.estimate import refuse_large_proof
+from clustersim.simulation.legality import check_scenario_plan, problem
+from clustersim.simulation.proof import ScenarioProof, prove_scenario
 
 
 @click.command()

@@ -28,13 +28,13 @@ from clustersim.report.words.explain import explanation_lines, explanation_of
 from clustersim.report.words.progress import ProgressBar
 from clustersim.report.words.run import remarks
 from clustersim.report.words.terminal import print_summary
-from clustersim.run.audit import audit_run, violation_line
-from clustersim.run.estimate import requests_within
-from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.expect import failed_expectations
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.audit import audit_run, violation_line
+from clustersim.simulation.estimate import requests_within
+from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines
+from clustersim.simulation.simulate import RunResult, simulate
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Final
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import Server
 from clustersim.plan.memory import utilization_of
-from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.parts import load_engine
+from clustersim.simulation.legality import pool_blocks, scenario_memory
 from clustersim.units import plural
 
 PROFILES: Final[Mapping[str, str]] = {"vllm": "vllm-0.19", "sglang": "sglang-0.5", "trtllm": "trtllm-1.0"}

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, Int64Array
 from clustersim.errors import InputError, Problem
 from clustersim.report.comparison.entries import Entry
-from clustersim.run.comparison import differences, same_requests
+from clustersim.simulation.comparison import differences, same_requests
 
 NO_FIGURES: Final = ("seed", "wall_s", "scenario", "devices", "legality")
 MOST: Final = 10**300

@@ -13,13 +13,13 @@ from clustersim.errors import IllegalPlanError, InputError, Problem
 from clustersim.inputs import missing
 from clustersim.report.files.run_directory import read_run
 from clustersim.report.files.summary import summary_of
-from clustersim.run.causes import Causes, causes_of
-from clustersim.run.legality import check_scenario, refuse_if_too_large, verdict_lines
-from clustersim.run.recorded import refuse_other_plan
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
 from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.causes import Causes, causes_of
+from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_lines
+from clustersim.simulation.recorded import refuse_other_plan
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
 

@@ -1,7 +1,7 @@
 """Whether the files of a run directory say what its timeline says: requests, steps, summary and verdict.
 
 What was recorded is the timeline; the other files are made from it, so each of their figures is worked out anew here.
-Requests and counts are compared as of a run that was just simulated (:mod:`clustersim.run.agreement`).
+Requests and counts are compared as of a run that was just simulated (:mod:`clustersim.simulation.agreement`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clustersim.legality.rule import LEVELS, Verdict, Violation
 from clustersim.report.files.recorded import RecordedRun, read_recorded
 from clustersim.report.files.run_directory import step_columns
 from clustersim.report.files.summary_again import summary_again
-from clustersim.run.agreement import SCENARIO, Agreement, Compared, agreement, of_a_run, same, tables
+from clustersim.simulation.agreement import SCENARIO, Agreement, Compared, agreement, of_a_run, same, tables
 
 ASKED_LATER: Final = frozenset({"RUN-5", "TP-9", "DP-4"})
 """Rules that compare with something that was not there when the run was audited first."""

@@ -12,11 +12,11 @@ from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import History
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
-from clustersim.run.declared import history_of
-from clustersim.run.recorded import refuse_other_plan, request_columns
-from clustersim.run.replay_input import kv_blocks
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.declared import history_of
+from clustersim.simulation.recorded import refuse_other_plan, request_columns
+from clustersim.simulation.replay_input import kv_blocks
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.head import read_object, shown
 from clustersim.timeline.tokens import TokenTimes, token_times

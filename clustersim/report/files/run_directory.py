@@ -26,10 +26,10 @@ from clustersim.report.figures.device_spans import busiest, busy_ranks, busy_win
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
 from clustersim.report.metrics.latencies import Columns
-from clustersim.run.simulate import RunResult
-from clustersim.run.step_rows import StepRows
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.simulate import RunResult
+from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
 from clustersim.timeline.parquet import read_columns, write_table

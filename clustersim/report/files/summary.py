@@ -16,8 +16,8 @@ from clustersim.report.metrics.measures import measures
 from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.priorities import by_priority
 from clustersim.report.metrics.service import service_summary
-from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.simulate import RunResult
 
 
 def legality_of(verdict: Verdict | None) -> dict[str, Any]:

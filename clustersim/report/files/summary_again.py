@@ -12,8 +12,8 @@ from clustersim.replay.input import ReplayResult
 from clustersim.replay.links.contention import Contention
 from clustersim.report.files.recorded import RecordedRun
 from clustersim.report.files.summary import summary_of
-from clustersim.run.replay_input import replay_input
-from clustersim.run.simulate import RunResult
+from clustersim.simulation.replay_input import replay_input
+from clustersim.simulation.simulate import RunResult
 
 
 def summary_again(recorded: RecordedRun) -> dict[str, Any]:

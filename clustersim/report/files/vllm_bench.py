@@ -28,8 +28,8 @@ from clustersim.errors import InputError, Problem
 from clustersim.files import written_whole
 from clustersim.report.files.json_object import write_object
 from clustersim.report.metrics.latencies import PERCENTILES, is_finished, targets_ns, weighted_percentile
-from clustersim.run.simulate import RunResult
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.tokens import TokenInstants, token_times, tokens_by_bucket
 from clustersim.workload.arrivals import ClosedLoop, Constant, Gamma, Poisson
 from clustersim.workload.draws import DrawnWorkload

@@ -3,8 +3,8 @@
 A scheduler reports its state when a step starts. Between two steps of a replica the last report holds, over
 the engine's own overhead too; it drops to zero where the replica had no request at all.
 
-The rows are those of :mod:`clustersim.run.step_rows`, whose steps report the same; a function has no instant at which
-it does not change. So both replays give the same ones, to the bit.
+The rows are those of :mod:`clustersim.simulation.step_rows`, whose steps report the same; a function has no instant at
+which it does not change. So both replays give the same ones, to the bit.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.run.agreement import EXPLAINED
+from clustersim.simulation.agreement import EXPLAINED
 from clustersim.units import UnitError, parse
 
 Columns = Mapping[str, npt.NDArray[Any]]

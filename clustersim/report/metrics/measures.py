@@ -13,7 +13,7 @@ from clustersim.plan.mesh import Mesh
 from clustersim.report.metrics import efficiency
 from clustersim.report.metrics.link_traffic import capacity_bytes, link_summary, move_bytes
 from clustersim.report.metrics.pool_use import PoolUse, pool_uses
-from clustersim.run.simulate import RunResult
+from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.spans import STREAMS
 
 POOLS: Final = ("prefill", "decode")

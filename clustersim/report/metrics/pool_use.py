@@ -23,7 +23,7 @@ from clustersim.report.metrics import efficiency
 from clustersim.report.metrics.link_traffic import Programs, step_bytes
 from clustersim.report.metrics.model_work import Computed, cache_reads, computed_positions, model_flops
 from clustersim.report.metrics.step_features import lockstep_features, step_features, tells_features
-from clustersim.run.simulate import RunResult
+from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.parts import as_a_run, as_one_replica
 from clustersim.timeline.tables import Table, Tables
 from clustersim.timeline.usage import Usage, usage_of

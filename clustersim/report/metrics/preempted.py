@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.legality.history import PREEMPTED, SWAPPED_OUT
-from clustersim.run.residency import moved
+from clustersim.simulation.residency import moved
 from clustersim.timeline.tables import HOST, Tables
 
 

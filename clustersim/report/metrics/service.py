@@ -131,7 +131,7 @@ def time_mean(function: StepFunction) -> float:
 def service_summary(
     requests: Columns, steps: Columns, kv_rows: Columns, limits_ns: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return all of these metrics by their key in ``summary.json``; rows are those of ``clustersim.run.step_rows``."""
+    """Return these metrics by their key in ``summary.json``; rows are those of ``clustersim.simulation.step_rows``."""
     return {
         **ttft_parts(requests),
         "user_tokens_per_s": user_rates(requests),

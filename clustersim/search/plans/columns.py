@@ -28,8 +28,8 @@ from clustersim.graph.blueprint import Blueprint
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.replay.compile import compile_stage
-from clustersim.run.priced import Priced
 from clustersim.search.plans.stage_times import StageTimes, cells, stage_times
+from clustersim.simulation.priced import Priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

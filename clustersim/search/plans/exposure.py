@@ -18,9 +18,9 @@ from clustersim.graph.expand import blueprint_of
 from clustersim.graph.prices.table import attention_shape
 from clustersim.plan.mesh import Mesh
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.run.priced import Priced
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.columns import Columns
+from clustersim.simulation.priced import Priced
 
 _WAITED_FOR: Final = ("all_gather", "all_to_all")
 _SPARE_NS: Final = 1.0

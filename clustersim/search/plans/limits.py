@@ -13,8 +13,6 @@ import numpy as np
 from clustersim.clock import NS_PER_MS, NS_PER_S, FloatArray, to_ns
 from clustersim.plan.parallel import SequencePlan, SequenceScheme
 from clustersim.report.metrics.latencies import targets_ns
-from clustersim.run.priced import priced
-from clustersim.run.replay_input import cost_models
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.bounds import Prices, best_prices, can_serve
@@ -22,6 +20,8 @@ from clustersim.search.plans.columns import Columns, columns_of, spread, within
 from clustersim.search.plans.demand import Demand, demand_of, may_miss
 from clustersim.search.plans.exposure import exposed
 from clustersim.search.plans.grid import requests_at, step_of
+from clustersim.simulation.priced import priced
+from clustersim.simulation.replay_input import cost_models
 
 RATE: Final = "most requests per second"
 _LOWEST: Final = -1400

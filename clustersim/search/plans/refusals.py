@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustersim.errors import InputError, Problem
-from clustersim.run.legality import check_scenario_plan
 from clustersim.scenario.scenario import Scenario
 from clustersim.search.plans.deployments import plan_words
 from clustersim.search.plans.outcome import Standing
 from clustersim.search.plans.room import Room
 from clustersim.search.plans.space import Refused
+from clustersim.simulation.legality import check_scenario_plan
 from clustersim.units import plural
 
 

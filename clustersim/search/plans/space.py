@@ -17,9 +17,9 @@ from clustersim.legality.plan_rules.tensor import head_divisors, splits_of
 from clustersim.model.architecture import ModelSpec, Moe
 from clustersim.plan.built import built_schemes, unbuilt
 from clustersim.plan.parallel import ExpertPlan, ParallelPlan, SequenceDecode, SequencePartition, SequencePlan
-from clustersim.run.legality import deployment_of, pool_blocks, scenario_memory
 from clustersim.scenario.build.plan import as_the_engine
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.legality import deployment_of, pool_blocks, scenario_memory
 
 PARTITIONS: Final[tuple[SequencePartition, ...]] = ("contiguous", "zigzag", "striped")
 DECODES: Final[tuple[SequenceDecode, ...]] = ("idle", "dp")

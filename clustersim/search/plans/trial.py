@@ -12,14 +12,14 @@ import numpy as np
 from clustersim.clock import NS_PER_S
 from clustersim.errors import ClustersimError
 from clustersim.report.metrics.latencies import summarise, targets_ns, ttft_ns, within_targets
-from clustersim.run.legality import check_scenario
-from clustersim.run.priced import KeptPrices
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.scenario import RunConfig, Scenario
 from clustersim.search.load import Load
 from clustersim.search.plans.demand import may_miss
 from clustersim.search.plans.grid import requests_at, requests_until
 from clustersim.search.point import Row, words_of
+from clustersim.simulation.legality import check_scenario
+from clustersim.simulation.priced import KeptPrices
+from clustersim.simulation.simulate import RunResult, simulate
 
 _PARTS: Final = (0.15, 0.4)
 """Of its arrivals, after which a run is looked at: whether it can still reach its share."""

@@ -25,9 +25,9 @@ from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
-from clustersim.run.audit import history_of_run
-from clustersim.run.recorded import refuse_other_plan
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.recorded import refuse_other_plan
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.soundness import refuse_unsound

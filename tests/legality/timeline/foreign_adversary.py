@@ -18,7 +18,7 @@ from typing import Final
 
 from clustersim.errors import InputError
 from clustersim.legality.audit import check_history
-from clustersim.run.foreign.history import read_history
+from clustersim.simulation.foreign.history import read_history
 from tests.legality.timeline.foreign_tables import GIVEN, Rows, tables, written
 
 UNSEEN: Final[dict[str, str]] = {

@@ -14,7 +14,7 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.timeline_rules.requests.present import as_present
 from clustersim.legality.timeline_rules.views.reading import Reading
-from clustersim.run.audit import history_of_run
+from clustersim.simulation.audit import history_of_run
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.effort import times
 from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, events_of, run_of, verdict_on

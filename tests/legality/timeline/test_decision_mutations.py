@@ -13,9 +13,9 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import ADMITTED, PREEMPTED, SWAPPED_IN, History
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.members import Members
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.test_replay_mutations import document

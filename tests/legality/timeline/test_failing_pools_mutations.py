@@ -13,13 +13,13 @@ from clustersim.replay.fleet import Fleet
 from clustersim.replay.instant import DEPARTURE, HAND_OVER, at
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.decision import PREEMPTED, Decision
 from clustersim.serving.members import Members
 from clustersim.serving.router import RoundRobin
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT
 

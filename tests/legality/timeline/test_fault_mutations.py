@@ -12,8 +12,8 @@ from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.fleet import Fleet
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
 

@@ -16,7 +16,7 @@ import pytest
 from clustersim.errors import InputError
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
-from clustersim.run.foreign.history import read_history
+from clustersim.simulation.foreign.history import read_history
 from tests.effort import times
 from tests.legality.timeline.foreign_tables import GIVEN, Rows, tables, written
 

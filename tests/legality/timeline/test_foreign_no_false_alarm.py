@@ -17,10 +17,10 @@ from hypothesis import given
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, KINDS, STREAMS, History
-from clustersim.run.audit import history_of_run
-from clustersim.run.foreign.declared import NUMBERS, WORDS
-from clustersim.run.foreign.history import read_history
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.foreign.declared import NUMBERS, WORDS
+from clustersim.simulation.foreign.history import read_history
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.passes import within
 from clustersim.timeline.steps import Steps
 from tests.effort import examples

@@ -12,10 +12,10 @@ import pytest
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.decision import Decision
 from clustersim.serving.static import StaticScheduler
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.test_replay_mutations import document

@@ -10,8 +10,8 @@ import pytest
 
 from clustersim.clock import Int64Array
 from clustersim.replay.patience import Patience
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.adversary import document_of
 from tests.legality.timeline.test_hand_over_mutations import GIVEN_UP

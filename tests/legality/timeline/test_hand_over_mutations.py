@@ -12,10 +12,10 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import CANCELLED, FINISHED, HANDED_OVER, RECEIVED, History
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import LLAMA, scenario_of
 
 DOCUMENT: dict[str, Any] = {

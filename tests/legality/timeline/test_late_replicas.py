@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clustersim.errors import ClustersimError
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.effort import is_long
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.late_replicas import MISTAKES, SCENARIOS, Mistake

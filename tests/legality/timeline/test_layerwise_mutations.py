@@ -11,9 +11,9 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, RECEIVED, History
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.serving.decision import Decision
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import ALL_LAYERS
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE

@@ -20,8 +20,8 @@ from clustersim.replay import prepared
 from clustersim.replay.links import network
 from clustersim.replay.links.flows import SharedFlows
 from clustersim.replay.links.network import Network
-from clustersim.run.audit import history_of_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.lane_mutations import Mutation, mutated
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document

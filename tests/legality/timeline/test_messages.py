@@ -14,7 +14,7 @@ import pytest
 import clustersim
 from clustersim.legality import finding
 from clustersim.legality.audit import check_history
-from clustersim.run.audit import history_of_run
+from clustersim.simulation.audit import history_of_run
 from tests.legality.timeline.adversary import RUNS, run_of
 
 RULES = Path(clustersim.__file__).parent / "legality" / "timeline_rules"

@@ -11,10 +11,10 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.run import replay_input as run_input
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.proof import prove_scenario
-from clustersim.run.simulate import simulate
+from clustersim.simulation import replay_input as run_input
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.proof import prove_scenario
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.tables import ALL_LAYERS
 from tests.laws.random_scenarios import DEEPSEEK, LLAMA, scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given
 
 from clustersim.legality.audit import TIMELINE_RULES
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.effort import examples
 from tests.laws.random_scenarios import documents, scenario_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.legality.audit import check_history
-from clustersim.run.foreign.history import read_history
+from clustersim.simulation.foreign.history import read_history
 
 Span = tuple[int, int, int, str]
 """Step, layer, rank and name."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import clustersim.run.simulate as made
+import clustersim.simulation.simulate as made
 from clustersim.cluster.fault import Fault
 from clustersim.collective.communications import CommTable
 from clustersim.replay.admission import Admission
@@ -23,9 +23,9 @@ from clustersim.replay.input import ReplayInput
 from clustersim.replay.outages import Outage
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.slowdown import Slowdown, Slowdowns, WeakLinks
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.router import RoundRobin
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.test_failing_pools_mutations import POOLS
 from tests.legality.timeline.test_replay_mutations import document

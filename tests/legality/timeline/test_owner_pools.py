@@ -10,10 +10,10 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
-from clustersim.run.audit import audit_run
-from clustersim.run.declared import history_of
-from clustersim.run.simulate import simulate
 from clustersim.serving.blocks import BlockPool
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.declared import history_of
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document
 

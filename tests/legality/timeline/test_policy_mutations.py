@@ -16,9 +16,6 @@ from clustersim.replay.events.run import EventReplay
 from clustersim.replay.lanes.shared_clock import SharedClock
 from clustersim.replay.patience import Patience
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.run import legality
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.serving import router
 from clustersim.serving.disaggregated import PoolMembers
 from clustersim.serving.grouped.prompt_queue import PromptQueue
@@ -30,6 +27,9 @@ from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.static import StaticScheduler
 from clustersim.serving.swapping import SwappingScheduler
+from clustersim.simulation import legality
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import FOLDED, FULL, PIPE, broken_by, document, nothing
 

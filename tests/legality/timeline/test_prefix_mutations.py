@@ -12,9 +12,9 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FINISHED, REUSED, History
-from clustersim.run.audit import history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.legality.timeline.notation import declaring
 
 SMALL = ("workload.requests=24", "workload.output_tokens=6", "workload.shared_prefixes.groups=2", "expect={}")

@@ -11,8 +11,8 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import HANDED_OVER, REUSED, History
-from clustersim.run.audit import history_of_run
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.simulate import RunResult, simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as ALONE
 from tests.legality.timeline.test_hand_over_mutations import broken, changed, of_facts

@@ -37,9 +37,9 @@ from clustersim.plan import experts, routing
 from clustersim.plan.exchange import Exchange
 from clustersim.replay.events import decode_jumps, lockstep, stepper
 from clustersim.replay.lanes import prices as lane_prices
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.halves import halves_of
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, scenario_of
 from tests.legality.timeline.notation import declaring

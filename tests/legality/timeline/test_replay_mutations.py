@@ -22,12 +22,12 @@ from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.links.network import Network
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.blocks import BlockPool
 from clustersim.serving.grouped.decode_group import DecodeGroup
 from clustersim.serving.scheduler import Scheduler
 from clustersim.serving.sequence import Sequence
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import LLAMA, MIXTRAL, scenario_of
 from tests.legality.timeline.golden import compare

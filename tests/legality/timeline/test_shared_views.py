@@ -10,9 +10,9 @@ import pytest
 
 from clustersim.legality.timeline_rules.views.pieces import Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
-from clustersim.run.audit import audit_run
-from clustersim.run.simulate import RunResult, simulate
 from clustersim.scenario.load import load
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.passes import Passes
 
 CRAMPED = ("serving.router=least_outstanding", "serving.prefix_caching=false", "workload.shared_prefixes=null",

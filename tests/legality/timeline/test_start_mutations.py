@@ -22,8 +22,8 @@ from clustersim.replay.events.swaps import Swaps
 from clustersim.replay.instant import HAND_OVER, at
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.pools.kv_moves import KvMoves, Move
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import RunResult, simulate
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.tables import HOST
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_hand_over_mutations import DOCUMENT as WHOLE

@@ -17,11 +17,11 @@ import yaml
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
 from clustersim.replay.events.swaps import Swaps
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.decision import Swap
 from clustersim.serving.sequence import Sequence
 from clustersim.serving.swapping import SwappingScheduler
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import MIXTRAL, scenario_of
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import document

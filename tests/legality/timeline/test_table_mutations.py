@@ -13,8 +13,8 @@ import pytest
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import FACTS, History
-from clustersim.run.audit import against, history_of_run
-from clustersim.run.simulate import simulate
+from clustersim.simulation.audit import against, history_of_run
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.notation import declaring
 from tests.legality.timeline.test_replay_mutations import EXPERTS, PIPE, RING, document

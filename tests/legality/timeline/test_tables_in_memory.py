@@ -12,8 +12,8 @@ import pytest
 
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
-from clustersim.run.audit import history_of_run
-from clustersim.run.foreign.history import read_history
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.foreign.history import read_history
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.legality.timeline.adversary import run_of
 from tests.legality.timeline.foreign_tables import GIVEN, tables, written

@@ -20,10 +20,10 @@ from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.links.network import Network
 from clustersim.replay.pools import kv_moves
 from clustersim.replay.pools.hand_overs import HandOvers
-from clustersim.run import priced as made
-from clustersim.run.audit import audit_run, history_of_run
-from clustersim.run.declared import setting_of
-from clustersim.run.simulate import simulate
+from clustersim.simulation import priced as made
+from clustersim.simulation.audit import audit_run, history_of_run
+from clustersim.simulation.declared import setting_of
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.stretch import Stretch
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_failing_pools_mutations import POOLS

@@ -8,9 +8,9 @@ from clustersim.errors import InputError
 from clustersim.graph.foreign.names import read_name
 from clustersim.graph.vocabulary import KINDS, kind_of, nearest_name
 from clustersim.legality.graph_rules.kinds import kinds_of
-from clustersim.run.foreign.graph_file import graph_in
 from clustersim.scenario.graph_names import read_names, shipped_names
 from clustersim.scenario.graph_plan import plan_of_graph
+from clustersim.simulation.foreign.graph_file import graph_in
 from tests.laws.graph_cases import CONFIGS, model_of
 
 NODE = '{"id": 0, "name": "a", "op": "gemm", "ranks": [0]}'

@@ -22,10 +22,10 @@ from clustersim.interop.launch.refusals import REFUSALS, refused
 from clustersim.interop.launch.text import launch_json, launch_text
 from clustersim.interop.vllm import scenario_from_vllm
 from clustersim.model.hub import ON_THE_HUB, shipped_model
-from clustersim.run.legality import pool_blocks, scenario_memory
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.legality import pool_blocks, scenario_memory
 
 PLAIN = """\
 name: plain

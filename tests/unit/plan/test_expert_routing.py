@@ -21,9 +21,9 @@ from clustersim.plan.routing import Routing, visits
 from clustersim.replay.prepared import Prepared
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.experts import balance_words
-from clustersim.run.graph_legality import check_steps
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
+from clustersim.simulation.graph_legality import check_steps
+from clustersim.simulation.replay_input import replay_input
 from tests.audit import simulated
 from tests.laws.agreement import agree
 from tests.laws.random_scenarios import MIXTRAL, scenario_of

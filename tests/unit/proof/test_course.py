@@ -14,8 +14,8 @@ from clustersim.errors import InputError
 from clustersim.plan.parallel import ParallelPlan
 from clustersim.proof.course import gone_astray
 from clustersim.proof.script import Part, Script, chunked_script
-from clustersim.run.proof import prove_scenario
 from clustersim.serving.scheduler import Scheduler
+from clustersim.simulation.proof import prove_scenario
 from clustersim.timeline.record import Recorder
 from tests.laws.random_scenarios import scenario_of
 from tests.legality.timeline.test_replay_mutations import document

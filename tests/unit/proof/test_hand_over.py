@@ -10,10 +10,10 @@ import pytest
 
 from clustersim.plan import reshard
 from clustersim.plan.reshard import Shard
-from clustersim.run import replay_input as run_input
-from clustersim.run.audit import audit_run
-from clustersim.run.proof import ScenarioProof, prove_scenario
-from clustersim.run.simulate import simulate
+from clustersim.simulation import replay_input as run_input
+from clustersim.simulation.audit import audit_run
+from clustersim.simulation.proof import ScenarioProof, prove_scenario
+from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, scenario_of
 
 FOUR_KV_HEADS = LLAMA | {"num_key_value_heads": 4}

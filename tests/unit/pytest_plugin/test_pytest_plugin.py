@@ -209,7 +209,7 @@ def test_it(simulate, assert_legal, monkeypatch):
     assert_legal(found)
     assert found.verdict.levels == {"P": "legal", "G": "legal", "T": "legal"} == found.summary["legality"]
     assert_legal(found.run)
-    monkeypatch.setattr("clustersim.run.audit.check_scenario", lambda _: ILLEGAL)
+    monkeypatch.setattr("clustersim.simulation.audit.check_scenario", lambda _: ILLEGAL)
     with pytest.raises(AssertionError, match=r"node 3: is partial; sum it \\[TP-2\\]"):
         assert_legal(found.run)
     assert clustersim.check_run(found.run).levels["G"] == "illegal"
@@ -228,7 +228,7 @@ def test_it(simulate, assert_legal, monkeypatch):
 STEALING = """
 import dataclasses
 import pytest
-from clustersim.run import simulate as runs
+from clustersim.simulation import simulate as runs
 
 @pytest.fixture(autouse=True)
 def a_token_is_lost(monkeypatch):
@@ -250,7 +250,7 @@ def test_assert_legal_audits_what_was_recorded(project):
         "test_it.py",
         """
 import pytest
-from clustersim.run import simulate as runs
+from clustersim.simulation import simulate as runs
 
 def test_it(simulate, assert_legal):
     found = simulate("small.yaml")

@@ -19,11 +19,11 @@ from clustersim.replay.replay import replay
 from clustersim.replay.slowdown import Slowdown
 from clustersim.report.files.summary import summary_of
 from clustersim.report.words.run import remarks
-from clustersim.run.audit import check_run
-from clustersim.run.simulate import simulate
-from clustersim.run.step_rows import StepRows
 from clustersim.scenario.load import load
 from clustersim.serving.decision import FACT_KINDS
+from clustersim.simulation.audit import check_run
+from clustersim.simulation.simulate import simulate
+from clustersim.simulation.step_rows import StepRows
 from tests.laws.accounts import audited_again
 from tests.laws.agreement import states_agree
 from tests.round_numbers import crossbar, deployment, lane, step_ends

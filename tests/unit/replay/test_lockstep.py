@@ -19,9 +19,9 @@ from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import Mode, replay
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.step_features import lockstep_features
-from clustersim.run.audit import history_of_run
-from clustersim.run.simulate import simulate
 from clustersim.serving.decision import FACT_KINDS
+from clustersim.simulation.audit import history_of_run
+from clustersim.simulation.simulate import simulate
 from clustersim.timeline.parts import as_one_replica
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.timeline import Timeline

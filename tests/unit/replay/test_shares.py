@@ -20,8 +20,8 @@ from clustersim.replay import shares
 from clustersim.replay.input import ReplayInput, ReplayResult
 from clustersim.replay.prepared import Prepared
 from clustersim.replay.replay import replay
-from clustersim.run.replay_input import replay_input
 from clustersim.scenario.load import load
+from clustersim.simulation.replay_input import replay_input
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.round_numbers import with_entry
 

@@ -11,9 +11,9 @@ from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.latencies import summarise
 from clustersim.report.metrics.priorities import MOST_CLASSES, by_priority, priority_lines, priority_table
 from clustersim.report.words.headline import headline_html
-from clustersim.run.simulate import simulate
 from clustersim.scenario.expect import expectation
 from clustersim.scenario.load import load
+from clustersim.simulation.simulate import simulate
 
 REQUESTS = {
     "request": np.array([0, 1, 2, 4]),

@@ -13,9 +13,9 @@ from clustersim.replay.replay import replay
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.service import time_mean
-from clustersim.run.residency import moved, residency_of
-from clustersim.run.step_rows import StepRows
 from clustersim.serving.decision import PREEMPTED
+from clustersim.simulation.residency import moved, residency_of
+from clustersim.simulation.step_rows import StepRows
 from tests.round_numbers import deployment
 from tests.unit.replay.test_hand_overs import pools
 

@@ -9,8 +9,8 @@ import pytest
 from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import e2e_ns, tpot_ns, ttft_ns
 from clustersim.report.words.run import remarks
-from clustersim.run.simulate import simulate
 from clustersim.scenario import load, load_engine, load_topology
+from clustersim.simulation.simulate import simulate
 
 OWN = "inherits: vllm-0.12\nsource: an example\nschedule: 3 ms\n"
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from clustersim.errors import InputError
-from clustersim.run.legality import check_scenario, problem
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.legality import check_scenario, problem
 
 
 def document(plan: Any = None, **serving: Any) -> dict[str, Any]:

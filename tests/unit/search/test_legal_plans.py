@@ -9,11 +9,11 @@ import pytest
 
 from clustersim.plan.built import unbuilt
 from clustersim.plan.parallel import ExpertPlan, SequencePlan
-from clustersim.run.legality import check_scenario_plan
 from clustersim.scenario.parts import load_topology
 from clustersim.search.plans.legal import candidates
 from clustersim.search.plans.room import room_of
 from clustersim.search.plans.space import Refused, replicas
+from clustersim.simulation.legality import check_scenario_plan
 from tests.unit.search.searching import SMALL, deployments
 
 MIXTURE = SMALL.replace("llama-2-7b", "mixtral-8x7b")

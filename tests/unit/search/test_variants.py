@@ -15,14 +15,14 @@ import numpy as np
 from clustersim.graph.prices.pricer import Pricer
 from clustersim.limits import Limits
 from clustersim.replay import compile as compiling
-from clustersim.run import priced
-from clustersim.run import simulate as simulating
 from clustersim.scenario import document
 from clustersim.scenario.build import topologies
 from clustersim.scenario.load import load as load_scenario
 from clustersim.scenario.parts import KeptParts
 from clustersim.search.point import run_point
 from clustersim.search.runs import Variants
+from clustersim.simulation import priced
+from clustersim.simulation import simulate as simulating
 from clustersim.workload import trace
 
 OVERRIDES = ("plan={tp: 8}", "topology.nodes=1", "workload.trace.requests=40")

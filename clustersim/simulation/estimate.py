@@ -1,0 +1,179 @@
+"""What a run will come to, roughly, before it starts: so that nobody waits for what can't end, or is killed for memory.
+
+No prediction: steps and operators within a factor of about three, from the sizes of some requests, a decode step that
+reads all weights once, and the law of Little [1]_. Contention, preemption and prefix reuse are left out.
+
+.. [1] J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 9(3), 1961.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_S
+from clustersim.graph.blueprint import Blueprint, StepKind
+from clustersim.graph.expand import step_blueprints
+from clustersim.limits import Limits
+from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.legality import pool_blocks, scenario_memory
+from clustersim.workload.draws import DrawnWorkload
+from clustersim.workload.requests import Requests
+
+_SAMPLE: Final = 1_000
+_WORTH_A_SAMPLE: Final = 1_000_000
+_SLOWER: Final = 2.0
+"""Attention, communication and the prompts in between double what a decode step takes to read weights (assumed)."""
+FULL_S_PER_SPAN: Final = 1.8e-6
+"""Of ``full``: 10 and 40 requests of the quickstart took 1.76 and 1.70 µs per operator."""
+FOLDED_S_PER_REQUEST: Final = 60e-6
+"""Of ``folded``: a million requests took 51 s with checks and report."""
+FOLDED_S_PER_STEP: Final = 10e-6
+"""2 µs a step where lanes jump, 34 to 74 with stages: the middle."""
+BYTES_PER_REQUEST: Final = 1_600
+"""A million requests took 2.07 GB, ten million 14.9 GiB."""
+BYTES_PER_PASS: Final = 150
+"""Of a pass that is a row of its own (assumed: ten columns, and what is made of them)."""
+BYTES_AT_LEAST: Final = 2e8
+"""Of a process that has read a scenario."""
+
+PROOF_S_PER_NODE: Final = 60e-6
+PROOF_BYTES_PER_NODE: Final = 5_000
+"""Of a proof: 3,582 nodes of the quickstart took 54 µs each in an order, 39,728 nodes of PP 16 × TP 8 240 MB."""
+_PROOF_STEPS: Final = 10
+_PROOF_POSITIONS: Final = 42
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Requests, steps, operators (of ``full``: None where they are folded), bytes of memory and seconds, roughly."""
+
+    requests: int
+    steps: float
+    spans: float | None
+    memory_bytes: float
+    seconds: float
+
+
+def requests_within(scenario: Scenario, limits: Limits, requests: Requests | None = None) -> Requests:
+    """Return the requests of a scenario, those that are at hand or read or drawn, where a run is within its limits.
+
+    Raises
+    ------
+    InputError
+        With the estimate and what to change, before many requests are drawn; or what is wrong with the workload.
+    """
+    workload = scenario.workload
+    if requests is None and isinstance(workload, DrawnWorkload) and workload.requests > _WORTH_A_SAMPLE:
+        sample = replace(scenario, workload=replace(workload, requests=_SAMPLE)).requests()
+        _refuse(scenario, estimate(scenario, sample, workload.requests), limits)
+    requests = scenario.requests() if requests is None else requests
+    _refuse(scenario, estimate(scenario, requests, len(requests)), limits)
+    return requests
+
+
+def _refuse(scenario: Scenario, found: Estimate, limits: Limits) -> None:
+    events = "" if found.spans is None else f" of {found.spans:,.0f} operators, each an event,"
+    what = f"{found.requests:,} requests with about {found.steps:,.0f} steps{events}"
+    advice = "simulate fewer requests or shorter ones (workload)"
+    if found.spans is not None:
+        advice += ", or use --replay folded: it gives the same timeline"
+    limits.refuse(what, advice, memory_bytes=found.memory_bytes, seconds=found.seconds)
+
+
+def estimate(scenario: Scenario, requests: Requests, count: int) -> Estimate:
+    """Return what a run comes to.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : Requests
+        Its requests, or the first of them.
+    count : int
+        How many there are in all.
+    """
+    full = scenario.run.replay == "full"
+    pools = scenario.each_pool()
+    steps = spans = rows = 0.0
+    for number, one in enumerate(pools):
+        carried = {"prefill": _prompt_steps(one, requests, count), "decode": _decode_steps(one, requests, count)}
+        if len(pools) > 1:
+            carried = {"prefill": carried["prefill"]} if number == 0 else {"decode": carried["decode"]}
+        if full:
+            blueprints = step_blueprints(one.model, one.plan.lockstep, one.precision)
+            ranks = one.plan.tp * one.plan.sp.degree
+            spans += ranks * math.fsum(taken * _nodes(blueprints[kind]) for kind, taken in carried.items())
+        taken = math.fsum(carried.values())
+        steps += taken
+        rows += taken * one.plan.pp if full or one.plan.pp > 1 else 0.0
+    seconds = FULL_S_PER_SPAN * spans if full else FOLDED_S_PER_STEP * steps
+    return Estimate(
+        requests=count,
+        steps=steps,
+        spans=spans if full else None,
+        memory_bytes=BYTES_AT_LEAST + BYTES_PER_REQUEST * count + BYTES_PER_PASS * rows,
+        seconds=seconds + FOLDED_S_PER_REQUEST * count,
+    )
+
+
+def _prompt_steps(scenario: Scenario, requests: Requests, count: int) -> float:
+    """Return how many steps carry prompts, of all replicas: one for each, and more where one exceeds the budget."""
+    return count * float(np.ceil(requests.prompt_tokens / scenario.serving.max_batch_tokens).mean())
+
+
+def _decode_steps(scenario: Scenario, requests: Requests, count: int) -> float:
+    """Return how many steps decode, of all replicas: the tokens, over the sequences that share a step."""
+    output, prompt = float(requests.output_tokens.mean()), float(requests.prompt_tokens.mean())
+    plan, serving, device = scenario.plan, scenario.serving, scenario.topology.device
+    memory = scenario_memory(scenario)
+    weights_s = math.fsum(rank.weights_bytes for rank in memory) / device.memory_bytes_per_s
+    token_s = _SLOWER * weights_s + plan.pp * (scenario.engine.schedule_s + scenario.engine.sample_s)
+    places = max(1, pool_blocks(scenario, memory)) * serving.kv_block_tokens / max(1.0, prompt + output / 2)
+    most = min(serving.max_batch_requests, max(1.0, places), max(1.0, count / plan.dp))
+    if requests.concurrency is not None:
+        running = requests.concurrency / plan.dp
+    else:
+        lasts_s = float(requests.arrived_at_ns[-1] - requests.arrived_at_ns[0]) / NS_PER_S
+        rate = (len(requests) - 1) / lasts_s / plan.dp if lasts_s > 0.0 else math.inf
+        running = rate * output * token_s if output else 0.0
+    sharing = max(1.0, min(running, most) / plan.pp)
+    return count * max(0.0, output - 1.0) / sharing
+
+
+def refuse_large_proof(scenario: Scenario, orders: int, limits: Limits) -> None:
+    """Refuse to execute a plan in more orders, or on more ranks, than time and memory allow.
+
+    Raises
+    ------
+    InputError
+        With the estimate and what to change.
+    """
+    from clustersim.proof.shrink import shrunk  # a run asks for no proof
+
+    nodes = 0
+    for one in scenario.each_pool():
+        model, plan = shrunk(one.model, one.plan.lockstep, positions=_PROOF_POSITIONS)
+        nodes += plan.tp * plan.sp.degree * _nodes(step_blueprints(model, plan, one.precision)["mixed"])
+    nodes *= _PROOF_STEPS
+    limits.refuse(
+        f"executing about {nodes:,} nodes in {orders + 2:,} orders",
+        "prove it in fewer orders (--orders), or a plan with fewer ranks",
+        memory_bytes=BYTES_AT_LEAST + PROOF_BYTES_PER_NODE * nodes,
+        seconds=PROOF_S_PER_NODE * nodes * (orders + 2),
+    )
+
+
+def graph_nodes(scenario: Scenario, kind: StepKind, stage: int | None) -> int:
+    """Return how many nodes the graph of a step has, all ranks of a replica (or of all that share experts) drawn."""
+    blueprint = step_blueprints(scenario.model, scenario.plan.lockstep, scenario.precision)[kind]
+    shown = blueprint.stages if stage is None else blueprint.stages[stage : stage + 1]
+    ranks = scenario.plan.lockstep.sp.degree * scenario.plan.tp
+    return ranks * sum(len(unit.body.nodes) for units in shown for unit in units)
+
+
+def _nodes(blueprint: Blueprint) -> int:
+    """Return how many operators a rank of each stage has in a step, all stages together."""
+    return sum(len(unit.body.nodes) for stage in blueprint.stages for unit in stage)

@@ -1,0 +1,138 @@
+"""What a timeline says of the requests of its scenario: worked out from its facts and tokens alone, as an auditor does.
+
+Nothing here is shared with what wrote the tables of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.errors import InputError, Problem
+from clustersim.legality.history import ADMITTED, ARRIVED, CANCELLED, FINISHED, LOST, PREEMPTED, REJECTED, SWAPPED_OUT
+from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.prefixes import cached_tokens, first_of
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import TokenTimes
+
+NEVER = -1
+
+
+def refuse_other_plan(timeline: Timeline, scenario: Scenario, count: int, run_dir: Path) -> None:
+    """Refuse a timeline that can't be one of a scenario: of other degrees, or with replicas or requests it has not.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    scenario : Scenario
+    count : int
+        Requests of the scenario.
+    run_dir : Path
+        Where both were read.
+
+    Raises
+    ------
+    InputError
+    """
+    problems = [
+        Problem(file=str(run_dir / "timeline" / file), path=path, message=message)
+        for file, path, message in _misfits(timeline, scenario, count)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _misfits(timeline: Timeline, scenario: Scenario, count: int) -> Iterator[tuple[str, str, str]]:
+    """Yield file, place in it, and what was found and expected."""
+    plans = [one.plan for one in scenario.each_pool()]
+    told = [[shape.sp, shape.tp, shape.stages, shape.lockstep] for shape in timeline.layout.pools]
+    wanted = [[plan.sp.degree, plan.tp, plan.pp, plan.dp if plan.is_lockstep else 1] for plan in plans]
+    if told != wanted:
+        message = f"found sp, tp, stages and lockstep {told}; expected {wanted}, as the plan in scenario.yaml has it"
+        yield "templates.json", "pools", message
+    for name, most in (("replica", sum(plan.dp for plan in plans)), ("request", count)):
+        for table in ("passes", "transfers", "steps", "chunks", "decodes", "facts"):
+            values = getattr(timeline, table).get(name, np.empty(0, np.int64))
+            odd = np.flatnonzero(values >= most)
+            if len(odd):
+                has = f"{most:,} {name if most == 1 else f'{name}s'}"
+                message = f"{values[odd[0]]:,} in row {odd[0] + 1} can't be; scenario.yaml has {has}, from 0"
+                yield f"{table}.parquet", name, message
+
+
+def request_columns(
+    timeline: Timeline, requests: Mapping[str, Any], times: TokenTimes, front_end_ns: int = 0
+) -> dict[str, Any]:
+    """Return what ``requests.parquet`` should say, but for the words of rejections.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    requests : mapping
+        ``prompt_tokens`` and ``output_tokens`` of those of its scenario.
+    times : TokenTimes
+        Of its tokens.
+    front_end_ns : int
+        Time of each request in front of and behind the replicas.
+
+    Returns
+    -------
+    dict
+        A row per request that arrived; what did not happen is NaN.
+    """
+    count = len(requests["prompt_tokens"])
+    facts = timeline.facts
+    arrived = first_of(facts, (ARRIVED, REJECTED), count)
+    replica = _last_heard_of(timeline, count)
+    admitted, finished, rejected = (first_of(facts, (kind,), count) for kind in (ADMITTED, FINISHED, REJECTED))
+    chosen = np.flatnonzero(arrived > NEVER)
+    outcome = np.where(finished > NEVER, "finished", np.where(rejected > NEVER, "rejected", "unfinished"))
+    outcome = outcome.astype(object)
+    for kind, word in ((CANCELLED, "cancelled"), (LOST, "lost")):
+        outcome[facts["request"][facts["kind"] == kind]] = word
+    return {
+        "request": chosen,
+        "replica": replica[chosen],
+        "arrived_ns": arrived[chosen],
+        "admitted_ns": _or_nan(admitted[chosen]),
+        "first_token_ns": _or_nan(times.first_ns[chosen]),
+        "finished_ns": _or_nan(finished[chosen]),
+        "front_end_ns": np.full(len(chosen), front_end_ns, np.int64),
+        "prompt_tokens": requests["prompt_tokens"][chosen],
+        "output_tokens": requests["output_tokens"][chosen],
+        "generated_tokens": times.count[chosen],
+        "preemptions": np.bincount(facts["request"][np.isin(facts["kind"], (PREEMPTED, SWAPPED_OUT))], minlength=count)[
+            chosen
+        ],
+        "cached_tokens": cached_tokens(facts, count)[chosen],
+        "queueing_ns": _or_nan(np.where(admitted == NEVER, NEVER, admitted - arrived)[chosen]),
+        "prefill_ns": _or_nan(np.where(times.first_ns == NEVER, NEVER, times.first_ns - admitted)[chosen]),
+        "outcome": outcome[chosen],
+    }
+
+
+def _last_heard_of(timeline: Timeline, count: int) -> Int64Array:
+    """Return, by request, the replica of its last fact in the pool in which requests arrive.
+
+    A request that leaves a replica and comes to another one at the same instant has a fact at both: it is where it
+    was admitted, or ended, and not where it had arrived or lost its K/V.
+    """
+    facts = timeline.facts
+    rows = np.flatnonzero(timeline.layout.of_replica(facts["replica"]) == 0)
+    request, time, kind = (facts[name][rows].astype(np.int64) for name in ("request", "time_ns", "kind"))
+    leaves = np.isin(kind, (ARRIVED, PREEMPTED))
+    stays_behind = leaves * (1 + (kind == ARRIVED))
+    order = np.lexsort((-stays_behind, time, request))
+    last = np.flatnonzero(np.append(np.diff(request[order]) != 0, True)[: len(order)])
+    found = np.full(count, NEVER, np.int64)
+    found[request[order[last]]] = facts["replica"][rows[order[last]]]
+    return found
+
+
+def _or_nan(times: Int64Array) -> Any:
+    """Return times with NaN for what never was; whole numbers where nothing is missing, which are exact."""
+    return np.where(times == NEVER, np.nan, times) if (times == NEVER).any() else times

@@ -1,0 +1,210 @@
+"""One scenario, start to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array, to_ns
+from clustersim.cost.protocol import CostModel
+from clustersim.cost.table import TableCost
+from clustersim.errors import IllegalPlanError, InputError
+from clustersim.model.architecture import ModelSpec
+from clustersim.replay.compiled.choice import expected_s
+from clustersim.replay.input import CompiledMode
+from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
+from clustersim.scenario.scenario import Scenario
+from clustersim.serving.config import ServingConfig
+from clustersim.simulation.legality import check_scenario_plan, violation_lines
+from clustersim.simulation.prefixes import Figures, prefix_figures
+from clustersim.simulation.priced import KeptPrices
+from clustersim.simulation.replay_input import replay_input
+from clustersim.simulation.requests import request_columns
+from clustersim.simulation.step_rows import StepRows
+from clustersim.timeline.timeline import Timeline
+from clustersim.timeline.tokens import TokenTimes, token_times
+from clustersim.workload.requests import Requests
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunResult:
+    """What simulating a scenario brought.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : mapping of arrays
+        The columns of ``requests.parquet``; what did not happen may be masked.
+    times : TokenTimes
+        When its requests got their tokens.
+    replayed : ReplayResult
+    input : ReplayInput
+        What the replay was a function of.
+    simulate_s : float
+        Wall seconds that the replay took.
+    notes : tuple of str
+        What a reader of the numbers must know of how they were made.
+    """
+
+    scenario: Scenario
+    requests: Mapping[str, Any]
+    times: TokenTimes
+    replayed: ReplayResult
+    input: ReplayInput
+    simulate_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def timeline(self) -> Timeline:
+        """The folded timeline."""
+        return self.replayed.timeline
+
+    @property
+    def token_gaps(self) -> tuple[Int64Array, Int64Array]:
+        """Times between consecutive tokens of a request, as (values, weights) in ns."""
+        return self.times.gaps
+
+    @cached_property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
+        return {
+            name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
+            for name, values in self.requests.items()
+        }
+
+    @cached_property
+    def prefix_cache(self) -> Figures | None:
+        """How much of the prompts was cached (``run.prefixes``); None where none are kept or could be shared."""
+        serving = self.scenario.serving
+        kept = serving.prefix_caching and self.input.requests.prefix_hashes is not None
+        return prefix_figures(self.input.requests, self.columns, serving.kv_block_tokens) if kept else None
+
+    @cached_property
+    def step_rows(self) -> StepRows:
+        """Its steps, as rows that are the same figures in both replays."""
+        return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
+
+
+def simulate(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    processes: int | None = 1,
+    requests: Requests | None = None,
+    executor: Executor | None = None,
+    compiled: CompiledMode = "auto",
+    kept: KeptPrices | None = None,
+) -> RunResult:
+    """Simulate a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    progress : callable, optional
+        Called with (now in ns, requests accounted for, requests).
+    processes : int or None
+        How many processes may replay replicas that nothing connects; None for as many as there are cores to use and
+        work to do. The result does not depend on it.
+    requests : Requests, optional
+        Those of the scenario, where they are at hand.
+    executor : Executor, optional
+        Where these processes are, but for this one; by default they are started on this machine.
+    compiled : str
+        Which lanes are compiled, where they can be: ``auto`` (where it pays), ``always`` or ``never``. The result does
+        not depend on it.
+    kept : KeptPrices, optional
+        Prices of earlier runs, for those that are priced alike, and of this one for later ones. The result does not
+        depend on it.
+
+    Raises
+    ------
+    InputError
+        When code of the scenario may not run, or the trace is broken, the model does not fit into the devices, or a
+        group can't run the algorithm that is named for its collective.
+    IllegalPlanError
+        When the plan breaks rules so that nothing can be made of it; whoever wants any illegal plan refused checks it
+        first (:func:`clustersim.simulation.legality.check_scenario`).
+    StallError
+        When the simulation cannot go on.
+    """
+    scenario.refuse_code()
+    requests = scenario.requests() if requests is None else requests
+    try:
+        behind_s = 0.0 if kept is None else kept.behind_s
+        inputs = replace(replay_input(scenario, requests, kept), compiled=compiled, behind_s=behind_s)
+        started = time.perf_counter()
+        replayed = replay(inputs, progress, processes, executor)
+    except (ArithmeticError, LookupError, ValueError):  # an illegal plan may have no shape at all
+        verdict = check_scenario_plan(scenario)
+        if not verdict.violations:
+            raise
+        lines = "\n".join(violation_lines(scenario, verdict))
+        raise IllegalPlanError(f"{scenario.name} is illegal, so it was not simulated:\n{lines}") from None
+    except InputError as error:  # what only prices can tell, such as a group for which an algorithm is not made
+        raise InputError(
+            scenario.problem(found.path, found.message) if found.path else found for found in error.problems
+        ) from None
+    took = time.perf_counter() - started
+    if kept is not None:
+        kept.behind_s += expected_s(requests)
+    times = token_times(replayed.timeline, len(requests.prompt_tokens))
+    return RunResult(
+        scenario=scenario,
+        requests=request_columns(requests, inputs, replayed, times, to_ns(scenario.engine.front_end_s)),
+        times=times,
+        replayed=replayed,
+        input=inputs,
+        simulate_s=took,
+        notes=(
+            *_too_long(requests, scenario.model),
+            *_shared_prefixes(requests, scenario.serving),
+            *(
+                note
+                for cost in dict.fromkeys(pool.pricer.cost for pool in inputs.pools)
+                for note in _outside_table(cost)
+            ),
+        ),
+    )
+
+
+def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
+    """Say how many requests are longer than the model's context window; the last token needs no position."""
+    limit = model.max_positions
+    positions = requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)
+    count = 0 if limit is None else int((positions > limit).sum())
+    if not count:
+        return ()
+    are = "request is" if count == 1 else "requests are"
+    return (f"{count:,} {are} longer than the context window of {limit:,} tokens, and served all the same.",)
+
+
+def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, ...]:
+    """Say that shared prefixes are computed in full all the same."""
+    if serving.prefix_caching or requests.prefix_hashes is None:
+        return ()
+    blocks = np.concatenate([np.empty(0, np.int64), *requests.prefix_hashes])
+    repeated = len(blocks) - len(np.unique(blocks))
+    if not repeated:
+        return ()
+    share = repeated / len(blocks)
+    return (
+        f"{share:.0%} of the prompts' blocks came before in this workload; serving.prefix_caching is off, so all are "
+        f"computed.",
+    )
+
+
+def _outside_table(cost: CostModel) -> tuple[str, ...]:
+    """Say where durations were asked for that a measured table does not cover."""
+    if not isinstance(cost, TableCost):
+        return ()
+    return tuple(
+        f"{count:,} prices of {op} lay outside the measured table; the roofline, scaled at its edge, stood in."
+        for op, count in cost.outside.items()
+        if count
+    )

@@ -1,0 +1,224 @@
+"""The steps of a run as rows whose steps are alike in everything, also in what waits and in blocks in use.
+
+A replay that folds writes one row for a run of decode steps, with the state at its first step. What changes within it
+follows from the rest of the record: a request that arrives waits from the next step on (whoever leaves the queue ends
+the run), and each sequence grows by a token a step and takes a K/V block where it enters one. So a run is split where
+either changes, and both replays give the same figures, in ``full`` with a row per step and here with fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array
+from clustersim.serving.decision import ARRIVED
+from clustersim.simulation.residency import empties_ns, residency_of
+from clustersim.timeline.digest import in_order
+from clustersim.timeline.passes import blocks, within
+from clustersim.timeline.steps import Steps
+from clustersim.timeline.tables import Tables
+from clustersim.timeline.tokens import TokenEvents
+
+BoolArray = npt.NDArray[np.bool_]
+
+COLUMNS: Final = (
+    "replica", "step", "count", "start_ns", "end_ns", "batch_requests", "prefill_tokens", "decode_tokens", "waiting",
+    "running",
+)  # fmt: skip
+KV_COLUMNS: Final = ("replica", "start_ns", "end_ns", "kv_blocks_used", "kv_blocks_total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Single:
+    """Steps of some rows one by one.
+
+    Parameters
+    ----------
+    row, index : int64 arrays
+        Which row each is of, and its number within that.
+    at : int64 array
+        Its position among all steps (``timeline.steps``).
+    start_ns, end_ns : int64 arrays
+    """
+
+    row: Int64Array
+    index: Int64Array
+    at: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+    def opening(self, differ: BoolArray, more: Int64Array) -> Int64Array:
+        """Return row, number within it, start and ``more`` of those that open a part of a row.
+
+        That are the first ones of rows, and those after the first of all that ``differ`` from the one before.
+        """
+        opens = self.index == 0
+        opens[1:] |= differ
+        return np.stack([column[opens] for column in (self.row, self.index, self.start_ns, more)])
+
+
+class StepRows:
+    """Rows of steps, in order of (replica, step).
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    block_tokens : int
+        Tokens that a K/V block holds.
+
+    Attributes
+    ----------
+    rows : mapping
+        The columns ``COLUMNS``, which say the same of all steps of a row, and ``empties_ns``: from when on the replica
+        had no request, after the row and before the next one; −1 where it had some.
+    kv_rows : mapping
+        The columns ``KV_COLUMNS`` and ``empties_ns``, of rows of their own: blocks change in most steps, and the
+        others seldom within a run.
+    """
+
+    def __init__(self, tables: Tables, block_tokens: int) -> None:
+        order = in_order(tables.steps, ("replica", "step"))
+        self.rows: Mapping[str, Any] = {name: tables.steps[name][order] for name in COLUMNS}
+        self.kv_rows: Mapping[str, Any] = {name: tables.steps[name][order] for name in KV_COLUMNS}
+        self._steps: Steps | None = None
+        if (self.rows["count"] > 1).any():
+            events = TokenEvents(tables)
+            self._steps = events.steps
+            self._split_where_state_changes(tables, tables.steps["slot"][order] >= 0, events, block_tokens)
+        present = residency_of(tables)
+        self.rows = {**self.rows, "empties_ns": empties_ns(self.rows, present)}
+        self.kv_rows = {**self.kv_rows, "empties_ns": empties_ns(self.kv_rows, present)}
+
+    def _split_where_state_changes(
+        self, tables: Tables, decodes: BoolArray, events: TokenEvents, block_tokens: int
+    ) -> None:
+        rows, arrivals = self.rows, _Arrivals(tables)
+        entered = _entered(events, arrivals.prompt_tokens, block_tokens)
+        queues, held = [], []
+        for single in self._singles(np.flatnonzero(rows["count"] > 1)):
+            first = single.at - single.index
+            replica = rows["replica"][single.row]
+            grown = entered[events.rank[single.at]] - entered[events.rank[first]]
+            grown *= decodes[single.row]  # not a dummy batch beside others that decode
+            come = arrivals.until(replica, single.start_ns)
+            come -= arrivals.until(replica, rows["start_ns"][single.row])
+            queues.append(single.opening(come[1:] != come[:-1], come))
+            held.append(single.opening(grown[1:] != grown[:-1], grown))
+        self.kv_rows = _split(self.kv_rows, "kv_blocks_used", *np.concatenate(held, axis=1))
+        self.rows = _split(rows, "waiting", *np.concatenate(queues, axis=1))
+
+    def _singles(self, chosen: Int64Array) -> Iterator[_Single]:
+        """Yield the steps of the chosen rows, a bounded number at a time."""
+        rows, steps = self.rows, self._steps
+        assert steps is not None
+        counts = rows["count"][chosen].astype(np.int64)
+        for some in blocks(counts):
+            row, index = np.repeat(chosen[some], counts[some]), within(counts[some])
+            at = steps.at(rows["replica"][row], rows["step"][row].astype(np.int64)) + index
+            start = np.where(index > 0, steps.end_ns[at - 1], rows["start_ns"][row])
+            yield _Single(row=row, index=index, at=at, start_ns=start, end_ns=steps.end_ns[at])
+
+    def cut(self, edges_ns: Int64Array, apart: tuple[int, int, int] | None = None) -> Mapping[str, Any]:
+        """Return the rows, split further: a step during which an instant lies is a row of its own.
+
+        Parameters
+        ----------
+        edges_ns : int64 array
+            The instants, ascending.
+        apart : (replica, first, last), optional
+            These steps of a replica are rows of their own, too.
+        """
+        rows = self.rows
+        within_bin = np.searchsorted(edges_ns, rows["start_ns"], side="right")
+        cut = np.searchsorted(edges_ns, rows["end_ns"], side="left") > within_bin
+        if apart is not None:
+            replica, first, last = apart
+            cut |= (rows["replica"] == replica) & (rows["step"] <= last) & (rows["step"] + rows["count"] > first)
+        chosen = np.flatnonzero(cut & (rows["count"] > 1))
+        if not len(chosen):
+            return rows
+        parts = []
+        for single in self._singles(chosen):
+            bin_of = np.searchsorted(edges_ns, single.start_ns, side="right")
+            alone = np.searchsorted(edges_ns, single.end_ns, side="left") > bin_of
+            if apart is not None:
+                step = rows["step"][single.row] + single.index
+                alone |= (rows["replica"][single.row] == replica) & (first <= step) & (step <= last)
+            parts.append(single.opening(alone[1:] | alone[:-1] | (bin_of[1:] != bin_of[:-1]), np.zeros_like(bin_of)))
+        return _split(rows, "waiting", *np.concatenate(parts, axis=1))
+
+
+class _Arrivals:
+    """When requests arrived where, and the prompt of each."""
+
+    def __init__(self, tables: Tables) -> None:
+        facts = tables.facts
+        mine = np.flatnonzero(facts["kind"] == ARRIVED)
+        request, tokens = facts["request"][mine], facts["value"][mine]
+        self.prompt_tokens = np.zeros(int(request.max(initial=-1)) + 1, np.int64)
+        self.prompt_tokens[request] = tokens
+        mine = mine[np.lexsort((facts["time_ns"][mine], facts["replica"][mine]))]
+        self._replica, self._time = facts["replica"][mine], facts["time_ns"][mine]
+
+    def until(self, replica: Int64Array, instant: Int64Array) -> Int64Array:
+        """Return how many arrived at each replica up to an instant; replicas are in order."""
+        found = np.empty(len(replica), np.int64)
+        for one in np.flatnonzero(np.bincount(replica)).tolist():
+            first, last = np.searchsorted(replica, (one, one + 1))
+            low, high = np.searchsorted(self._replica, (one, one + 1))
+            found[first:last] = np.searchsorted(self._time[low:high], instant[first:last], side="right")
+        return found
+
+
+def _entered(events: TokenEvents, prompt_tokens: Int64Array, block_tokens: int) -> Int64Array:
+    """Return how many blocks sequences had entered in all steps with decodes up to each (``TokenEvents.rank``).
+
+    Before a decode all known tokens of a sequence but the last have entries, so the token that it got as its n-th
+    finds prompt + n − 2 of them, and needs a block where these fill some: every so many steps of an episode.
+    """
+    opens = np.append(True, events.request[1:] != events.request[:-1])[: len(events.request)]
+    before = np.cumsum(events.count) - events.count
+    generated = before - np.maximum.accumulate(np.where(opens, before, 0))
+    mine = np.flatnonzero(events.first >= 0)
+    computed = prompt_tokens[events.request[mine]] + generated[mine] - 1
+    first, last = events.first[mine] + -computed % block_tokens, events.last[mine]
+    some = first <= last
+    first, last = first[some], last[some]
+    after = last - (last - first) % block_tokens + block_tokens
+    width = (len(events.ends) // block_tokens + 2) * block_tokens
+    change = np.bincount(first, minlength=width) - np.bincount(after, minlength=width)
+    found: Int64Array = np.cumsum(change.reshape(-1, block_tokens).cumsum(axis=0).ravel()[: len(events.ends)])
+    return found
+
+
+def _split(
+    rows: Mapping[str, Any], column: str, row: Int64Array, index: Int64Array, start: Int64Array, more: Int64Array
+) -> dict[str, Any]:
+    """Split some rows where parts of them begin; a part has ``more`` of a column. The others stay as they are."""
+    parted = np.zeros(len(rows["start_ns"]), bool)
+    parted[row] = True
+    others = np.flatnonzero(~parted)
+    of = np.concatenate((row, others))
+    order = np.argsort(of, kind="stable")
+    of, none = of[order], np.zeros(len(others), np.int64)
+    starts = np.concatenate((start, rows["start_ns"][others]))[order]
+    found = {name: values[of] for name, values in rows.items()}
+    last = np.append(of[1:] != of[:-1], True)[: len(of)]
+    changed = {
+        column: found[column] + np.concatenate((more, none))[order],
+        "start_ns": starts,
+        "end_ns": np.where(last, found["end_ns"], np.append(starts[1:], 0)[: len(of)]),
+    }
+    if "empties_ns" in rows:
+        changed["empties_ns"] = np.where(last, found["empties_ns"], -1)
+    if "count" in rows:
+        index = np.concatenate((index, none))[order]
+        changed["step"] = found["step"] + index
+        changed["count"] = np.where(last, found["count"], np.append(index[1:], 0)[: len(of)]) - index
+    return found | {name: values.astype(rows[name].dtype) for name, values in changed.items()}
