@@ -73,16 +73,24 @@ class _Process(multiprocessing.context.SpawnProcess):
             sys.modules["__main__"] = main
 
 
-class _Context(multiprocessing.context.SpawnContext):
-    """Starts interpreters of their own, and knows them."""
+class _Started:
+    """What a context does besides: it knows the processes that it started."""
+
+    kind: type
 
     def __init__(self) -> None:
         super().__init__()
         self.started: list[Any] = []
 
-    def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
-        self.started.append(_Process(*args, **named))
+    def Process(self, *args: Any, **named: Any) -> Any:  # noqa: N802 (what a pool calls to make one)
+        self.started.append(self.kind(*args, **named))
         return self.started[-1]
+
+
+class _Context(_Started, multiprocessing.context.SpawnContext):  # type: ignore[misc]
+    """Starts interpreters of their own."""
+
+    kind = _Process
 
 
 def _contexts() -> Callable[[], Any]:
@@ -96,16 +104,10 @@ def _contexts() -> Callable[[], Any]:
             with _without_ctrl_c():
                 return multiprocessing.context.ForkProcess._Popen(process_obj)
 
-    class _CopyContext(multiprocessing.context.ForkContext):
-        """Copies this process, with all that it has imported and kept, and knows the copies."""
+    class _CopyContext(_Started, multiprocessing.context.ForkContext):  # type: ignore[misc]
+        """Copies this process, with all that it has imported and kept."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.started: list[Any] = []
-
-        def Process(self, *args: Any, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802
-            self.started.append(_CopyProcess(*args, **named))
-            return self.started[-1]
+        kind = _CopyProcess
 
     return lambda: _CopyContext() if forks() else _Context()
 

@@ -200,7 +200,7 @@ def test_shipped_scenario_is_as_legal_as_it_expects(name: str) -> None:
          "use plan.pp 4 or plan.tp 2"),
     ],
 )  # fmt: skip
-def test_plan_larger_than_the_cluster_is_illegal_to_check_and_unusable_to_run(
+def test_plan_larger_than_the_cluster_is_illegal_to_check_and_to_run(
     old: str, new: str, line: str, choice: str
 ) -> None:
     edited(old, new)
@@ -208,8 +208,8 @@ def test_plan_larger_than_the_cluster_is_illegal_to_check_and_unusable_to_run(
     assert checked.exit_code == 1
     assert f"{line}; {choice} [DP-1]\n" in checked.stdout
     ran = invoke("run", "s.yaml")
-    assert (ran.exit_code, ran.stdout) == (2, "")
-    assert f"{line}; {choice}\n" in ran.stderr
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert f"{line}; {choice} [DP-1]\n" in ran.stderr
 
 
 def test_run_of_an_illegal_plan_simulates_nothing(folder: Path) -> None:

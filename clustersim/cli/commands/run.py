@@ -33,7 +33,7 @@ from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import audit_run, violation_line
 from clustersim.simulation.estimate import requests_within
-from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_json, verdict_lines
+from clustersim.simulation.legality import check_scenario, verdict_json, verdict_lines
 from clustersim.simulation.simulate import RunResult, simulate
 
 
@@ -86,7 +86,6 @@ def run(
     chosen = (*overrides, f"run.replay={replay}") if replay else overrides
     loaded = load(scenario, chosen, allow_code=allow_code or None)
     target = out if out is not None else Path("runs") / f"{loaded.name}-{loaded.digest[:12]}"
-    refuse_if_too_large(loaded)
     verdict = check_scenario(loaded)
     if verdict.violations:
         _refuse(ctx, loaded, verdict, as_json=as_json)

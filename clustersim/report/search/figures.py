@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from clustersim.report.figures.layout import PIXELS, Known, Panel, up_to
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import template
+from clustersim.report.points_page import cells, points_table
 from clustersim.report.search.searched import Plan, Searched
 
 FIGURES: Final[Known] = {
@@ -127,25 +128,19 @@ def _certificate(searched: Searched, panel: Panel, identity: str) -> Drawn:
 def _plans(searched: Searched, panel: Panel, identity: str) -> Drawn:
     """All plans in a table, with why each lost."""
     del identity
-    head = "".join(
-        f"<th>{escape(text)}</th>"
-        for text in ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for")
-    )
-    most = panel.options["rows"]
-    lines = []
-    for number, plan in enumerate(searched.plans[:most], 1):
-        cells = (
+    rows = [
+        cells((
             plan.words, plan.fate, plan.why, _shown(plan.reached), _shown(plan.bound), str(plan.devices),
             str(plan.stands_for),
-        )  # fmt: skip
-        told = "".join(f"<td>{escape(text)}</td>" for text in cells)
-        lines.append(f'<tr id="point-{number}" data-point="{number}" tabindex="0">{told}</tr>')
-    rest = len(searched.plans) - len(lines)
-    return Drawn(
-        title="Why each of the others lost",
-        caption="Click a row for the command that simulates it."
-        + (f" The first {len(lines):,} of {len(searched.plans):,}; all are in points.parquet." if rest else ""),
-        html=f'<div class="runs"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>',
+        ))
+        for plan in searched.plans[: panel.options["rows"]]
+    ]  # fmt: skip
+    return points_table(
+        "Why each of the others lost",
+        "Click a row for the command that simulates it.",
+        ("plan", "", "why not", f"reached, {searched.unit}", "bound", "devices", "stands for"),
+        rows,
+        len(searched.plans),
     )
 
 

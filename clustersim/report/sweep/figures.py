@@ -13,6 +13,7 @@ from clustersim.errors import did_you_mean
 from clustersim.report.figures.layout import PIXELS, Known, Panel, up_to
 from clustersim.report.figures.panels import Drawn
 from clustersim.report.figures.style import TARGET, axis_name, template
+from clustersim.report.points_page import cells, points_table
 from clustersim.report.sweep.swept import Swept, is_better_low, leading, short
 from clustersim.scenario.expect import NUMBER_KEYS
 
@@ -251,23 +252,19 @@ def _points(swept: Swept, panel: Panel, identity: str) -> Drawn:
     """All runs in a table, with the command that simulates each again."""
     del identity
     values, most = panel.options["values"], panel.options["rows"]
-    head = "".join(f"<th>{escape(text)}</th>" for text in ("point", *map(short, swept.varied), *values, ""))
-    lines = []
+    rows = []
     for run in range(min(most, len(swept.chosen))):
-        cells = [str(run + 1), *swept.chosen[run]]
+        keys, bad = [str(run + 1), *swept.chosen[run]], _bad(swept.failed[run])
         if swept.numbers[run]:
-            cells += [_shown(swept.number(run, key)) for key in values]
-            told = "".join(f"<td>{escape(text)}</td>" for text in cells) + f"<td>{_bad(swept.failed[run])}</td>"
+            rows.append(cells([*keys, *(_shown(swept.number(run, key)) for key in values)]) + f"<td>{bad}</td>")
         else:
-            told = "".join(f"<td>{escape(text)}</td>" for text in cells)
-            told += f'<td colspan="{len(values) + 1}">{_bad(swept.failed[run])}</td>'
-        lines.append(f'<tr id="point-{run + 1}" data-point="{run + 1}" tabindex="0">{told}</tr>')
-    rest = len(swept.chosen) - len(lines)
-    return Drawn(
-        title="Runs",
-        caption="Click a row for the command that simulates it again."
-        + (f" The first {len(lines):,} of {len(swept.chosen):,}; all are in points.parquet." if rest else ""),
-        html=f'<div class="runs"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>',
+            rows.append(cells(keys) + f'<td colspan="{len(values) + 1}">{bad}</td>')
+    return points_table(
+        "Runs",
+        "Click a row for the command that simulates it again.",
+        ("point", *map(short, swept.varied), *values, ""),
+        rows,
+        len(swept.chosen),
     )
 
 
