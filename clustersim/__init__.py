@@ -4,8 +4,9 @@ The public names are those of ``__all__``. They are imported when they are first
 ``import clustersim`` costs nothing; a type checker sees their types at their homes.
 
 >>> import clustersim
->>> result = clustersim.simulate(clustersim.load("quickstart", ["plan.tp=4"]))    # doctest: +SKIP
->>> spans = result.timeline.unfold(0, 10**9, ranks=[0])                           # doctest: +SKIP
+>>> result = clustersim.run("quickstart", {"plan.tp": 4})         # doctest: +SKIP
+>>> result.summary.ttft_ms.p99                                    # doctest: +SKIP
+>>> spans = result.timeline.unfold(0, 10**9, ranks=[0])           # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ _HOMES: Final = {
     "IllegalPlanError": "clustersim.errors",
     "InputError": "clustersim.errors",
     "Problem": "clustersim.errors",
-    "RunResult": "clustersim.simulation.simulate",
+    "Result": "clustersim.library.result",
     "Scenario": "clustersim.scenario",
     "Spans": "clustersim.timeline.spans",
     "StallError": "clustersim.errors",
     "Timeline": "clustersim.timeline.timeline",
     "Verdict": "clustersim.legality",
     "Violation": "clustersim.legality",
-    "check_run": "clustersim.simulation.audit",
-    "check_scenario": "clustersim.simulation.legality",
-    "load": "clustersim.scenario",
-    "simulate": "clustersim.simulation.simulate",
+    "check": "clustersim.library.runs",
+    "load": "clustersim.library.runs",
+    "run": "clustersim.library.runs",
 }
 """Public name → the module that defines it."""
 

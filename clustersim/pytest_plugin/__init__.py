@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from clustersim.library.result import Result
     from clustersim.pytest_plugin.golden import GoldenTimeline
     from clustersim.pytest_plugin.scenario_file import ScenarioFile
-    from clustersim.pytest_plugin.simulated import Simulated
     from clustersim.simulation.simulate import RunResult
 
 UPDATE: Final = "--update-golden"
@@ -63,19 +63,19 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFi
 
 
 @pytest.fixture
-def simulate(request: pytest.FixtureRequest) -> Callable[..., Simulated]:
+def simulate(request: pytest.FixtureRequest) -> Callable[..., Result]:
     """Return ``simulate(scenario, **overrides)``; an illegal plan is checked and not simulated."""
     from clustersim.pytest_plugin.scenario_file import allows_code
     from clustersim.pytest_plugin.simulated import simulated
 
-    def run(scenario: str | Path, **overrides: Any) -> Simulated:
+    def run(scenario: str | Path, **overrides: Any) -> Result:
         return simulated(scenario, overrides, beside=request.path.parent, allow_code=allows_code(request.config))
 
     return run
 
 
 @pytest.fixture
-def assert_legal() -> Callable[[Simulated | RunResult], None]:
+def assert_legal() -> Callable[[Result | RunResult], None]:
     """Return ``assert_legal(result)``; see :func:`clustersim.pytest_plugin.simulated.check_legal`."""
     from clustersim.pytest_plugin.simulated import check_legal
 

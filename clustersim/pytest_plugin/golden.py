@@ -22,8 +22,8 @@ import pytest
 
 from clustersim import inputs
 from clustersim.errors import InputError
+from clustersim.library.result import Result
 from clustersim.pytest_plugin.difference import difference
-from clustersim.pytest_plugin.simulated import Simulated
 from clustersim.scenario.document import shown
 from clustersim.simulation.simulate import RunResult
 from clustersim.timeline.files import load_timeline, save_timeline
@@ -56,7 +56,7 @@ class GoldenTimeline:
     update: bool
     _done: list[str] = field(default_factory=list)
 
-    def __call__(self, result: Simulated | RunResult | Timeline, name: str = "") -> None:
+    def __call__(self, result: Result | RunResult | Timeline, name: str = "") -> None:
         """Compare with the stored timeline, or store it.
 
         Raises

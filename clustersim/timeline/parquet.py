@@ -12,15 +12,22 @@ from clustersim.errors import InputError, Problem
 _WANTED: Final = "expected what `clustersim run` wrote"
 
 
-def write_table(path: Path, columns: Any) -> None:
-    """Write named arrays as Parquet (zstd); an array of objects is a column of text, null where it holds None."""
+def arrow_table(columns: Any) -> Any:
+    """Return named arrays as an Arrow table; an array of objects is a column of text, null where it holds None."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     def column(values: Any) -> Any:  # the type is that of the column, not that of what happens to be in it
         return pa.array(values, pa.string() if values.dtype.hasobject else None)
 
-    table = pa.table({name: column(values) for name, values in columns.items()})
+    return pa.table({name: column(values) for name, values in columns.items()})
+
+
+def write_table(path: Path, columns: Any) -> None:
+    """Write named arrays as Parquet (zstd); see :func:`arrow_table`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = arrow_table(columns)
     integers = [name for name in columns if pa.types.is_integer(table.schema.field(name).type)]
     pq.write_table(
         table,

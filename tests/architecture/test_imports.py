@@ -20,7 +20,7 @@ ROOT: Final = Path(clustersim.__file__).parent
 LAYERS: Final = (
     ("__main__",),
     ("pytest_plugin",),
-    ("cli",),
+    ("cli", "library"),
     ("accuracy",),
     ("search",),
     ("report", "interop"),

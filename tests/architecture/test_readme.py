@@ -113,7 +113,7 @@ def test_code_of_the_guide_runs(tmp_path: Path) -> None:
         capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == "schedule"
+    assert done.stdout.splitlines()[-1].split()[1] == "schedule"
 
 
 def test_tests_that_the_guide_shows_pass(tmp_path: Path) -> None:

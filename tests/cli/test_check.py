@@ -263,7 +263,7 @@ def test_step_graphs_that_are_illegal_are_not_simulated(monkeypatch: pytest.Monk
         "node 3: is partial; sum it [TP-2]\n" in ran.stderr
     )
     assert [path.name for path in folder.iterdir()] == ["s.yaml"]
-    assert clustersim.check_scenario(load("s.yaml")).levels == {"P": "legal", "G": "illegal"}
+    assert clustersim.check("s.yaml").levels == {"P": "legal", "G": "illegal"}
 
 
 def test_one_plan_is_expanded_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,13 +109,13 @@ def test_the_environment_may_allow_it(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_library_needs_it_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--allow-code"):
-        clustersim.simulate(clustersim.load("s.yaml"))
+        clustersim.run("s.yaml")
     assert not ran(folder)
-    clustersim.simulate(clustersim.load("s.yaml", allow_code=True))
+    clustersim.run("s.yaml", allow_code=True)
     assert ran(folder)
     monkeypatch.setenv("CLUSTERSIM_ALLOW_CODE", "1")
     with pytest.raises(InputError, match="--allow-code"):
-        clustersim.simulate(clustersim.load("s.yaml", allow_code=False))
+        clustersim.run("s.yaml", allow_code=False)
     assert not ran(folder)
 
 

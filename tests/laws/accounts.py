@@ -11,10 +11,10 @@ from unittest.mock import patch
 import numpy as np
 
 from clustersim.cli.commands.audit_run import audit_run_directory
-from clustersim.cli.layouts import overview
 from clustersim.legality.rule import Verdict
 from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
+from clustersim.report.layouts import overview
 from clustersim.simulation.audit import check_run, violation_line
 from clustersim.simulation.legality import verdict_json
 from clustersim.simulation.simulate import RunResult, simulate

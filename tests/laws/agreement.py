@@ -8,12 +8,12 @@ from unittest import mock
 
 import numpy as np
 
-from clustersim.cli.layouts import overview
 from clustersim.replay.events import decode_run as run_under_way
 from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
+from clustersim.report.layouts import overview
 from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.spans import SPAN_COLUMNS, Spans

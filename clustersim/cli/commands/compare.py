@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from clustersim.cli import options
-from clustersim.cli.layouts import layout
 from clustersim.cli.tables import print_json, print_table
 from clustersim.errors import InputError
 from clustersim.report.comparison.comparison import compare as compared
@@ -17,6 +16,7 @@ from clustersim.report.comparison.page import comparison_html
 from clustersim.report.comparison.text import tables
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.files.agreement import refuse_differing
+from clustersim.report.layouts import layout
 
 
 @click.command()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from clustersim.cli.layouts import layout
 from clustersim.errors import InputError
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.files.agreement import refuse_differing
 from clustersim.report.files.run_directory import dashboard_of, read_run
+from clustersim.report.layouts import layout
 
 
 @click.command()

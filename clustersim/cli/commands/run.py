@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from clustersim.cli import options
-from clustersim.cli.layouts import overview
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.options import refuse_graph
 from clustersim.cli.status import ILLEGAL
@@ -23,6 +22,7 @@ from clustersim.replay.input import CompiledMode
 from clustersim.report.files.run_directory import check_writable, write_run
 from clustersim.report.files.summary import legality_of, summary_of
 from clustersim.report.files.vllm_bench import check_file, write_vllm_bench
+from clustersim.report.layouts import overview
 from clustersim.report.metrics.latencies import kv_peak
 from clustersim.report.words.explain import explanation_lines, explanation_of
 from clustersim.report.words.progress import ProgressBar

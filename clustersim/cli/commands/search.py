@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from clustersim.cli import options
-from clustersim.cli.layouts import layout as read
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.tables import print_table
 from clustersim.limits import Limits
+from clustersim.report.layouts import layout as read
 from clustersim.report.search.page import check_layout, search_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened

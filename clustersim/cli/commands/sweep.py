@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from clustersim.cli import options
-from clustersim.cli.layouts import layout as read
-from clustersim.cli.layouts import overview
 from clustersim.cli.limits import memory_and_time
 from clustersim.cli.status import ILLEGAL
 from clustersim.inputs import is_file
 from clustersim.limits import Limits
+from clustersim.report.layouts import layout as read
+from clustersim.report.layouts import overview
 from clustersim.report.sweep.page import check_layout, sweep_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened

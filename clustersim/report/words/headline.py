@@ -46,7 +46,7 @@ def headline_html(
     """
     return (
         f'<div class="tiles">{_tiles(summary, requests, kv_rows)}</div>'
-        f'<div class="tables"><div class="table-card">{_latency_table(summary, found)}{priority_table(summary)}</div>'
+        f'<div class="tables"><div class="table-card">{latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
         f"{_remarks(remarks(summary, requests, steps))}"
     )
@@ -103,7 +103,8 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> s
     )
 
 
-def _latency_table(summary: Mapping[str, Any], found: Mapping[str, Weighted]) -> str:
+def latency_table(summary: Mapping[str, Any], found: Mapping[str, Weighted]) -> str:
+    """Return the statistics of every latency, with its target where there is one, as an HTML table."""
     limits = targets_ns(summary.get("targets"))
     verdicts = {name: met for name, met, _ in target_lines(summary)}
     head = "".join(f"<th>{name}</th>" for name in _STATISTICS)

@@ -182,7 +182,7 @@ def test_it(simulate):
     plain = simulate("own.yaml")
     assert plain.summary["requests"]["finished"] == 4
     assert plain.timeline.num_steps == plain.summary["steps"]
-    assert list(plain.requests["output_tokens"]) == [3] * 4
+    assert plain.requests["output_tokens"].to_pylist() == [3] * 4
     other = simulate("own.yaml", seed=3, **{"plan.tp": 4, "workload.arrivals": {"process": "constant", "rate": "2/s"}})
     assert (other.scenario.seed, other.scenario.plan.tp) == (3, 4)
     assert other.summary["makespan_s"] > 1.5
@@ -199,6 +199,7 @@ def test_assert_legal_names_rule_place_and_what_is_wrong(project):
         """
 import pytest
 import clustersim
+from clustersim.simulation.audit import check_run
 from clustersim.legality.rule import LookedAt, Verdict, Violation
 
 WRONG = Violation(rule="TP-2", level="G", where="node 3", message="is partial", fix="sum it")
@@ -208,11 +209,11 @@ def test_it(simulate, assert_legal, monkeypatch):
     found = simulate("small.yaml")
     assert_legal(found)
     assert found.verdict.levels == {"P": "legal", "G": "legal", "T": "legal"} == found.summary["legality"]
-    assert_legal(found.run)
+    assert_legal(found.replayed)
     monkeypatch.setattr("clustersim.simulation.audit.check_scenario", lambda _: ILLEGAL)
     with pytest.raises(AssertionError, match=r"node 3: is partial; sum it \\[TP-2\\]"):
-        assert_legal(found.run)
-    assert clustersim.check_run(found.run).levels["G"] == "illegal"
+        assert_legal(found.replayed)
+    assert check_run(found.replayed).levels["G"] == "illegal"
     broken = simulate("small.yaml", **{"plan.tp": 5})
     assert not broken.legal
     assert broken.summary["legal"] is False
@@ -228,12 +229,12 @@ def test_it(simulate, assert_legal, monkeypatch):
 STEALING = """
 import dataclasses
 import pytest
-from clustersim.simulation import simulate as runs
+from clustersim.library import runs
 
 @pytest.fixture(autouse=True)
 def a_token_is_lost(monkeypatch):
     simulate = runs.simulate
-    def broken(scenario):
+    def broken(scenario, processes=1):
         found = simulate(scenario)
         timeline = found.timeline
         chunks = dict(timeline.chunks) | {"count": timeline.chunks["count"] - 1}
@@ -250,7 +251,7 @@ def test_assert_legal_audits_what_was_recorded(project):
         "test_it.py",
         """
 import pytest
-from clustersim.simulation import simulate as runs
+from clustersim.library import runs
 
 def test_it(simulate, assert_legal):
     found = simulate("small.yaml")

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from clustersim import __version__
-from clustersim.cli.layouts import overview
 from clustersim.errors import InputError
 from clustersim.report.files import run_directory
 from clustersim.report.files.run_directory import FILES, check_writable, read_run, write_run
 from clustersim.report.files.summary import summary_of
+from clustersim.report.layouts import overview
 from clustersim.scenario.load import load
 from tests.audit import simulated
 

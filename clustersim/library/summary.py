@@ -1,0 +1,28 @@
+"""The summary of a run as an object: ``summary.ttft_ms.p99``, and a mapping all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.errors import did_you_mean
+
+
+class Summary(dict[str, Any]):
+    """What ``summary.json`` holds, with its keys as attributes at every depth.
+
+    Examples
+    --------
+    >>> summary = Summary({"ttft_ms": {"p99": 812.5}})
+    >>> summary.ttft_ms.p99 == summary["ttft_ms"]["p99"]
+    True
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the value of a key; a mapping as a summary of its own."""
+        if name not in self:
+            raise AttributeError(f"no {name!r} in this summary{did_you_mean(name, list(self))}")
+        value = self[name]
+        return Summary(value) if type(value) is dict else value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(key for key in self if key.isidentifier())})

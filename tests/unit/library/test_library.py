@@ -1,0 +1,160 @@
+"""The library: what it takes as a scenario, what a result shows, and what it refuses."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import clustersim
+import clustersim.library.runs
+import clustersim.library.summary
+from clustersim.scenario.load import load as load_file
+
+PLAIN: dict[str, Any] = {
+    "topology": "dgx-h100",
+    "model": "llama-3.1-8b",
+    "plan": {"tp": 2},
+    "workload": {"arrivals": "all_at_once", "prompt_tokens": 100, "output_tokens": 3, "requests": 4},
+    "targets": {"ttft": "900 ms"},
+}
+SURFACE = {
+    "check": "(scenario, overrides=(), **values)",
+    "load": "(scenario, overrides=(), *, allow_code=None, **values)",
+    "run": "(scenario, overrides=(), *, strict=True, audit=True, processes=1, allow_code=None, **values)",
+    "Result": "legal replayed requests steps timeline · dashboard(path, layout='overview') save(folder)",
+}
+"""What programs of others call. A change here is a change of theirs."""
+
+
+@pytest.fixture(scope="module")
+def result() -> clustersim.Result:
+    """Return a small run."""
+    return clustersim.run(PLAIN)
+
+
+def signature(function: Any) -> str:
+    """Return the parameters of a function without their types."""
+    found = inspect.signature(function)
+    bare = [one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values() if one.name != "self"]
+    return str(found.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def test_the_public_surface_is_the_one_that_programs_call() -> None:
+    members = {name: one for name, one in vars(clustersim.Result).items() if not name.startswith("_")}
+    properties = sorted(name for name, one in members.items() if isinstance(one, property))
+    methods = sorted(name + signature(one) for name, one in members.items() if inspect.isfunction(one))
+    functions = {name: signature(getattr(clustersim, name)) for name in ("check", "load", "run")}
+    assert functions | {"Result": f"{' '.join(properties)} · {' '.join(methods)}"} == SURFACE
+
+
+def test_examples_in_docstrings_are_true() -> None:
+    for module in (clustersim.library.runs, clustersim.library.summary):
+        found = doctest.testmod(module)
+        assert (found.attempted > 0, found.failed) == (True, 0)
+
+
+def test_a_name_a_path_a_mapping_and_a_loaded_scenario_are_the_same_one(tmp_path: Path, result: Any) -> None:
+    file = tmp_path / "unnamed.yaml"
+    file.write_text(json.dumps(PLAIN))
+    as_file, as_data = clustersim.load(file), clustersim.load(PLAIN)
+    assert as_file.digest == as_data.digest == clustersim.load(str(file)).digest == result.scenario.digest
+    assert clustersim.load(as_data) is as_data
+    assert clustersim.load("quickstart").digest == load_file("quickstart").digest
+    assert PLAIN["plan"] == {"tp": 2}  # what is given stays as it is
+
+
+def test_values_replace_as_set_does() -> None:
+    by_set = load_file("quickstart", ["plan.tp=4", "seed=3"])
+    for found in (
+        clustersim.load("quickstart", ["plan.tp=4", "seed=3"]),
+        clustersim.load("quickstart", {"plan.tp": np.int64(4), "seed": 3}),
+        clustersim.load("quickstart", {"plan.tp": 4}, seed=3),
+        clustersim.load("quickstart", plan={"tp": 4, "pp": 2}, seed=3),
+    ):
+        assert found.digest == by_set.digest
+    assert clustersim.load("quickstart", plan={"tp": 4}).plan.pp == 1  # the whole part is another
+
+
+def test_tables_are_those_of_the_run_directory(tmp_path: Path, result: clustersim.Result) -> None:
+    folder = result.save(tmp_path / "run")
+    assert result.requests.equals(pq.read_table(folder / "requests.parquet"))
+    assert result.steps.equals(pq.read_table(folder / "steps.parquet"))
+    assert isinstance(result.steps, pa.Table)  # with the Arrow interface that pandas and polars read
+    kept = json.loads((folder / "summary.json").read_text())
+    assert kept == {key: value for key, value in result.summary.items() if key != "wall_s"}
+    assert result.summary.ttft_ms.p99 == kept["ttft_ms"]["p99"]
+    page = result.dashboard(tmp_path / "page.html")
+    assert page.read_text() == (folder / "dashboard.html").read_text()
+
+
+def test_no_key_of_a_summary_hides_behind_a_method(result: clustersim.Result) -> None:
+    def keys(found: Any) -> set[str]:
+        return {*found, *(key for one in found.values() for key in keys(one))} if isinstance(found, dict) else set()
+
+    told = {key: value for key, value in result.summary.items() if key != "scenario"}
+    assert not keys(told) & set(dir(dict))
+    assert {"ttft_ms", "throughput"} <= set(dir(result.summary))
+    with pytest.raises(AttributeError, match=r"no 'ttft' in this summary; did you mean 'ttft_ms'"):
+        _ = result.summary.ttft
+
+
+def test_a_result_shows_itself_in_a_line_and_in_a_notebook(result: clustersim.Result) -> None:
+    shown = r"<Result of unnamed: 4 of 4 requests · p99 TTFT [\d.]+ ms · p99 TPOT [\d.]+ ms; legal>"
+    assert re.fullmatch(shown, repr(result))
+    html = result._repr_html_()
+    assert html.count("<svg") == html.count("</svg>") == 2
+    assert "<script" not in html
+    assert "4 of 4 requests finished" in html
+    assert len(html) < 10_000
+    points = [line.split() for line in re.findall(r'points="([^"]+)"', html)]
+    for curve in points:
+        x, y = np.array([point.split(",") for point in curve], float).T
+        assert (np.diff(x) >= 0).all()
+        assert (np.diff(y) < 0).all()
+
+
+def test_what_is_illegal_raises_unless_it_may() -> None:
+    with pytest.raises(clustersim.IllegalPlanError, match=r"is illegal:\nthe scenario given: plan.tp: 3 does .*TP-1"):
+        clustersim.run({**PLAIN, "plan": {"tp": 3}})
+    found = clustersim.run(PLAIN, {"plan.tp": 3}, strict=False)
+    assert (found.legal, found.ran, found.summary["legal"]) == (False, None, False)
+    assert repr(found) == "<Result of unnamed: not simulated; illegal>"
+    for what in ("requests", "steps", "timeline", "replayed"):
+        with pytest.raises(clustersim.IllegalPlanError, match=r"so it was not simulated:\n.*TP-1"):
+            getattr(found, what)
+
+
+def test_without_the_audit_only_plan_and_graphs_are_asked(result: clustersim.Result) -> None:
+    assert clustersim.run(PLAIN, audit=False).verdict.levels == {"P": "legal", "G": "legal"}
+    assert result.verdict.levels == {"P": "legal", "G": "legal", "T": "legal"}
+    assert clustersim.check(PLAIN).levels == {"P": "legal", "G": "legal"}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: clustersim.load({**PLAIN, "model": "lama"}), clustersim.InputError,
+         "the scenario given: model: no model 'lama'"),
+        (lambda: clustersim.load({"a": 1}), clustersim.InputError, "found a; expected keys such as topology, model"),
+        (lambda: clustersim.load({}), clustersim.InputError, "found nothing; expected keys such as"),
+        (lambda: clustersim.load("quickstart", plann={}), clustersim.InputError, "unknown key 'plann'.*'plan'"),
+        (lambda: clustersim.load("quickstart", "seed=3"), TypeError, r"not the text 'seed=3'"),
+        (lambda: clustersim.load("quickstart", seed=object()), TypeError, "seed: found object; expected numbers"),
+        (lambda: clustersim.load("quickstart", seed=float("nan")), clustersim.InputError, "seed"),
+        (lambda: clustersim.load(clustersim.load(PLAIN), seed=4), TypeError, "a loaded Scenario takes no other values"),
+        (lambda: clustersim.run("quickstar"), clustersim.InputError, "did you mean 'quickstart'"),
+        (lambda: clustersim.run(PLAIN).dashboard("/", "overvie"), clustersim.InputError, "mean 'overview'"),
+    ],
+)  # fmt: skip
+def test_bad_input_says_what_is_wrong(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
