@@ -1,4 +1,4 @@
-"""KV-6 where SP ranks keep whole sequences each: one that lends more than its share is noticed."""
+"""Where SP ranks keep whole sequences each: which one keeps what, no more than it has, and what serving declares."""
 
 from __future__ import annotations
 
@@ -11,13 +11,29 @@ import pytest
 from clustersim.legality.audit import check_history
 from clustersim.legality.rule import Verdict
 from clustersim.serving.blocks import BlockPool
-from clustersim.simulation.audit import audit_run
+from clustersim.simulation.audit import audit_run, check_run
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.simulate import simulate
 from tests.laws.random_scenarios import scenario_of
-from tests.legality.timeline.test_replay_mutations import document
+from tests.legality.timeline.test_policy_mutations import (
+    last_first,
+    lazy_decodes,
+    next_victims,
+    other_victims,
+    reluctant,
+    two_victims,
+)
+from tests.legality.timeline.test_replay_mutations import (
+    FULL,
+    broken_by,
+    crowded_stage,
+    document,
+    nothing,
+    unreturned_block,
+)
 
 Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
 
 GIVEN: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b", "config": {"num_hidden_layers": 2}},
@@ -31,6 +47,15 @@ GIVEN: dict[str, Any] = {
         "requests": 24,
     },
 }
+
+
+STAGES = GIVEN | {"plan": GIVEN["plan"] | {"tp": 1, "pp": 2}}
+APART = GIVEN | {
+    "plan": {"prefill": {"tp": 2}, "decode": GIVEN["plan"] | {"tp": 1}},
+    "serving": GIVEN["serving"] | {"scheduler": "disaggregated"},
+}
+FEW = GIVEN | {"serving": GIVEN["serving"] | {"max_batch_requests": 3}}
+CRAMPED = GIVEN | {"serving": GIVEN["serving"] | {"kv_blocks": 20}}
 
 
 def one_lends_for_all(patch: Patch) -> None:
@@ -57,11 +82,7 @@ def first(patch: Patch) -> None:
     patch.setattr(BlockPool, "emptiest", lambda _: 0)
 
 
-def nothing(_: Patch) -> None:
-    """Leave all as it is."""
-
-
-def verdict(mutate: Callable[[Patch], None]) -> Verdict:
+def verdict(mutate: Mutation) -> Verdict:
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         return audit_run(simulate(scenario_of(document(**GIVEN))))
@@ -81,6 +102,34 @@ def test_record_that_has_all_sequences_at_one_rank_is_noticed() -> None:
     assert "KV-6" in {one.rule for one in found.violations}
 
 
-@pytest.mark.parametrize("mutate", [nothing, first, fullest])
-def test_whoever_keeps_a_sequence_within_its_share_is_legal(mutate: Callable[[Patch], None]) -> None:
-    assert not verdict(mutate).violations
+@pytest.mark.parametrize("mutate", [first, fullest])
+@pytest.mark.parametrize("changes", [GIVEN, STAGES, APART])
+def test_sequence_that_goes_to_another_rank_is_noticed(mutate: Mutation, changes: dict[str, Any]) -> None:
+    """RUN-5: the rank with most free blocks keeps it, the first of equals."""
+    assert broken_by(mutate, changes, FULL) == ["RUN-5"]
+
+
+def test_which_rank_keeps_sequences_of_a_static_batch_is_said_to_be_open() -> None:
+    static = GIVEN | {"serving": GIVEN["serving"] | {"scheduler": "static"}}
+    verdict = check_run(simulate(scenario_of(document(**static))))
+    assert verdict.violations == ()
+    assert any("which SP rank keeps a sequence" in text for rule in verdict.rules for text in rule.lacks)
+
+
+MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], str]] = {
+    "a stage takes two micro-batches": (crowded_stage, STAGES, "RUN-3"),
+    "a block does not come back": (unreturned_block, GIVEN, "KV-7"),
+    "a sequence that could decode is left out": (lazy_decodes, GIVEN, "RUN-5"),
+    "the queue is a stack": (last_first, FEW, "RUN-5"),
+    "a place of the batch stays empty": (reluctant, FEW, "RUN-5"),
+    "the first sequence gives way": (other_victims, CRAMPED, "RUN-5"),
+    "the next sequence gives way": (next_victims, CRAMPED, "RUN-5"),
+    "more give way than has to": (two_victims, CRAMPED, "RUN-5"),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_serving_that_ignores_what_is_declared_is_noticed_on_ranks_of_their_own(name: str) -> None:
+    mutate, changes, rule = MUTATIONS[name]
+    assert broken_by(mutate, changes, FULL) == [rule]
+    assert broken_by(nothing, changes, FULL) == []

@@ -20,6 +20,7 @@ from clustersim.legality.history import (
     SWAPPED_OUT,
     Declared,
 )
+from clustersim.legality.timeline_rules.views.rank_use import TAKEN_UP, RankUse
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
@@ -47,6 +48,7 @@ class Policies:
         self.replicas = max(highest) + 1
         first = [pool.first_replica for pool in self.pools]
         self.pool_at = np.searchsorted(first, np.arange(self.replicas), side="right") - 1
+        self._free: dict[int, Int64Array | None] = {}
 
     def each(self, of: Callable[[Declared, Policy], int | None], lacking: int = NO_LIMIT) -> Int64Array:
         """Return what ``of`` says of each replica's pool; ``lacking`` where that is None."""
@@ -56,6 +58,19 @@ class Policies:
             value = of(pool, pool.policy)
             found.append(lacking if value is None else value)
         return np.array(found, np.int64)[self.pool_at]
+
+    def free_at_runs(self, declared: Declared) -> Int64Array | None:
+        """Return the blocks free on each SP rank of a pool when each run of steps has been decided: (runs, ranks).
+
+        None where the record does not tell.
+        """
+        if declared.first_replica not in self._free:
+            runs, use = self.reading.runs, rank_use(self.reading, declared)
+            known = None if runs is None or use is None else use.free(
+                runs.replica, runs.start, np.full(len(runs), TAKEN_UP), np.full(len(runs), NO_LIMIT)
+            )  # fmt: skip
+            self._free[declared.first_replica] = known
+        return self._free[declared.first_replica]
 
     def can_decode(self) -> Int64Array | None:
         """Return how many sequences could decode when each run of steps began, in flight or not.
@@ -90,6 +105,23 @@ class Policies:
             at = low + np.searchsorted(time[by_time][low:high], runs.start[mine], side="right")
             found[mine] = total[at] - total[low]
         return found
+
+
+def keeps_whole(declared: Declared) -> bool:
+    """Return whether each SP rank of a pool's replicas keeps whole sequences, in blocks of its own."""
+    return declared.sp > 1 and declared.sp_decode == "dp"
+
+
+def rank_use(reading: Reading, declared: Declared) -> RankUse | None:
+    """Return the blocks in use on each SP rank of a pool; None where the record does not tell."""
+    history, policy = reading.history, declared.policy
+    sized = declared.block_tokens is not None and declared.pool_blocks is not None
+    if history.folded is None or history.facts is None or reading.pieces is None or not sized or policy is None:
+        return None
+    swaps = reading.facts_of(SWAPPED_OUT).size > 0
+    if swaps or declared.down or policy.scheduler is None or declared.prefix_caching is not False:
+        return None
+    return RankUse(reading, declared)
 
 
 def policies_of(reading: Reading) -> Policies | None:

@@ -24,7 +24,7 @@ from clustersim.legality.history import (
     SWAPPED_IN,
     Declared,
 )
-from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT
+from clustersim.legality.timeline_rules.policy.declared import NO_LIMIT, Policies, keeps_whole
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 Rank = tuple[int, int, int]
@@ -122,9 +122,13 @@ class Chances:
     whole: bool = False
 
 
-def chances_of(reading: Reading, declared: Declared, replica: int) -> Chances:
-    """Return the steps of a replica that had places and tokens left."""
-    runs, policy = reading.runs, declared.policy
+def chances_of(policies: Policies, declared: Declared, replica: int) -> Chances:
+    """Return the steps of a replica that had places and tokens left.
+
+    Where each SP rank keeps whole sequences, the next one goes to that with most free blocks.
+    """
+    reading, policy = policies.reading, declared.policy
+    runs = reading.runs
     names = ("prefill_tokens", "decode_tokens", "batch_requests", "running", "waiting", "kv_blocks_used")
     columns = [runs.column(name) for name in names] if runs is not None else [None]
     sized = None not in (
@@ -142,7 +146,8 @@ def chances_of(reading: Reading, declared: Declared, replica: int) -> Chances:
         or declared.role == "decode"
     ):
         return Chances()
-    if declared.down or reading.several_pools:
+    apart = policies.free_at_runs(declared) if keeps_whole(declared) else None
+    if declared.down or (keeps_whole(declared) and apart is None):
         return Chances()
     mine = slice(int(runs.bounds[replica]), int(runs.bounds[replica + 1]))
     prefills, decodes, carried, running, waiting, used = (one[mine] for one in columns if one is not None)
@@ -155,7 +160,7 @@ def chances_of(reading: Reading, declared: Declared, replica: int) -> Chances:
     gone = facts["time_ns"][(facts["replica"] == replica) & (facts["kind"] == PREEMPTED)]
     whole = policy.scheduler == "continuous"
     left = declared.max_batch_tokens - prefills - (np.where(prefills > 0, decodes, 0) if whole else decodes)
-    free = declared.pool_blocks - used
+    free = declared.pool_blocks - used if apart is None else apart[mine].max(axis=1)
     some = (waiting > 0) & (running < declared.max_batch_requests) & (left > 0) & (free > 0) & ~np.isin(starts, gone)
     # A prompt that is begun and lacks blocks keeps the free ones for itself.
     some &= (running == carried) | (free > -(-declared.max_batch_tokens // declared.block_tokens))

@@ -15,9 +15,10 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
 from clustersim.legality.history import PREEMPTED
-from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies
+from clustersim.legality.timeline_rules.policy.declared import WHOLE, Policies, keeps_whole
 from clustersim.legality.timeline_rules.requests.batches import carried
 from clustersim.legality.timeline_rules.requests.phases import gaps
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 FIX: Final = "let each step carry what the declared scheduler lets it carry"
@@ -103,7 +104,7 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
     for at in np.flatnonzero(evicts).tolist():
         evicts[at] = (int(runs.replica[at]), int(runs.start[at])) in instants
     fewer = (stages == 1) & (decodes < share) & ~(whole & (chunks > 0)) & ~evicts
-    fewer &= (used < total) & (not reading.several_pools)
+    fewer &= _room(reading, policies, used < total)
 
     running = runs.column("running")
     if running is not None:  # one that takes over all but its last token decodes, whatever it is called
@@ -115,3 +116,16 @@ def _decodes(reading: Reading, policies: Policies, chunks: Int64Array, decodes: 
         Rows((can + ", of which {stages} stages take even shares", can), stages == 1), FIX,
         decodes=decodes, ready=ready, stages=stages,
     )  # fmt: skip
+
+
+def _room(reading: Reading, policies: Policies, room: BoolArray) -> BoolArray:
+    """Return in which runs of steps no decode can lack a block: some are free, on each SP rank that keeps sequences."""
+    runs = reading.runs
+    assert runs is not None
+    for number, declared in enumerate(policies.pools):
+        if not keeps_whole(declared):
+            continue
+        mine = policies.pool_at[runs.replica] == number
+        free = policies.free_at_runs(declared)
+        room = room & ~mine if free is None else np.where(mine, (free > 0).all(axis=1), room)
+    return room

@@ -49,7 +49,7 @@ class Walk:
 
     Parameters
     ----------
-    reading : Reading
+    policies : Policies
     declared : Declared
         Of its pool.
     replica : int
@@ -60,15 +60,16 @@ class Walk:
     """
 
     def __init__(
-        self, reading: Reading, declared: Declared, replica: int, rows: Int64Array, arrived: list[int]
+        self, policies: Policies, declared: Declared, replica: int, rows: Int64Array, arrived: list[int]
     ) -> None:
+        reading = policies.reading
         facts, requests = reading.history.facts, reading.history.requests
         assert facts is not None
         assert requests is not None
         assert declared.policy is not None
         self.reading, self.declared, self.policy, self.replica = reading, declared, declared.policy, replica
         self.rows, self.arrived = rows, arrived
-        self.victims = Victims(reading, declared, replica)
+        self.victims = Victims(policies, declared, replica)
         self.kind, self.time, self.request, self.value = (
             facts[name][rows].tolist() for name in ("kind", "time_ns", "request", "value")
         )
@@ -253,11 +254,11 @@ def in_order(reading: Reading, policies: Policies) -> Finding:
             found.append(lacking("in which order decode replicas take up what waits (some of them fail)"))
             continue
         mine = order[bounds[number] : bounds[number + 1]]
-        chances = chances_of(reading, declared, number)
+        chances = chances_of(policies, declared, number)
         if one_after_the_other(reading, declared, mine, chances):
             found.append(Finding(looked_at=len(mine)))
             continue
-        walk = Walk(reading, declared, number, mine, arrived)
+        walk = Walk(policies, declared, number, mine, arrived)
         walk.go(leaves, chances)
         found.append(Finding(looked_at=len(mine), faults=tuple(walk.faults[:1])))
     return merged(*found)

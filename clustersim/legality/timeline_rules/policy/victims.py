@@ -1,8 +1,8 @@
 """RUN-5: where a block is missing, the sequence that comes last gives way, and is kept in host memory if that has room.
 
 The last one is the one that was admitted last; in a ranked queue, the one of the highest rank. Nobody gives way whom
-the step that is being made up carries already, or one in flight. Of several pools of one replica (SP ranks that
-decode), nothing is said: one gives way to those of its own.
+the step that is being made up carries already, or one in flight. Where each SP rank keeps whole sequences, those of one
+rank give way to each other; nothing is said where these are swapped, or their prefixes are cached.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.legality.history import PREEMPTED, Declared
+from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
 from clustersim.legality.timeline_rules.policy.queues import Queue
-from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import Swap
+from clustersim.timeline.tables import Tables
 
 
 class Victims:
@@ -20,13 +21,14 @@ class Victims:
 
     Parameters
     ----------
-    reading : Reading
+    policies : Policies
     declared : Declared
         Of its pool.
     replica : int
     """
 
-    def __init__(self, reading: Reading, declared: Declared, replica: int) -> None:
+    def __init__(self, policies: Policies, declared: Declared, replica: int) -> None:
+        reading = policies.reading
         self.reading, self.declared, self.replica = reading, declared, replica
         facts, runs = reading.history.facts, reading.runs
         assert facts is not None
@@ -36,10 +38,14 @@ class Victims:
         self.by_request: dict[int, list[Swap]] = {}
         for swap in reading.swaps:
             self.by_request.setdefault(swap.request, []).append(swap)
+        self.apart = keeps_whole(declared)
+        self.kept = _kept(reading.history.folded, replica) if self.apart else {}
+        self.free = policies.free_at_runs(declared) if self.apart else None
         self.order = "arrival" if declared.policy is None else declared.policy.order
         self.swaps = declared.policy is not None and declared.policy.swaps
         fails = any(one.replica == replica for one in declared.down)
-        self.told = not fails and not reading.several_pools and reading.pieces is not None and runs is not None
+        self.told = not fails and reading.pieces is not None and runs is not None
+        self.told &= not self.apart or not (declared.prefix_caching or reading.swaps)
         self.told = self.told and bool(reading.plain.all())
         names = ("kv_blocks_used", "prefill_tokens", "running", "batch_requests")
         self.columns = {name: None if runs is None else runs.column(name) for name in names}
@@ -87,12 +93,18 @@ class Victims:
             after = running[running.index(request) + 1 :]
         else:
             after = [one for one in running if queue.running[one][0] > mine]
+        if self.apart:
+            after = [other for other in after if self._keeper(other, now) == self._keeper(request, now)]
         for other in after:
             there = queue.running[other][1] <= now and (other, now) not in self.gone
             there &= not self.swaps or queue.running[other][1] != since  # who of these came back first is not told
             if there and not self._excused(queue, request, other, now) and not self._leaving(other, now):
                 return other
         return None
+
+    def _keeper(self, request: int, now: int) -> int:
+        """Return which SP rank keeps a request before what an instant decides; −1 where that was not told."""
+        return next((owner for time, owner in reversed(self.kept.get(request, ())) if time < now), -1)
 
     def _excused(self, queue: Queue, request: int, other: int, now: int) -> bool:
         """Return whether one that comes after a victim is in flight, or its step may have taken it before.
@@ -188,6 +200,8 @@ class Victims:
         begun = chunks is None or int(chunks[at]) > 0 or self._begun(now)
         most = -(-declared.max_batch_tokens // declared.block_tokens) + 1 if begun else 0
         free, held = declared.pool_blocks - int(used[at]), self._held(request, now)
+        if self.apart:
+            free = 0 if self.free is None else int(self.free[at, self._keeper(request, now)])
         if free < held + most:
             return ""
         return f"is preempted at {now:,} ns with {held:,} blocks, and {free:,} are free in the step that starts then"
@@ -226,3 +240,15 @@ class Victims:
             f"is preempted at {now:,} ns to be computed anew, and its host has room for its {held:,} blocks: at most "
             f"{used:,} of {declared.host_blocks:,} are in use"
         )
+
+
+def _kept(tables: Tables | None, replica: int) -> dict[int, list[tuple[int, int]]]:
+    """Return since when which SP rank of a replica keeps each request, in order of time."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    if tables is None:
+        return found
+    mine = tables.owners["replica"] == replica
+    rows = zip(*(tables.owners[name][mine].tolist() for name in ("time_ns", "request", "owner")), strict=True)
+    for time, request, owner in sorted(rows):
+        found.setdefault(request, []).append((time, owner))
+    return found

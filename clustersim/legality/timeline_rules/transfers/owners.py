@@ -7,6 +7,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
 from clustersim.legality.history import ADMITTED, Declared, History
+from clustersim.legality.timeline_rules.views.grouping import last_before, numbered
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.timeline.tables import HOST, Table
 
@@ -74,16 +75,9 @@ def _strange(declared: Declared, owners: Table) -> BoolArray:
 
 def owner_at(owners: Table, replica: Int64Array, request: Int64Array, time: Int64Array) -> Int64Array:
     """Return which SP rank keeps requests from the last admission up to an instant; −1: none was recorded."""
-    columns = [owners[name].astype(np.int64) for name in ("replica", "request", "time_ns")]
-    order = np.lexsort(columns[::-1])
-    place, asked = (one * (1 << 31) + other for one, other in ((columns[0], columns[1]), (replica, request)))
-    places, first = np.unique(place[order], return_index=True)
-    at = np.minimum(np.searchsorted(places, asked), len(places) - 1)
-    ends = np.append(first[1:], len(order))
-    found = np.full(len(asked), -1, np.int64)
-    for row in np.flatnonzero(places[at] == asked).tolist():
-        mine = order[first[at[row]] : ends[at[row]]]
-        earlier = mine[columns[2][mine] <= time[row]]
-        if len(earlier):
-            found[row] = owners["owner"][earlier[-1]]
-    return found
+    columns = (
+        np.append(owners[name].astype(np.int64), more) for name, more in (("replica", replica), ("request", request))
+    )
+    place, told = numbered(np.stack(list(columns))), len(owners["request"])
+    at = last_before(place[:told], owners["time_ns"].astype(np.int64), place[told:], time)
+    return np.append(owners["owner"].astype(np.int64), -1)[at]

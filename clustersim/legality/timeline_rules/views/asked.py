@@ -20,6 +20,7 @@ import numpy as np
 from clustersim.clock import LATEST_NS, Int64Array
 from clustersim.legality.history import ADMITTED
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
+from clustersim.legality.timeline_rules.views.grouping import last_before
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.written import passed_at
@@ -136,19 +137,6 @@ class Reserved:
         piece = self.piece[at]
         found = passed_at(tables, self.source[at], stage, pieces.first_step[piece], layer)
         return np.where(self.by_layer[at], found, NONE)
-
-
-def last_before(owner: Int64Array, time: Int64Array, asks: Int64Array, when: Int64Array) -> Int64Array:
-    """Return the last of some instants of each owner that is not after another one; −1 where there is none."""
-    many = len(owner)
-    order = np.lexsort((np.arange(many + len(asks)), np.append(time, when), np.append(owner, asks)))
-    place = np.maximum.accumulate(np.where(order < many, np.arange(len(order)), NONE))
-    found = np.full(len(asks), NONE, np.int64)
-    mine = np.flatnonzero(order >= many)
-    before = order[place[mine]]
-    same = (place[mine] >= 0) & (np.append(owner, NONE)[np.minimum(before, many)] == asks[order[mine] - many])
-    found[order[mine] - many] = np.where(same, before, NONE)
-    return found
 
 
 def asked_in(reading: Reading) -> Asked | None:

@@ -79,3 +79,16 @@ def numbered(columns: Int64Array) -> Int64Array:
             width = many
         found, many = found * width + (values - low), many * width
     return found
+
+
+def last_before(owner: Int64Array, time: Int64Array, asks: Int64Array, when: Int64Array) -> Int64Array:
+    """Return the last of some instants of each owner that is not after another one; −1 where there is none."""
+    many = len(owner)
+    order = np.lexsort((np.arange(many + len(asks)), np.append(time, when), np.append(owner, asks)))
+    place = np.maximum.accumulate(np.where(order < many, np.arange(len(order)), -1))
+    found = np.full(len(asks), -1, np.int64)
+    mine = np.flatnonzero(order >= many)
+    before = order[place[mine]]
+    same = (place[mine] >= 0) & (np.append(owner, -1)[np.minimum(before, many)] == asks[order[mine] - many])
+    found[order[mine] - many] = np.where(same, before, -1)
+    return found
