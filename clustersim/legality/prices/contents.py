@@ -11,7 +11,7 @@ from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.prices.deployment import PricedDeployment
 from clustersim.legality.prices.features import Features
 from clustersim.legality.prices.shares import prompts_of, split_prompts
-from clustersim.legality.timeline_rules.views.pieces import Pieces
+from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
 from clustersim.timeline.tables import Table
 
@@ -45,11 +45,12 @@ class Contents:
         episodes = np.flatnonzero(~pieces.is_chunk)
         self.first = runs.place[pieces.first_run[episodes]]
         self.many, self.before = pieces.count[episodes], pieces.computed[episodes]
-        self._owner = None if owner is None else owner[episodes]
+        self._owner = np.full(len(episodes), -1) if owner is None else owner[episodes]
         self.places = int(runs.count[runs.slotted].sum()) + 1  # the last one is that of all steps without decodes
         self._carries, self._ahead = runs.slot >= 0, runs.place - runs.step
         self._prompts: dict[int | None, Mapping[str, FloatArray]] = {}
         self._decodes: dict[int | None, tuple[FloatArray, FloatArray]] = {}
+        self._own: dict[tuple[int, int | None], tuple[FloatArray, FloatArray]] = {}
 
     def decodes(self, window: int | None) -> tuple[FloatArray, FloatArray]:
         """Return, by place of a step in the order of its slot, how many sequences decode, and the keys they attend to.
@@ -57,28 +58,34 @@ class Contents:
         A sequence attends to one key more in every step of its episode, up to the window.
         """
         if window not in self._decodes:
-            grows = self.many if window is None else np.clip(window - self.before, 0, self.many)
-            count = self._running(self.first, self.many, np.ones(len(self.first)))
-            growing = self._running(self.first, grows, np.ones(len(self.first)))
-            keys = self._running(self.first, grows, (self.before + 1 - self.first).astype(np.float64))
-            keys += growing * np.arange(self.places)
-            if window is not None:
-                keys += self._running(self.first + grows, self.many - grows, np.full(len(self.first), float(window)))
-            count[-1] = keys[-1] = 0.0
-            self._decodes[window] = count, keys
+            self._decodes[window] = self._of_episodes(slice(None), window)
         return self._decodes[window]
 
+    def decodes_of(self, s: int, window: int | None) -> tuple[FloatArray, FloatArray]:
+        """Return the same of one SP rank, where each keeps its own sequences; NaN where one is kept by none."""
+        if (s, window) not in self._own:
+            count, keys = self._of_episodes(self._owner == s, window)
+            self._own[s, window] = np.where(self._kept, count, np.nan), np.where(self._kept, keys, np.nan)
+        return self._own[s, window]
+
     @cached_property
-    def _by_owner(self) -> FloatArray | None:
-        """How many sequences decode on each SP rank, of shape (SP ranks, places); NaN where one of them is unknown."""
-        if self._owner is None:
-            return None
-        ranks = range(self.deployment.plan.sp.degree)
-        some = [self._owner == s for s in ranks]
-        found = np.stack([self._running(self.first[mine], self.many[mine], np.ones(mine.sum())) for mine in some])
-        found[:, -1] = 0.0
-        known: FloatArray = np.where(found.sum(axis=0) == self.decodes(None)[0], found, np.nan)
-        return known
+    def _kept(self) -> BoolArray:
+        """At which places all sequences that decode are kept by some SP rank."""
+        count, _ = self._of_episodes((self._owner >= 0) & (self._owner < self.deployment.plan.sp.degree), None)
+        found: BoolArray = count == self.decodes(None)[0]
+        return found
+
+    def _of_episodes(self, some: BoolArray | slice, window: int | None) -> tuple[FloatArray, FloatArray]:
+        first, many, before = self.first[some], self.many[some], self.before[some]
+        grows = many if window is None else np.clip(window - before, 0, many)
+        count = self._running(first, many, np.ones(len(first)))
+        growing = self._running(first, grows, np.ones(len(first)))
+        keys = self._running(first, grows, (before + 1 - first).astype(np.float64))
+        keys += growing * np.arange(self.places)
+        if window is not None:
+            keys += self._running(first + grows, many - grows, np.full(len(first), float(window)))
+        count[-1] = keys[-1] = 0.0
+        return count, keys
 
     @cached_property
     def changes(self) -> Int64Array:
@@ -132,20 +139,14 @@ class Contents:
 
         return of
 
-    def at(self, replica: Int64Array, step: Int64Array, spread: FloatArray | None = None) -> Features:
-        """Return the features of steps; ``replica`` is the first one where all take a step together.
-
-        ``spread``, of shape (SP ranks, steps), tells how many sequences decode on each rank, where that is known
-        otherwise than by who keeps them.
-        """
+    def at(self, replica: Int64Array, step: Int64Array) -> Features:
+        """Return the features of steps; ``replica`` is the first one where all take a step together."""
         members = self.deployment.coordinates if self.deployment.together else 1
         run = np.stack([self.runs.at(replica + one, step) for one in range(members)])
         place = np.full(run.shape, self.places - 1)
         if len(self.runs):
             place = np.where((run >= 0) & self._carries[run], self._ahead[run] + step, place)
-        if spread is None and self._by_owner is not None:
-            spread = self._by_owner[:, place[0]]
-        return Features(self, run, place, spread)
+        return Features(self, run, place)
 
     @cached_property
     def chunks_of(self) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -76,7 +76,7 @@ class PricedDeployment:
 
     @property
     def spreads(self) -> bool:
-        """Whether the sequences of a step decode on all SP ranks, which ones where is not recorded."""
+        """Whether the sequences of a step decode on all SP ranks, each on the one that keeps it."""
         return self.splits and self.plan.sp.decode == "dp"
 
     @property

@@ -27,14 +27,10 @@ class Features:
     contents : Contents
     run, place : int64 arrays of shape (replicas in lockstep, steps)
         Run of each step, −1 where there is none, and its place in the order of its slot.
-    spread : float array of shape (SP ranks, steps), optional
-        How many sequences decode on each rank.
     """
 
-    def __init__(
-        self, contents: Contents, run: Int64Array, place: Int64Array, spread: FloatArray | None = None
-    ) -> None:
-        self.contents, self.deployment, self.spread = contents, contents.deployment, spread
+    def __init__(self, contents: Contents, run: Int64Array, place: Int64Array) -> None:
+        self.contents, self.deployment = contents, contents.deployment
         self.run, self.place = run, place
         self._known: dict[tuple[str, int], FloatArray] = {}
         self._decoding: dict[tuple[int, int | None], tuple[FloatArray, FloatArray]] = {}
@@ -173,8 +169,7 @@ class Features:
         ranks = self.contents.by_rank(window)
         decodes, keys = self.decoding(0, window)
         if self.deployment.spreads:
-            own = np.where(decodes == 0, 0.0, np.nan) if self.spread is None else self.spread[s]
-            keys = np.where(own == 0, 0.0, np.where(own == decodes, keys, np.nan))
+            own, keys = (each[self.place[0]] for each in self.contents.decodes_of(s, window))
         else:
             own, keys = (each if s == 0 else np.zeros(len(self)) for each in (decodes, keys))
         if base == "decode_keys":

@@ -23,7 +23,6 @@ from clustersim.legality.prices.contents import Contents
 from clustersim.legality.timeline_rules.links.crowds import Crowds, crowds_of
 from clustersim.legality.timeline_rules.links.traffic import Collectives, Flows, Traffic, collective_places
 from clustersim.legality.timeline_rules.transfers.carried import moves_in, outputs_in
-from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes
@@ -65,10 +64,7 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
         if runs is None or pieces is None or history.chunks is None or declared.deployment is None:
             lacks = lacking("the load of links (what collectives carry was not recorded)")
             continue
-        owner = None
-        if declared.deployment.spreads:
-            owner = owner_at(tables.owners, pieces.replica, pieces.request, pieces.begin)
-        contents = Contents(declared.deployment, runs, pieces, history.chunks, owner)
+        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.keepers)
         collectives = Collectives(traffic, tables, passes, contents, declared)
         for place, times in mine:
             collectives.add(place, times)

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.clock import NS_PER_S, FloatArray, Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, judged, lacking, merged
 from clustersim.legality.history import Declared
 from clustersim.legality.prices.contents import Contents
 from clustersim.legality.prices.features import Features
@@ -23,9 +23,6 @@ from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.timeline.passes import Passes, by_template
 
 COST: Final = "let an operator run for what it costs"
-UNTOLD: Final = "which sequences decode in which part of a step (not recorded): attention is compared by their sum"
-BY_RANK: Final = {"tokens", "rows", "decode_sequences"}
-"""Features of an SP rank that tell how many sequences decode on it."""
 ROUNDING_NS: Final = 1.0
 ROUNDING: Final = 1e-9
 
@@ -42,7 +39,7 @@ def as_priced(reading: Reading) -> Finding:
     passes = Passes(tables)
     for declared in history.pools:
         assert declared.deployment is not None
-        contents = Contents(declared.deployment, runs, pieces, history.chunks)
+        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.keepers)
         prices = Prices(declared.deployment, declared.first_replica)
         replica = tables.passes["replica"]
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
@@ -62,7 +59,6 @@ class _OfTemplate:
         self.passes, self.tables = passes, passes.tables
         self.template, self.contents, self.prices, self.declared = template, contents, prices, declared
         self.classes, self.unknown = prices.of_template(template)
-        self.spread_of: dict[int, FloatArray] = {}
 
     def findings(self, passes: Int64Array) -> Iterator[Finding]:
         """Yield what is wrong with the durations that some passes refer to."""
@@ -105,18 +101,6 @@ class _OfTemplate:
             found = self.contents.at(replica[some], step[some])
             at = rows["at"][row[some]].astype(np.int64)
             lasts = {cls: self.tables.row_values[at + cls] for cls in priced}
-            if self.prices.deployment.spreads and self.template.kind != "prefill":
-                least, most = self._spread(found, replica[some], step[some], lasts)
-                spread = np.where(least == most, least, np.nan)
-                self.spread_of.update(zip(row[some].tolist(), spread.T, strict=True))
-                decodes = found.decoding(0)[0]
-                yield judged(
-                    len(decodes), (least.sum(axis=0) > decodes) | (most.sum(axis=0) < decodes),
-                    "replica {replica}, step {step}",
-                    "its ranks last as if {told:.0f} sequences decoded, and {decodes:.0f} do", COST,
-                    replica=Rows(replica, some), step=Rows(step, some), told=least.sum(axis=0), decodes=decodes,
-                )  # fmt: skip
-                found = self.contents.at(replica[some], step[some], spread)
             gap = self._gap(found)
             for cls, operators in priced.items():
                 yield self._judged(operators, found, gap, lasts[cls], replica[some], step[some])
@@ -160,41 +144,11 @@ class _OfTemplate:
                     known = np.flatnonzero(features.recorded)
                     replica, step, values = replica[known], step[known], values[known]
                     features = self.contents.at(replica, step)
-                row = table["row"][block.runs[of]].tolist() if self.spread_of else []
-                if self.spread_of and len(row) == len(step) and all(one in self.spread_of for one in row):
-                    features = self.contents.at(replica, step, np.stack([self.spread_of[one] for one in row], axis=1))
                 gap = self._gap(features)
                 for at, cls in enumerate(columns):
                     yield self._judged(self.classes.get(cls, []), features, gap, values[:, at], replica, step)
                 lasts = {cls: values[:, at] for at, cls in enumerate(columns)}
                 yield from self._by_sum(features, lasts, replica, step)
-
-    def _spread(
-        self, features: Features, replica: Int64Array, step: Int64Array, lasts: dict[int, Int64Array]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return how many sequences decode on each SP rank, at least and at most, as its operators together tell."""
-        ranks = range(self.prices.deployment.coordinates)
-        up_to = int(features.decoding(0)[0].max(initial=0))
-        own = [
-            [
-                (cls, one)
-                for cls in lasts
-                for one in self.classes[cls][:1]
-                if one.s == s and not one.groups and one.work.features <= BY_RANK
-            ]
-            for s in ranks
-        ]
-        took = np.array([np.sum([lasts[cls] for cls, _ in some], axis=0) + np.zeros(len(step)) for some in own])
-        best, least, most = np.full(took.shape, np.inf), np.zeros(took.shape), np.zeros(took.shape)
-        for many in range(up_to + 1):
-            trial = self.contents.at(replica, step, np.full(took.shape, float(many)))
-            gap = self._gap(features)
-            for s in ranks:
-                away = np.abs(sum((self.prices.kernel_ns(one, trial, gap) for _, one in own[s]), -took[s]))
-                least[s] = np.where(away < best[s], many, least[s])
-                most[s] = np.where(away <= best[s], many, most[s])
-                best[s] = np.minimum(away, best[s])
-        return least, most
 
     def _by_sum(
         self, features: Features, lasts: dict[int, Int64Array], replica: Int64Array, step: Int64Array
@@ -205,8 +159,8 @@ class _OfTemplate:
             for one in self.classes.get(cls, [])[:1]:
                 if one.work.op == "attention_decode":
                     window, _, half = one.work.keys.partition("~")
-                    if half or self.prices.deployment.spreads:
-                        parts.setdefault((one.s if half else 0, window, repr(one.work.shape)), []).append((values, one))
+                    if half:
+                        parts.setdefault((one.s, window, repr(one.work.shape)), []).append((values, one))
         gap = self._gap(features)
         for (s, window, _), some in parts.items():
             _, keys = features.decoding(s, int(window.partition("@")[2]) if "@" in window else None)
@@ -250,7 +204,11 @@ class _OfTemplate:
             cost = np.choose(apart.argmax(axis=0), each)
             known = int(np.isfinite(off).sum())
             if known < len(off):
-                findings.append(lacking(UNTOLD))
+                findings.append(
+                    lacking(
+                        "which sequences decode in which half of a step (not recorded): attention is compared by sum"
+                    )
+                )
             findings.append(judged(
                 known, off > ROUNDING_NS, self._where(one),
                 "{one.name} ({one.work.op}) is recorded with {values:,} ns, and costs {cost:,.0f} ns by the declared "

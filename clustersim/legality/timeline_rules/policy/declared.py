@@ -119,7 +119,13 @@ def rank_use(reading: Reading, declared: Declared) -> RankUse | None:
     if history.folded is None or history.facts is None or reading.pieces is None or not sized or policy is None:
         return None
     swaps = reading.facts_of(SWAPPED_OUT).size > 0
-    if swaps or declared.down or policy.scheduler is None or declared.prefix_caching is not False:
+    if (
+        swaps
+        or declared.down
+        or policy.scheduler is None
+        or declared.prefix_caching is not False
+        or reading.keepers is None
+    ):
         return None
     return RankUse(reading, declared)
 

@@ -100,12 +100,15 @@ class RankUse:
         runs = self.reading.runs
         assert runs is not None
         grown = np.stack((pieces.replica[who], runs.start[run], np.full(len(run), GROWTH), np.full(len(run), -1)))
-        request = np.concatenate((facts["request"][rows], pieces.request[chunk], pieces.request[who]))
+        request = facts["request"][rows].astype(np.int64)
         every = np.concatenate((told, written, grown), axis=1).astype(np.int64)
         folded = self.reading.history.folded
         assert folded is not None
-        leaves = np.append(gives >= 0, np.zeros(every.shape[1] - len(rows), bool))  # it may be admitted anew at once
-        owner = owner_at(folded.owners, every[0], request.astype(np.int64), every[1] - leaves)
+        keepers = self.reading.keepers
+        assert keepers is not None
+        leaves = (gives >= 0).astype(np.int64)  # it may be admitted anew at once
+        of_rows = owner_at(folded.owners, every[0, : len(rows)], request, every[1, : len(rows)] - leaves)
+        owner = np.concatenate((of_rows, keepers[chunk], keepers[who]))
         found = np.stack((*every, owner, np.concatenate((-gives, takes, np.ones(len(run), np.int64)))))
         return found[:, np.argsort(found[0], kind="stable")]
 

@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
+from clustersim.legality.timeline_rules.transfers.owners import owner_at
 from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, arrivals_of, sends_of
 from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
@@ -322,6 +323,14 @@ class Reading:
             at_last=found.at_last - saved,
             at_end=found.at_end - sharing.changes.at_facts(replica, time, found.ends),
         )
+
+    @cached_property
+    def keepers(self) -> Int64Array | None:
+        """The SP rank that keeps the sequence of each piece, −1 where none does; None where none was recorded."""
+        tables, pieces = self.history.folded, self.pieces
+        if tables is None or pieces is None or not len(tables.owners["request"]):
+            return None
+        return owner_at(tables.owners, pieces.replica, pieces.request, pieces.begin)
 
     @property
     def several_pools(self) -> bool:
