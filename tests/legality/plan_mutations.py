@@ -13,6 +13,7 @@ from clustersim.legality.layout import Layout, layout_of
 from clustersim.legality.rule import Verdict
 from clustersim.model.architecture import Ffn
 from clustersim.plan.parallel import Cut, ExpertPlan, SequencePlan, TensorSplit
+from clustersim.plan.pool import PoolRule
 
 BASES = {"dense": DENSE, "by heads": BY_HEADS, "experts": SPREAD, "latent": COMPRESSED}
 
@@ -44,6 +45,12 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
             planned(DENSE, split=TensorSplit(attention_out="columns")), model=replace(model(), hidden=65)
         ),
     ),
+    "a hidden size that an FFN split by rows does not divide": (
+        "TP-1", "plan.tp",
+        replace(
+            planned(DENSE, split=TensorSplit(ffn_up="rows", ffn_down="columns")), model=replace(model(), hidden=65)
+        ),
+    ),
     "an expert that its ranks do not divide": (
         "TP-1", "plan.ep", shaped(SPREAD, ffn=replace(EXPERTS, expert_intermediate=25)),
     ),
@@ -70,6 +77,17 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
     ),
     "more weights than a device holds": ("KV-6", "plan.tp", TIGHT),
     "a pool larger than what is left": ("KV-6", "serving.kv_blocks", limited(kv_blocks=10**6)),
+    "a pool larger than its share of what weights and buffers leave": (
+        "KV-6", "serving.kv_blocks",
+        replace(limited(kv_blocks=10**6), pool=PoolRule(share_of="free", outside_bytes=2**20)),
+    ),
+    "a pool larger than weights leave of what both share": (
+        "KV-6", "serving.kv_blocks",
+        replace(limited(kv_blocks=10**6), pool=PoolRule(share_of="static", outside_bytes=2**20)),
+    ),
+    "a pool larger than what the engine leaves": (
+        "KV-6", "serving.kv_blocks", replace(limited(kv_blocks=10**6), pool=PoolRule(outside_bytes=2**20)),
+    ),
     "a batch whose buffers leave no room": (
         "KV-6", "serving.max_batch_tokens", limited(max_batch_tokens=2**21),
     ),
@@ -83,6 +101,9 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
     "a cut too many": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=(Cut(layer=1), Cut(layer=2)))),
     "a cut too few": ("PP-1", "plan.stages.cuts", planned(DENSE, stages=())),
     "a cut behind the last layer": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=4),))),
+    "a cut inside a layer that is not there": (
+        "PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=4, before="ffn"),)),
+    ),
     "a cut before the first module": ("PP-1", "plan.stages.cuts[0]", planned(DENSE, stages=(Cut(layer=0),))),
     "cuts out of order": (
         "PP-1", "plan.stages.cuts[1]",
@@ -105,6 +126,9 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
     "ranks that ep does not divide": ("EP-1", "plan.ep", planned(SPREAD, ep=ExpertPlan(degree=8))),
     "an expert nowhere": (
         "EP-1", "plan.ep.placement", planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1, 0, 1, 0, 1, 0))),
+    ),
+    "an expert that the model does not have": (
+        "EP-1", "plan.ep.placement", planned(SPREAD, ep=ExpertPlan(degree=2, placement=(0, 1) * 5)),
     ),
     "an expert on a rank that is not there": (
         "EP-1", "plan.ep.placement[7]",
@@ -139,6 +163,9 @@ MUTATIONS: dict[str, tuple[str, str, Deployment]] = {
 }  # fmt: skip
 
 
+SWAPPED = ((2, 3), (0, 1))
+
+
 def _moved(stages: Any, source: int, target: int) -> Any:
     """Return stages with the last module of one added at the front of the other."""
     return tuple((stages[source][-1], *stage) if at == target else stage for at, stage in enumerate(stages))
@@ -155,7 +182,11 @@ LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[
         "KV-4", "plan.tp", COMPRESSED, lambda layout: {"kv_heads": (((0,), ()), *layout.kv_heads[1:])},
     ),
     "heads in another order": (
-        "TP-9", "plan.tp", DENSE, lambda layout: {"kv_heads": (((2, 3), (0, 1)), *layout.kv_heads[1:])},
+        "TP-9", "plan.tp", DENSE, lambda layout: {"kv_heads": (SWAPPED, *layout.kv_heads[1:])},
+    ),
+    "heads in another order in two layers apart": (
+        "TP-9", "plan.tp", DENSE,
+        lambda layout: {"kv_heads": (SWAPPED, layout.kv_heads[1], SWAPPED, layout.kv_heads[3])},
     ),
     "a gap between segments": (
         "SP-1", "plan.sp.partition", DENSE, lambda _: {"segments": {8: (((0, 2), (6, 8)), ((3, 6),))}},
@@ -178,6 +209,12 @@ LAYOUT_MUTATIONS: dict[str, tuple[str, str, Deployment, Callable[[Layout], dict[
     ),
     "a module placed twice": (
         "PP-1", "plan.stages", DENSE, lambda layout: {"stages": _moved(layout.stages, 0, 1)},
+    ),
+    "two stages as one": (
+        "PP-1", "plan.stages", DENSE,
+        lambda layout: {
+            "stages": (layout.stages[0] + layout.stages[1],), "weight_bytes": (sum(layout.weight_bytes),),
+        },
     ),
     "modules in another order": (
         "PP-1", "plan.stages", DENSE,

@@ -55,6 +55,7 @@ def check(deployment: Deployment, layout: Layout | None = None) -> Verdict:
         memory_bytes=deployment.memory_bytes,
         precision=deployment.precision,
         limits=deployment.limits,
+        pool=deployment.pool,
         cluster=deployment.cluster,
         decodes_only=deployment.decodes_only,
         layout=layout,

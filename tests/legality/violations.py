@@ -45,13 +45,14 @@ def _of(tree: ast.AST) -> Iterator[str]:
         parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in tree.values]
         yield from _told("".join(map(str, parts)))
     elif isinstance(tree, ast.Constant) and isinstance(tree.value, str):
-        yield from _told(re.sub(r"\{[^{}]*\}", "{}", tree.value))
+        yield from _told(tree.value)
     else:
         for child in ast.iter_child_nodes(tree):
             yield from _of(child)
 
 
 def _told(text: str) -> Iterator[str]:
+    text = re.sub(r"\{[^{}]*\}", "{}", text).rstrip(",")
     words = re.findall(r"[A-Za-z_']+", text)
     if len(words) >= LEAST_WORDS and not PLACES.fullmatch(text) and SAID.search(text):
         yield text
