@@ -20,16 +20,16 @@ def fits_each_rank(reading: Reading) -> Finding:
     Not looked at where blocks are shared or swapped, or something fails: then pieces don't tell who holds how much.
     """
     history = reading.history
-    keepers = reading.keepers
-    if keepers is None:
+    owners = reading.owners
+    if owners is None:
         return NOTHING
     facts = history.facts
     if facts is None or (facts["kind"] == SWAPPED_OUT).any() or history.declared.down:
         return NOTHING
-    return merged(*(_of_pool(reading, declared, keepers) for declared in history.pools))
+    return merged(*(_of_pool(reading, declared, owners) for declared in history.pools))
 
 
-def _of_pool(reading: Reading, declared: Declared, keepers: Int64Array) -> Finding:
+def _of_pool(reading: Reading, declared: Declared, owners: Int64Array) -> Finding:
     pieces, size = reading.pieces, declared.block_tokens
     assert pieces is not None
     if declared.sp == 1 or declared.sp_decode != "dp" or declared.prefix_caching is not False:
@@ -45,7 +45,7 @@ def _of_pool(reading: Reading, declared: Declared, keepers: Int64Array) -> Findi
     goes_on = np.zeros(len(here), bool)
     goes_on[:-1] = (request[1:] == request[:-1]) & (replica[1:] == replica[:-1]) & ~pieces.restarts[here[1:]]
     until = np.where(goes_on, np.append(pieces.begin[here][1:], 0), pieces.end[here])
-    owner = keepers[here]
+    owner = owners[here]
     known = np.flatnonzero(owner >= 0)
     place = (replica * declared.sp + owner)[known]
     time = np.concatenate((pieces.begin[here][known], until[known]))

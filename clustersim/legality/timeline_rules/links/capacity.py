@@ -64,7 +64,7 @@ def within_capacity(reading: Reading, parts: list[Reading]) -> Finding:
         if runs is None or pieces is None or history.chunks is None or declared.deployment is None:
             lacks = lacking("the load of links (what collectives carry was not recorded)")
             continue
-        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.keepers)
+        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.owners)
         collectives = Collectives(traffic, tables, passes, contents, declared)
         for place, times in mine:
             collectives.add(place, times)

@@ -39,7 +39,7 @@ def as_priced(reading: Reading) -> Finding:
     passes = Passes(tables)
     for declared in history.pools:
         assert declared.deployment is not None
-        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.keepers)
+        contents = Contents(declared.deployment, runs, pieces, history.chunks, reading.owners)
         prices = Prices(declared.deployment, declared.first_replica)
         replica = tables.passes["replica"]
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)

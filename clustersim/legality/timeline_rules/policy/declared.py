@@ -124,7 +124,7 @@ def rank_use(reading: Reading, declared: Declared) -> RankUse | None:
         or declared.down
         or policy.scheduler is None
         or declared.prefix_caching is not False
-        or reading.keepers is None
+        or reading.owners is None
     ):
         return None
     return RankUse(reading, declared)

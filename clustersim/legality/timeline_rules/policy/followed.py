@@ -8,8 +8,8 @@ from __future__ import annotations
 from clustersim.legality.finding import NOTHING, Finding, merged
 from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
-from clustersim.legality.timeline_rules.policy.keepers import as_kept
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
+from clustersim.legality.timeline_rules.policy.owners import as_kept
 from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
 from clustersim.legality.timeline_rules.policy.taken_up import in_order

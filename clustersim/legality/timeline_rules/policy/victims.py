@@ -94,7 +94,7 @@ class Victims:
         else:
             after = [one for one in running if queue.running[one][0] > mine]
         if self.apart:
-            after = [other for other in after if self._keeper(other, now) == self._keeper(request, now)]
+            after = [other for other in after if self._owner(other, now) == self._owner(request, now)]
         for other in after:
             there = queue.running[other][1] <= now and (other, now) not in self.gone
             there &= not self.swaps or queue.running[other][1] != since  # who of these came back first is not told
@@ -102,7 +102,7 @@ class Victims:
                 return other
         return None
 
-    def _keeper(self, request: int, now: int) -> int:
+    def _owner(self, request: int, now: int) -> int:
         """Return which SP rank keeps a request before what an instant decides; −1 where that was not told."""
         return next((owner for time, owner in reversed(self.kept.get(request, ())) if time < now), -1)
 
@@ -201,7 +201,7 @@ class Victims:
         most = -(-declared.max_batch_tokens // declared.block_tokens) + 1 if begun else 0
         free, held = declared.pool_blocks - int(used[at]), self._held(request, now)
         if self.apart:
-            free = 0 if self.free is None else int(self.free[at, self._keeper(request, now)])
+            free = 0 if self.free is None else int(self.free[at, self._owner(request, now)])
         if free < held + most:
             return ""
         return f"is preempted at {now:,} ns with {held:,} blocks, and {free:,} are free in the step that starts then"

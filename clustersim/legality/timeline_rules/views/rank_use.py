@@ -104,11 +104,11 @@ class RankUse:
         every = np.concatenate((told, written, grown), axis=1).astype(np.int64)
         folded = self.reading.history.folded
         assert folded is not None
-        keepers = self.reading.keepers
-        assert keepers is not None
+        owners = self.reading.owners
+        assert owners is not None
         leaves = (gives >= 0).astype(np.int64)  # it may be admitted anew at once
         of_rows = owner_at(folded.owners, every[0, : len(rows)], request, every[1, : len(rows)] - leaves)
-        owner = np.concatenate((of_rows, keepers[chunk], keepers[who]))
+        owner = np.concatenate((of_rows, owners[chunk], owners[who]))
         found = np.stack((*every, owner, np.concatenate((-gives, takes, np.ones(len(run), np.int64)))))
         return found[:, np.argsort(found[0], kind="stable")]
 

@@ -325,7 +325,7 @@ class Reading:
         )
 
     @cached_property
-    def keepers(self) -> Int64Array | None:
+    def owners(self) -> Int64Array | None:
         """The SP rank that keeps the sequence of each piece, −1 where none does; None where none was recorded."""
         tables, pieces = self.history.folded, self.pieces
         if tables is None or pieces is None or not len(tables.owners["request"]):
