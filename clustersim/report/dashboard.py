@@ -21,7 +21,6 @@ from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
-from clustersim.report.traces.spans import SpansLike
 from clustersim.report.words.run import legality_words, setup_words
 
 _POLICY: Final = (
@@ -29,12 +28,14 @@ _POLICY: Final = (
     "font-src data:; base-uri 'none'; form-action 'none'"
 )
 
+_SCRIPTS: Final = ("packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "lanes.js")
+
 
 def dashboard_html(
     summary: Mapping[str, Any],
     requests: Columns,
     steps: Columns,
-    spans: SpansLike | None,
+    whole: Mapping[str, Any] | None,
     layout: Mapping[str, Any],
     *,
     token_gaps: Weighted | None = None,
@@ -48,9 +49,9 @@ def dashboard_html(
         The object of ``summary.json``.
     requests, steps : Columns
         The tables ``requests.parquet`` and ``steps.parquet`` as arrays; a null is NaN.
-    spans : SpansLike or None
-        The spans of the window that ``device_lanes`` shows (see
-        :func:`clustersim.report.figures.device_spans.busy_window`); None when there are none to show.
+    whole : mapping or None
+        The folded timeline that ``device_lanes`` shows (:func:`clustersim.report.folded.whole.whole_run`); None when
+        there is none to show.
     layout : mapping
         A parsed dashboard file, such as ``dashboards/overview.yaml``.
     token_gaps : (values in ns, weights), optional
@@ -69,7 +70,7 @@ def dashboard_html(
         requests=requests,
         steps=steps,
         kv_rows=steps if kv_rows is None else kv_rows,
-        spans=spans,
+        whole=whole,
         latencies=latencies_ns(requests, token_gaps),
         limits_ns=targets_ns(summary.get("targets")),
     )
@@ -83,7 +84,7 @@ def dashboard_html(
         sections,
         footer=f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out.",
         badge=_badge(summary),
-        script=asset("lanes.js") if checked.first("device_lanes") else "",
+        script="".join(map(asset, _SCRIPTS)),
     )
 
 

@@ -1,25 +1,31 @@
-"""The dashboard in a real Chromium: every figure is drawn, lanes change with the zoom, no host is contacted.
+"""The dashboard in a real Chromium: every figure is drawn, lanes unfold what is in view, no host is contacted.
 
 There is no driver: a copy of the page carries a script that acts as a user would and writes what it saw into
-the document, which Chromium prints.
+the document, which Chromium prints. It also carries the folded timelines of other runs, and unfolds windows of them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import random
 import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import FIGURES
+from clustersim.report.files.run_directory import dashboard_of
+from clustersim.report.files.summary import summary_of
+from clustersim.report.folded.whole import whole_run
+from clustersim.scenario.load import load
+from clustersim.simulation.simulate import RunResult
+from clustersim.timeline.spans import SPAN_COLUMNS
+from clustersim.timeline.timeline import Timeline
+from tests.audit import simulated
+from tests.effort import is_long, times
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
@@ -30,6 +36,22 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: figures can't be looked at"),
 ]
 LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
+
+UNFOLDED = {
+    "quickstart": ("workload.trace.requests=8",),
+    "failing-decode": ("workload.requests=20", "faults=[{device: 2, at: 1 s, until: 2 s, lose: recompute}]"),
+    "oversubscribed-fabric": (),
+    "long-context-ring": (),
+}
+"""Scenario → overrides: stages with sends; two pools, moves and a fault; contention; operators that overlap."""
+FURTHER: dict[str, tuple[str, ...]] = {
+    "mixtral-ep": (), "failing-node": (), "splitwise-h100-a100": (), "deepseek-v3-two-batch": (),
+    "deepseek-v3-wide-ep": (), "deepseek-v3-pools": (), "azure-hour-fleet": (), "shared-prefixes": (),
+    "distserve-tp2-pp2": (),
+}  # fmt: skip
+"""With ``--long``."""
+SPANS = 1500
+"""About so many are unfolded in a window."""
 
 PROBE = """
 <script>
@@ -44,30 +66,35 @@ ACT = """
 const pause = () => new Promise(done => setTimeout(done, 400));
 const until = async ready => { for (let i = 0; i < 40 && !ready(); i++) await pause(); };
 async function act() {
-  const plots = [...document.querySelectorAll(".js-plotly-plot")];
-  const lanes = document.getElementById("figure-1");
-  await until(() => lanes.data.length > 0);
-  const filled = () => lanes.data.filter(trace => trace.x.length);
-  const kinds = () => [...new Set(filled().map(trace => trace.type))];
-  const bars = () => filled().reduce((sum, trace) => sum + (trace.type === "bar" ? trace.x.length : 0), 0);
+  await until(() => linkedFigures.lanes && linkedFigures.lanes.drawn);
+  const lanes = linkedFigures.lanes, plots = [...document.querySelectorAll(".js-plotly-plot")];
+  const press = key => lanes.plot.dispatchEvent(new KeyboardEvent("keydown", {key}));
+  const look = async () => { await pause(); return [lanes.drawn.level, lanes.view.from, lanes.view.to]; };
+  const view = async name => { document.querySelector(`[data-view=${name}]`).click(); return look(); };
   seen.plots = plots.length;
-  seen.drawn = plots.map(plot => plot.querySelectorAll(".main-svg path, .main-svg image").length);
+  seen.drawn = plots.filter(plot => plot !== lanes.plot).map(plot => plot.querySelectorAll(".main-svg path").length);
   seen.texts = plots.map(plot => plot.querySelectorAll(".xtitle").length);
   seen.buttons = [...document.querySelectorAll(".modebar-btn")].map(button => button.dataset.title);
-  const views = document.querySelectorAll("[data-lanes]");
-  views[0].click(); await pause();
-  seen.whole = [kinds(), bars()];
-  const note = document.getElementById("figure-1-note").textContent;
-  await Plotly.relayout(lanes, {"xaxis.range": [0, 0.1]}); await pause();
-  seen.zoomed = [kinds(), bars()];
-  const bar = lanes.data.find(trace => trace.x.length && trace.hovertext);
-  seen.hover = bar.hovertext[0];
-  seen.note = note;
-  await Plotly.relayout(lanes, {"xaxis.autorange": true}); await pause();
-  seen.reset = [kinds(), bars(), lanes.layout.xaxis.range];
+  seen.colours = new Set(lanes.canvas.getContext("2d").getImageData(0, 0, lanes.canvas.width, 9).data).size;
+  seen.levels = {run: await look()};
+  for (const name of ["second", "step", "layer"]) seen.levels[name] = await view(name);
+  seen.linked = linkedFigures.members.filter(one => one !== lanes).map(one => one.plot.layout.xaxis.range);
+  const {l, t, w} = lanes.area, box = lanes.plot.getBoundingClientRect();
+  lanes.plot.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + l + w / 2, clientY: box.top + t + 4}));
+  seen.tip = [...lanes.tip.children].map(line => line.textContent);
+  press("-"); seen.out = await look();
+  press("ArrowRight"); seen.right = await look();
+  lanes.plot.dispatchEvent(new WheelEvent("wheel", {deltaY: -400, clientX: box.left + l, clientY: box.top + t + 4}));
+  seen.wheel = await look();
+  await Plotly.relayout(lanes.plot, {"xaxis.autorange": true}); seen.reset = await look();
+  seen.unfolded = {};
+  for (const part of document.querySelectorAll("[data-windows]")) {
+    const run = await FoldedRun.read(JSON.parse(part.textContent));
+    seen.unfolded[part.id] = JSON.parse(part.dataset.windows).map(([from, to]) => run.unfold(from, to));
+  }
   seen.requests = performance.getEntriesByType("resource").map(entry => entry.name);
 }
-act().catch(error => seen.errors.push(String(error))).finally(() => {
+act().catch(error => seen.errors.push(String(error.stack))).finally(() => {
   const out = document.createElement("pre");
   out.id = "seen"; out.textContent = JSON.stringify(seen); document.body.append(out);
 });
@@ -75,40 +102,50 @@ act().catch(error => seen.errors.push(String(error))).finally(() => {
 """
 
 
-def report_data() -> ModuleType:
-    """Load the synthetic runs that the unit tests of the report use."""
-    path = Path(__file__).parents[1] / "unit" / "report_data.py"
-    spec = importlib.util.spec_from_file_location("report_data_for_browser", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-SHARES = {"compute": 0.5, "communication": 0.2, "exposed_communication": 0.1, "host": 0.05, "bubble": 0.1}
-USED: dict[str, Any] = {
-    "utilisation": {"mfu": 0.2, "mbu": 0.4, **SHARES, "stages": [{"stage": 0, **SHARES}, {"stage": 1, **SHARES}]},
-    "links": {"busiest": [{"link": f"a → {n}", "tier": "scaleup", "bytes": 1e9, "utilisation": 0.1} for n in range(4)]},
-}
+def windows_of(timeline: Timeline, draw: random.Random) -> list[tuple[int, int]]:
+    """Draw windows in which something happens, of about as many spans as can be compared quickly."""
+    width = max(1, SPANS * timeline.end_ns // timeline.num_spans)
+    starts = timeline.passes["start_ns"]
+    begins = [int(starts[draw.randrange(len(starts))]) - draw.randrange(width) for _ in range(times(8))]
+    if len(timeline.moves["start_ns"]):
+        begins.append(int(timeline.moves["start_ns"][0]) - width // 2)
+    return [(max(0, begin), max(0, begin) + width) for begin in begins]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a visitor of a dashboard with 5,000 spans sees."""
-    data = report_data()
-    run = data.small_run(requests=60)
-    spans = data.pipeline_spans(steps=4, stages=2, tp=4, layers=20)
-    summary = {**data.summary_of(run), **USED}
-    page = dashboard_html(summary, run["requests"], run["steps"], spans, LAYOUT, token_gaps=run["token_gaps"])
+def results() -> dict[str, RunResult]:
+    wanted = {**UNFOLDED, **(FURTHER if is_long() else {})}
+    return {name: simulated(load(name, overrides)) for name, overrides in wanted.items()}
+
+
+@pytest.fixture(scope="module")
+def windows(results: dict[str, RunResult]) -> dict[str, list[tuple[int, int]]]:
+    draw = random.Random(16)
+    return {name: windows_of(result.timeline, draw) for name, result in results.items()}
+
+
+@pytest.fixture(scope="module")
+def seen(
+    tmp_path_factory: pytest.TempPathFactory,
+    results: dict[str, RunResult],
+    windows: dict[str, list[tuple[int, int]]],
+) -> dict[str, Any]:
+    """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
+    run = results["quickstart"]
+    page = dashboard_of(summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
+    parts = [
+        f'<script type="application/json" id="{name}" data-windows="{json.dumps(windows[name])}">'
+        f"{json.dumps(whole_run(one.timeline, one.step_rows.rows, summary_of(one)['devices']))}</script>"
+        for name, one in results.items()
+    ]
     head, tail = page.index("<body>") + len("<body>"), page.rindex("</body>")
     folder = tmp_path_factory.mktemp("browser")
-    write_dashboard(folder / "dashboard.html", page[:head] + PROBE + page[head:tail] + ACT + page[tail:])
+    file = folder / "dashboard.html"
+    file.write_text(page[:head] + PROBE + page[head:tail] + "".join(parts) + ACT + page[tail:], encoding="utf-8")
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1500,3200", "--virtual-time-budget=30000",
-        "--dump-dom", (folder / "dashboard.html").as_uri(),
+        f"--user-data-dir={folder / 'profile'}", "--window-size=1500,3200", "--virtual-time-budget=40000",
+        "--dump-dom", file.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
@@ -121,6 +158,7 @@ def test_every_figure_is_drawn_without_an_error(seen: dict[str, Any]) -> None:
     assert seen["plots"] == len(FIGURES) - 1  # the headline is a table
     assert all(marks > 10 for marks in seen["drawn"])
     assert all(titles >= 1 for titles in seen["texts"])
+    assert seen["colours"] > 20
 
 
 def test_no_host_is_contacted(seen: dict[str, Any]) -> None:
@@ -129,22 +167,52 @@ def test_no_host_is_contacted(seen: dict[str, Any]) -> None:
     assert not any("hare" in title or "loud" in title for title in seen["buttons"] if title)
 
 
-def test_many_spans_are_a_heatmap_and_few_are_bars(seen: dict[str, Any]) -> None:
-    assert seen["whole"] == [["heatmap"], 0]
-    kinds, bars = seen["zoomed"]
-    assert kinds == ["bar"]
-    assert 0 < bars < 4000
+@pytest.mark.parametrize("name", UNFOLDED)
+def test_the_browser_unfolds_the_spans_of_the_timeline(
+    seen: dict[str, Any], results: dict[str, RunResult], windows: dict[str, list[tuple[int, int]]], name: str
+) -> None:
+    for window, rows in zip(windows[name], seen["unfolded"][name], strict=True):
+        spans = results[name].timeline.unfold(*window)
+        expected = np.stack([getattr(spans, column).astype(np.int64) for column in SPAN_COLUMNS], axis=1)
+        assert sorted(rows) == sorted(expected.tolist())
+        assert rows
 
 
-def test_zooming_out_shows_the_whole_window_again(seen: dict[str, Any]) -> None:
-    kinds, bars, (start, end) = seen["reset"]
-    assert (kinds, bars, start) == (["heatmap"], 0, 0)
-    assert end > 1
+@pytest.mark.skipif(not is_long(), reason="with --long only: these runs take long")
+@pytest.mark.parametrize("name", FURTHER)
+def test_the_browser_unfolds_further_runs(
+    seen: dict[str, Any], results: dict[str, RunResult], windows: dict[str, list[tuple[int, int]]], name: str
+) -> None:
+    test_the_browser_unfolds_the_spans_of_the_timeline(seen, results, windows, name)
 
 
-def test_a_bar_names_its_operator_layer_step_and_duration(seen: dict[str, Any]) -> None:
-    assert re.fullmatch(
-        r"<b>\w+</b> \(\w+\)<br>layer \d+ · step \d+ · stage \d+<br>n0\.g\d compute<br>\S+ us, from .*",
-        seen["hover"],
-    )
-    assert "too many to tell apart" in seen["note"]
+def test_the_level_follows_from_what_is_in_view(seen: dict[str, Any], results: dict[str, RunResult]) -> None:
+    assert [seen["levels"][name][0] for name in ("run", "second", "layer")] == ["heat", "steps", "operators"]
+    assert seen["levels"]["run"][1:] == [0, results["quickstart"].timeline.end_ns]
+    assert seen["levels"]["second"][2] - seen["levels"]["second"][1] == 1e9
+
+
+def test_an_operator_names_its_layer_step_duration_and_what_it_waited_for(seen: dict[str, Any]) -> None:
+    name, layer, where, took, waited, carried = seen["tip"]
+    assert re.fullmatch(r"\w+ \(\w+\)", name)
+    assert re.fullmatch(r"layer \d+ · step \d+ of replica 0: \w+", layer)
+    assert re.fullmatch(r"n\d\.g\d compute", where)
+    assert re.fullmatch(r"\S+ us, from \d\.\d+ s", took)
+    assert re.fullmatch(r"waited for \w+ of layer \d+", waited)
+    assert re.fullmatch(r"\d+ requests; [\d,]+ prompt tokens, \d+ decoding", carried)
+
+
+def test_figures_over_time_show_the_same_window(seen: dict[str, Any]) -> None:
+    _, start, end = seen["levels"]["layer"]
+    assert len(seen["linked"]) == 3
+    for window in seen["linked"]:
+        assert window == pytest.approx([start / 1e9, end / 1e9])
+
+
+def test_keys_and_the_wheel_zoom_and_go_on(seen: dict[str, Any], results: dict[str, RunResult]) -> None:
+    _, start, end = seen["levels"]["layer"]
+    assert seen["out"][2] - seen["out"][1] == pytest.approx(2 * (end - start))
+    assert seen["right"][1] - seen["out"][1] == pytest.approx(0.4 * (end - start))
+    assert seen["wheel"][1] == pytest.approx(seen["right"][1])  # the pointer is on the left edge: it stays
+    assert seen["wheel"][2] < seen["right"][2]
+    assert seen["reset"][1:] == [0, results["quickstart"].timeline.end_ns]

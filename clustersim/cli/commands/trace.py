@@ -11,8 +11,8 @@ from clustersim.cli.limits import largest_size
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
-from clustersim.report.figures.device_spans import busy_window
 from clustersim.report.files.run_directory import read_run, shown_rows
+from clustersim.report.traces.busiest import busy_window
 from clustersim.report.traces.trace import span_bytes, write_trace
 from clustersim.timeline.window import Window
 from clustersim.units import UnitError, parse

@@ -1,73 +1,67 @@
-"""The figure of device lanes: axes, buttons and the script that fills it with what is in view."""
+"""Lanes: what every stream of every device did, over the whole run and down to one operator.
+
+A browser draws a few thousand of plotly's bars well and a hundred thousand never. So plotly draws the axes alone; the
+folded timeline travels in the page (:mod:`clustersim.report.folded`), and ``page/lanes.js`` unfolds what is in view and
+draws it on a canvas beneath them: operators, layers, steps, or the share of time busy, whichever can be told apart.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 
-from clustersim.clock import NS_PER_MS, NS_PER_S
-from clustersim.report.figures.device_spans import LaneTable, View, views
-from clustersim.report.figures.style import GRID, template
-from clustersim.report.traces.spans import SpansLike
+from clustersim.report.figures.style import template
 
 ROW_PIXELS: Final = 22
 """Height of a row where the figure's height allows it."""
+VIEWS: Final = {"run": "whole run", "second": "busiest second", "step": "busiest step", "layer": "one layer of it"}
+"""What a button shows, and its words."""
 
-TELLABLE: Final = 1000
-"""So many bars are not only drawn, but also told apart by a reader (judged by eye, 1400 pixels wide)."""
 
-
-def lanes_figure(table: LaneTable, first: View, height: int) -> go.Figure:
-    """Return the empty frame of the lanes: time across, one row per stream of a device, rank 0 on top."""
-    rows = len(table.labels)
-    boundaries = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": row - 0.5, "y1": row - 0.5,
-         "line": {"color": GRID, "width": 1}, "layer": "below"}
-        for row in table.device_rows[1:]
-    ]  # fmt: skip
+def lanes_figure(whole: Mapping[str, Any], height: int) -> go.Figure:
+    """Return the axes of the lanes: seconds of the run across, one row per stream of a device, rank 0 on top."""
+    rows = len(whole["rows"])
     return go.Figure(
         layout={
             "template": template(),
             "height": int(np.clip(rows * ROW_PIXELS + 110, 220, height)),
-            "barmode": "overlay",
-            "bargap": 0.1,
-            "hovermode": "closest",
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
             "dragmode": "zoom",
-            "shapes": boundaries if rows <= 200 else [],
-            "xaxis": {
-                "range": [first.start_ns / NS_PER_MS, first.end_ns / NS_PER_MS],
-                "title": {"text": "time since the start of this window (ms)"},
-                "showgrid": True,
+            "hovermode": False,
+            "modebar": {"remove": ["zoom", "pan", "zoomin", "zoomout", "autoscale", "resetscale", "toimage"]},
+            "margin": {"l": _label_pixels(whole), "r": 20, "t": 8, "b": 44},
+            "xaxis": {"range": [0, whole["end"] / 1e9], "tickmode": "array", "showgrid": False, "automargin": False},
+            "yaxis": {
+                "range": [rows - 0.5, -0.5],
+                "tickmode": "array",
+                "showgrid": False,
+                "ticks": "",
+                "automargin": False,
             },
-            "yaxis": {"range": [rows - 0.5, -0.5], "showgrid": False, "ticks": "", "tickmode": "array"},
         }
     )
 
 
-def first_view(spans: SpansLike, table: LaneTable, max_bars: int) -> View:
-    """Return what is shown first: the widest view whose bars can still be told apart, else the narrowest."""
-    shown = views(spans, table)
-    start, end = spans.start_ns[: len(table.order)], spans.end_ns[: len(table.order)]
-    origin = table.window_ns[0]
-    for view in shown:
-        within = (end > origin + view.start_ns) & (start < origin + view.end_ns)
-        if int(within.sum()) <= min(max_bars, TELLABLE):
-            return view
-    return shown[-1]
-
-
-def lanes_caption(table: LaneTable, world: int) -> str:
-    """Say what the window is, and what of it is left out; ``world`` is the number of ranks that there are."""
-    start, end = table.window_ns
-    text = (
-        f"From {start / NS_PER_S:.6f} s to {end / NS_PER_S:.6f} s of the run: one row per stream of a device, "
-        "one bar per operator, coloured by kind."
+def lanes_html(whole: Mapping[str, Any], identity: str) -> str:
+    """Return the buttons of the lanes, what tells of the view, and the folded timeline as data."""
+    buttons = "".join(
+        f'<button type="button" data-lanes="{identity}" data-view="{view}">{words}</button>'
+        for view, words in VIEWS.items()
     )
-    shown = len(table.device_rows)
-    if shown < world:
-        text += f" {shown:,} of {world:,} devices are shown."
-    if table.left_out:
-        text += f" {table.left_out:,} later operators of the window asked for are left out."
-    return text
+    data = json.dumps(whole, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return (
+        f'<div class="zoom">{buttons}<span class="view" id="{identity}-note"></span></div>'
+        f'<div class="legend" id="{identity}-legend"></div>'
+        f'<script type="application/json" id="{identity}-data">{data}</script>'
+    )
+
+
+def _label_pixels(whole: Mapping[str, Any]) -> int:
+    """Return the width of the longest name of a row, about."""
+    names = (len(whole["devices"][rank]) + 1 + len(whole["streams"][stream]) for rank, stream in whole["rows"])
+    return min(260, 14 + round(6.4 * max(names)))

@@ -143,13 +143,7 @@ _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
 
 FIGURES: Final[Known] = {
     "headline": {},
-    "device_lanes": {
-        "height": (720, PIXELS),  # pixels
-        "steps": (4, up_to(10_000)),  # steps around the busy instant
-        "max_ranks": (64, up_to(4096)),  # of more ranks than this only these are shown
-        "max_bars": (4000, _POINTS),  # more spans than this in view are binned
-        "max_spans": (250_000, up_to(5_000_000)),  # more than this are not written into the file
-    },
+    "device_lanes": {"height": (720, PIXELS)},
     "utilisation": {"height": (300, PIXELS)},
     "batch": {"height": (460, PIXELS), "bins": (1000, _POINTS)},
     "kv_cache": {"height": (300, PIXELS), "bins": (1000, _POINTS)},

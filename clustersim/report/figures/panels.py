@@ -10,30 +10,28 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.clock import NS_PER_MS, NS_PER_S
+from clustersim.clock import NS_PER_S
 from clustersim.report.figures.arrivals import requests_figure
-from clustersim.report.figures.device_spans import lane_table, pack, views
-from clustersim.report.figures.devices import first_view, lanes_caption, lanes_figure
+from clustersim.report.figures.devices import lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
 from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
 from clustersim.report.figures.layout import Panel
 from clustersim.report.figures.series import batch_figure, kv_figure
-from clustersim.report.figures.style import CONFIG
 from clustersim.report.figures.use import use_figure
 from clustersim.report.metrics.latencies import Columns, Weighted
-from clustersim.report.traces.spans import SpansLike
+from clustersim.report.traces.busiest import busiest
 from clustersim.report.words.headline import headline_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a panel may draw from."""
+    """What a panel may draw from; ``whole`` is :func:`clustersim.report.folded.whole.whole_run`'s."""
 
     summary: Mapping[str, Any]
     requests: Columns
     steps: Columns
     kv_rows: Columns
-    spans: SpansLike | None
+    whole: Mapping[str, Any] | None
     latencies: Mapping[str, Weighted]
     limits_ns: Mapping[str, float]
 
@@ -60,25 +58,23 @@ def _headline(run: Run, panel: Panel, identity: str) -> Drawn:
 
 def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "What every device did"
-    if run.spans is None or not len(run.spans.start_ns):
-        return Drawn(title=title, html=_empty("No operator ran in the window that this figure shows."))
-    options = panel.options
-    table = lane_table(run.spans, run.summary["devices"], options["max_spans"])
-    first = first_view(run.spans, table, options["max_bars"])
-    buttons = "".join(
-        f'<button type="button" data-lanes="{identity}" data-from="{view.start_ns / NS_PER_MS!r}" '
-        f'data-to="{view.end_ns / NS_PER_MS!r}">{escape(view.label)}</button>'
-        for view in views(run.spans, table)
-    )
-    packed = {**pack(run.spans, table), "max_bars": options["max_bars"], "config": CONFIG}
-    text = json.dumps(packed, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    if run.whole is None or not run.whole["rows"]:
+        return Drawn(title=title, html=_empty("No operator ran."))
     return Drawn(
         title=title,
-        caption=lanes_caption(table, len(run.summary["devices"])),
-        html=f'<div class="zoom">{buttons}<span class="view" id="{identity}-note"></span></div>',
-        figure=lanes_figure(table, first, options["height"]),
-        then=f'.then(() => clustersimLanes("{identity}", {text}))',
+        caption="The whole run, one row per stream of a device, down to each of its operators. Turn the wheel or drag "
+        "to zoom in, double-click to see all of it; with the keyboard + and - zoom, arrows go on, 0 shows all. "
+        "Figures over time show the same window.",
+        html=lanes_html(run.whole, identity),
+        figure=_marked(run, lanes_figure(run.whole, panel.options["height"])),
+        then=f'.then(() => clustersimLanes("{identity}", {json.dumps({"busiest": _busiest(run.steps)})}))',
     )
+
+
+def _busiest(steps: Columns) -> list[int]:
+    """Return replica and number of the step with the most tokens."""
+    row = busiest(steps)
+    return [int(steps[name][row]) for name in ("replica", "step")]
 
 
 def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
@@ -94,6 +90,7 @@ def _batch(run: Run, panel: Panel, identity: str) -> Drawn:
         "tokens that a step carries. Lines are means; bands reach from the smallest to the largest value or, where "
         "many steps share a pixel, from the 5th to the 95th percentile.",
         figure=_marked(run, batch_figure(run.steps, pools, options["bins"], options["height"])),
+        then=_linked(identity),
     )
 
 
@@ -109,6 +106,7 @@ def _kv_cache(run: Run, panel: Panel, identity: str) -> Drawn:
         caption=f"Share of the K/V cache blocks of {whose} that requests hold. Near 100 % requests wait for blocks, "
         "or are preempted.",
         figure=_marked(run, figure),
+        then=_linked(identity),
     )
 
 
@@ -144,6 +142,7 @@ def _requests(run: Run, panel: Panel, identity: str) -> Drawn:
                 panel.options["height"],
             ),
         ),
+        then=_linked(identity),
     )
 
 
@@ -167,6 +166,10 @@ def _marked(run: Run, figure: go.Figure) -> go.Figure:
     end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
     add_fault_marks(figure, marks, end_ns / NS_PER_S)
     return figure
+
+
+def _linked(identity: str) -> str:
+    return f'.then(() => clustersimLinked("{identity}"))'
 
 
 def _empty(reason: str) -> str:

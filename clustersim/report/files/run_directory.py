@@ -22,10 +22,11 @@ from clustersim.files import folder_written_whole, try_folder
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.inputs import missing
 from clustersim.report.dashboard import dashboard_html, write_dashboard
-from clustersim.report.figures.device_spans import busiest, busy_ranks, busy_window
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
+from clustersim.report.folded.whole import whole_run
 from clustersim.report.metrics.latencies import Columns
+from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.simulate import RunResult
@@ -33,18 +34,14 @@ from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.files import load_timeline, save_timeline
 from clustersim.timeline.head import read_object
 from clustersim.timeline.parquet import read_columns, write_table
-from clustersim.timeline.spans import halves_named
 from clustersim.timeline.tables import STEP_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from clustersim.timeline.tokens import token_times
-from clustersim.timeline.window import Window
 
 FILES: Final = ("scenario.yaml", "summary.json", "requests.parquet", "steps.parquet", "verdict.json")
 _REPLACED: Final = frozenset((*FILES, INPUTS, "timeline", "dashboard.html", "trace.pftrace", "trace.pftrace.gz"))
 """What may be lost when a run directory is written anew: the program wrote it."""
 
-MOST_LANE_SPANS: Final = 5_000_000
-"""Operators in the lanes of a page: 30 MB, and every zoom of a browser stayed under 0.25 s (measured)."""
 REQUEST_TYPES: Final = {
     "request": "int64", "replica": "int32",
     **dict.fromkeys(("arrived_ns", "admitted_ns", "first_token_ns", "finished_ns"), "int64"),
@@ -217,34 +214,18 @@ def dashboard_of(
 ) -> str:
     """Return the dashboard page of a run."""
     checked = read_layout(layout)
-    lanes = checked.first("device_lanes")
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
-    steps, spans = shown_rows(step_rows, 0 if lanes is None else lanes.options["steps"], bins), None
-    if lanes is not None and len(steps["start_ns"]):
-        window = busy_window(steps, lanes.options["steps"])
-        ranks = _ranks_that_fit(timeline, window, steps, len(summary["devices"]), lanes.options["max_ranks"])
-        spans = halves_named(timeline.unfold(*window, ranks))
-    kv_rows = step_rows.kv_rows
-    return dashboard_html(summary, requests, steps, spans, layout, token_gaps=token_gaps, kv_rows=kv_rows)
-
-
-def _ranks_that_fit(timeline: Timeline, window: tuple[int, int], steps: Columns, world: int, most: int) -> range:
-    """Return the busiest ranks, as many as are asked for, or as a page holds the operators of.
-
-    Raises
-    ------
-    InputError
-        When those of one rank are too many.
-    """
-    while True:
-        ranks = busy_ranks(steps, world, most)
-        found = Window(timeline=timeline, start_ns=window[0], end_ns=window[1], ranks=ranks).num_spans
-        if found <= MOST_LANE_SPANS:
-            return ranks
-        if len(ranks) == 1:
-            message = f"about {found:,} operators on one rank, where a page holds {MOST_LANE_SPANS:,}; show fewer steps"
-            raise InputError(Problem(path="device_lanes.steps", message=message))
-        most = max(1, len(ranks) * MOST_LANE_SPANS // found)
+    lanes = checked.first("device_lanes")
+    whole = None if lanes is None else whole_run(timeline, step_rows.rows, summary["devices"])
+    return dashboard_html(
+        summary,
+        requests,
+        shown_rows(step_rows, 0, bins),
+        whole,
+        layout,
+        token_gaps=token_gaps,
+        kv_rows=step_rows.kv_rows,
+    )
 
 
 def shown_rows(step_rows: StepRows, window: int, bins: Iterable[int] = ()) -> Columns:

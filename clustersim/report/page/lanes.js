@@ -1,139 +1,224 @@
-/* Device lanes: draws the spans in view as bars when they are few, else the busy fraction of each row in bins of time. */
+/* The lanes: what every stream of every device did in all of the run. Plotly draws the axes; what is in view is drawn on a
+   canvas beneath them, unfolded anew at every zoom. */
 "use strict";
-async function clustersimLanes(id, table) {
-  const plot = document.getElementById(id), note = document.getElementById(id + "-note");
-  const rows = table.rows.length, offsets = table.offsets, count = table.count, MS = 1e-6;
 
-  /* The columns: planes of bytes, compressed. */
-  const packed = Uint8Array.from(atob(table.data), c => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const column = {};
-  let at = 0;
-  for (const [name, width] of table.columns) {
-    const values = new Float64Array(count);
-    for (let plane = 0, factor = 1; plane < width; plane++, factor *= 256)
-      for (let i = 0; i < count; i++) values[i] += bytes[at++] * factor;
-    column[name] = values;
+const NS = 1e9, LEAST_NS = 20;
+const SAID = {
+  heat: "share of its time in which each stream is busy; zoom in until steps, layers and operators appear",
+  steps: "a bar is a step, stronger where the stream is busier in it",
+  layers: "a bar is a layer on a stream, stronger where it is busier",
+  operators: "a bar is an operator; point at one for its name, duration and what it waited for",
+};
+
+function timeText(ns) {
+  const size = Math.abs(ns);
+  if (size >= 1e9) return (ns / 1e9).toPrecision(4) + " s";
+  if (size >= 1e6) return (ns / 1e6).toPrecision(4) + " ms";
+  return size >= 1e3 ? (ns / 1e3).toPrecision(4) + " us" : ns + " ns";
+}
+
+const instantText = ns => (ns / NS).toFixed(9).replace(/0+$/, "").replace(/\.$/, "") + " s";
+
+/* Ticks of a window, as seconds of the run and texts that begin at a round instant: {base, unit, values, texts}. */
+function timeTicks(from, to) {
+  const rough = Math.max(1, (to - from) / 7), power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map(factor => factor * power).find(one => one >= rough);
+  const [unit, size] = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]].find(([, one]) => step >= one) || ["ns", 1];
+  const coarse = step * 1000, base = size === NS ? 0 : Math.floor(from / coarse) * coarse, values = [], texts = [];
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+    values.push(at / NS);
+    texts.push(String(Math.round((at - base) / step) * step / size).replace(/(\.\d{6}).*/, "$1"));
   }
-  const start = column.wait, end = new Float64Array(count);   /* ns from the start of the window */
-  for (let row = 0; row < rows; row++) {
-    let clock = 0;
-    for (let i = offsets[row]; i < offsets[row + 1]; i++) {
-      clock += start[i]; start[i] = clock; end[i] = clock + column.duration[i];
-    }
-  }
+  return {base, unit, values, texts};
+}
 
-  const firstAfter = (values, low, high, limit, strict) => {   /* first index whose value is > limit (or ≥ limit) */
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (strict ? values[middle] > limit : values[middle] >= limit) high = middle; else low = middle + 1;
-    }
-    return low;
-  };
-  const time = ns => ns >= 1e9 ? (ns / 1e9).toPrecision(4) + " s" : ns >= 1e6 ? (ns / 1e6).toPrecision(4) + " ms"
-    : ns >= 1e3 ? (ns / 1e3).toPrecision(4) + " us" : ns + " ns";
-  const escape = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;");
-
-  function inView() {
-    const x = plot.layout.xaxis.range, y = plot.layout.yaxis.range;
-    const from = Math.min(x[0], x[1]) / MS, to = Math.max(x[0], x[1]) / MS;
-    const top = Math.max(0, Math.ceil(Math.min(y[0], y[1]) - 0.5));
-    const bottom = Math.min(rows - 1, Math.floor(Math.max(y[0], y[1]) + 0.5));
-    const slices = [];
-    let spans = 0;
-    for (let row = top; row <= bottom; row++) {
-      const low = firstAfter(end, offsets[row], offsets[row + 1], from, true);
-      const high = firstAfter(start, low, offsets[row + 1], to, false);
-      slices.push([row, low, high]);
-      spans += high - low;
-    }
-    return {from, to, slices, spans};
+class Lanes {
+  constructor(plot, run, words) {
+    Object.assign(this, {plot, run, words, levels: new Levels(run), view: {from: 0, to: run.end, top: -0.5, bottom: run.rows.length - 0.5}});
+    this.note = document.getElementById(plot.id + "-note");
+    this.legend = document.getElementById(plot.id + "-legend");
+    this.canvas = plot.insertBefore(document.createElement("canvas"), plot.firstChild);
+    this.canvas.className = "lanes";
+    this.tip = plot.appendChild(document.createElement("div"));
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    this.listen();
+    const {from, to} = words.view || this.view;
+    this.show(from, to);
   }
 
-  function bars(view) {
-    const tall = (plot.clientHeight - 110) / Math.max(1, view.slices.length);   /* pixels of a row */
-    const traces = table.families.map((family, index) => ({
-      type: "bar", orientation: "h", name: family, uid: family, base: [], x: [], y: [], hovertext: [], text: [],
-      hoverinfo: "text", width: tall < 8 ? 1 : 0.86, showlegend: false, legendrank: index, textposition: "none",
-      marker: {color: table.colours[index], line: {width: view.spans > 600 || tall < 8 ? 0 : 0.6, color: "white"}},
-      insidetextfont: {color: "white", size: 11}, insidetextanchor: "middle", textangle: 0, constraintext: "none",
-    }));
-    const pixel = (view.to - view.from) / Math.max(200, plot.clientWidth - 200);
-    for (const [row, low, high] of view.slices)
-      for (let i = low; i < high; i++) {
-        const trace = traces[table.family_of_op[column.op[i]]], name = table.names[column.name[i]];
-        const layer = column.layer[i] > 0 ? "layer " + (column.layer[i] - 1) + " · " : "";
-        const from = Math.max(start[i], view.from), to = Math.min(end[i], view.to);
-        trace.base.push(start[i] * MS); trace.x.push(column.duration[i] * MS); trace.y.push(row);
-        trace.text.push(tall >= 12 && (to - from) / pixel > 7 * name.length + 6 ? escape(name) : "");
-        trace.hovertext.push("<b>" + escape(name) + "</b> (" + escape(table.ops[column.op[i]]) + ")<br>" + layer +
-          "step " + (table.step_base + column.step[i]) + " · stage " + column.stage[i] + "<br>" +
-          escape(table.rows[row]) + "<br>" + time(column.duration[i]) + ", from " + time(start[i]));
-      }
-    for (const trace of traces) {
-      trace.showlegend = trace.x.length > 0;
-      if (trace.text.some(Boolean)) trace.textposition = "inside";
-    }
-    return traces;
+  get area() { return this.plot._fullLayout._size; }
+
+  listen() {
+    const {plot} = this;
+    plot.tabIndex = 0;
+    plot.on("plotly_relayout", change => this.relaid(change));
+    plot.on("plotly_relayouting", () => this.follow());
+    plot.on("plotly_doubleclick", () => this.show(0, this.run.end, -0.5, this.run.rows.length - 0.5));
+    plot.addEventListener("wheel", event => this.wheel(event), {passive: false});
+    plot.addEventListener("keydown", event => this.key(event));
+    plot.addEventListener("mousemove", event => this.point(event));
+    plot.addEventListener("mouseleave", () => { this.tip.hidden = true; });
+    new ResizeObserver(() => this.draw()).observe(plot);
+    for (const button of document.querySelectorAll("[data-lanes='" + plot.id + "']"))
+      button.addEventListener("click", () => this.show(...this.windowOf(button.dataset.view)));
   }
 
-  function heat(view) {
-    const bins = Math.max(100, Math.min(1100, plot.clientWidth - 220)), width = (view.to - view.from) / bins;
-    const z = [], y = [], text = [];
-    for (const [row, low, high] of view.slices) {
-      const busy = new Float32Array(bins);
-      for (let i = low; i < high; i++) {
-        const from = Math.max(start[i], view.from), to = Math.min(end[i], view.to);
-        const last = Math.min(bins - 1, Math.floor((to - view.from) / width));
-        for (let bin = Math.min(bins - 1, Math.floor((from - view.from) / width)); bin <= last; bin++) {
-          const left = view.from + bin * width;
-          busy[bin] += Math.max(0, Math.min(to, left + width) - Math.max(from, left)) / width;
-        }
-      }
-      z.push(busy); y.push(row); text.push(new Array(bins).fill(escape(table.rows[row])));
-    }
-    const x = new Float64Array(bins);
-    for (let bin = 0; bin < bins; bin++) x[bin] = (view.from + (bin + 0.5) * width) * MS;
-    return [{
-      type: "heatmap", uid: "busy", x, y, z, text, zmin: 0, zmax: 1, ygap: 1, zsmooth: false,
-      colorscale: [[0, "#f1f4f7"], [0.02, "#d6e6f2"], [0.5, "#5aa2cf"], [1, "#08457e"]],
-      colorbar: {title: {text: "share of time busy", side: "right"}, tickformat: ".0%", thickness: 12, outlinewidth: 0},
-      hovertemplate: "%{text}<br>busy %{z:.0%} of the time at %{x:.4~f} ms<extra></extra>",
-    }];
+  /* What a button shows: [from, to] in ns. */
+  windowOf(name) {
+    const {busiest} = this.words, {end} = this.run;
+    if (name === "run" || !busiest) return [0, end, -0.5, this.run.rows.length - 0.5];
+    const [replica, step] = busiest, place = this.run.placeOf(this.run.stageBase(replica, 0)), run = this.run.runOfStep(place, step);
+    const index = step - this.run.runs.step[run], start = this.run.startOf(run, index), stop = this.run.endOf(run, index);
+    if (name === "second") return [Math.max(0, (start + stop) / 2 - NS / 2), Math.min(end, (start + stop) / 2 + NS / 2)];
+    if (name === "step") return [start - (stop - start) * 0.05, stop + (stop - start) * 0.05];
+    return this.layerOf(run, index);
   }
 
-  function rowTicks(view) {   /* every row, or where that would crowd only the first row of a device */
-    const fit = Math.max(4, (plot.clientHeight - 110) / 13);
-    let shown = view.slices.map(([row]) => row), text = row => table.rows[row];
-    if (shown.length > fit) {
-      const heads = table.device_rows.filter(row => row >= shown[0] && row <= shown[shown.length - 1]);
-      const every = Math.ceil(heads.length / fit);
-      shown = heads.filter((_, index) => index % every === 0);
-      text = row => table.devices[row];
-    }
-    return {vals: shown, texts: shown.map(row => escape(text(row)))};
+  layerOf(run, index) {
+    const layers = [...layersOf(this.run, run, index)].filter(one => one.layer >= 0), middle = layers[layers.length >> 1];
+    const mine = layers.filter(one => one.layer === (middle ? middle.layer : -1));
+    return mine.length ? [Math.min(...mine.map(one => one.start)), Math.max(...mine.map(one => one.end))] : [0, this.run.end];
   }
 
-  let drawing = false;
-  function draw() {
-    if (drawing) return;
-    drawing = true;
-    const view = inView(), few = view.spans <= table.max_bars, ticks = rowTicks(view);
-    plot.layout.yaxis.tickvals = ticks.vals;
-    plot.layout.yaxis.ticktext = ticks.texts;
-    note.textContent = few
-      ? view.spans.toLocaleString("en") + " operators in view, each drawn as a bar. Point at one for its name, layer, step and duration."
-      : view.spans.toLocaleString("en") + " operators in view, too many to tell apart: each cell shows the share of its time " +
-        "in which the stream was busy. Drag a box to zoom in until the operators appear.";
-    Plotly.react(plot, few ? bars(view) : heat(view), plot.layout, table.config).then(() => { drawing = false; });
+  relaid(change) {
+    if (this.moving) return;
+    if (change["xaxis.autorange"] || change["yaxis.autorange"]) this.show(0, this.run.end, -0.5, this.run.rows.length - 0.5);
+    else this.follow(true);
   }
 
-  const show = (from, to) => Plotly.relayout(plot, {"xaxis.range": [from, to], "yaxis.range": [rows - 0.5, -0.5]});
-  plot.on("plotly_relayout", change => {
-    if (change["xaxis.autorange"] || change["yaxis.autorange"]) show(0, table.window_ms); else draw();
-  });
-  for (const button of document.querySelectorAll("[data-lanes='" + id + "']"))
-    button.addEventListener("click", () => show(Number(button.dataset.from), Number(button.dataset.to)));
-  draw();
+  /* Take over what the axes show. */
+  follow(settled = false) {
+    const {xaxis, yaxis} = this.plot._fullLayout, [from, to] = xaxis.range, y = yaxis.range;
+    this.view = this.bounded({from: from * NS, to: to * NS, top: Math.min(...y), bottom: Math.max(...y)});
+    if (settled) this.show(this.view.from, this.view.to); else this.draw();
+  }
+
+  bounded({from, to, top, bottom}) {
+    const {end, rows} = this.run, width = Math.min(Math.max(LEAST_NS, to - from), Math.max(end, LEAST_NS));
+    const begin = Math.min(Math.max(0, from), Math.max(0, end - width));
+    return {from: begin, to: begin + width, top: Math.max(-0.5, top), bottom: Math.min(rows.length - 0.5, Math.max(bottom, top + 1))};
+  }
+
+  /* Show [from, to) in ns, and rows from top to bottom; those that are shown already by default. */
+  show(from, to, top = this.view.top, bottom = this.view.bottom, told = true) {
+    this.view = this.bounded({from, to, top, bottom});
+    this.draw();
+    this.moveAxes();
+    if (told) linkedFigures.tell(this, this.view.from / NS, this.view.to / NS);
+  }
+
+  /* Let the axes show the view; what is asked for while they move comes next. */
+  moveAxes() {
+    this.behind = Boolean(this.moving);
+    if (this.moving) return;
+    const {view} = this, ticks = timeTicks(view.from, view.to);
+    const since = ticks.base ? instantText(ticks.base) + " of the run" : "the start of the run";
+    this.moving = Plotly.relayout(this.plot, {
+      "xaxis.range": [view.from / NS, view.to / NS], "xaxis.tickvals": ticks.values, "xaxis.ticktext": ticks.texts,
+      "xaxis.title.text": "time since " + since + " (" + ticks.unit + ")", ...this.rowAxis(view),
+    }).then(() => {
+      this.moving = null;
+      if (this.behind) this.moveAxes();
+    });
+  }
+
+  /* Another figure shows these seconds of the run. */
+  follows(from, to) { this.show(from * NS, to * NS, this.view.top, this.view.bottom, false); }
+
+  /* What changes of the axis of rows: nothing where the same ones are in view. */
+  rowAxis({top, bottom}) {
+    const shown = [top, bottom, this.plot.clientHeight].join(" "), {values, texts} = this.rowTicks({top, bottom});
+    if (shown === this.rowsShown) return {};
+    this.rowsShown = shown;
+    return {"yaxis.range": [bottom, top], "yaxis.tickvals": values, "yaxis.ticktext": texts};
+  }
+
+  rowTicks({top, bottom}) {
+    const {rows, words} = this.run, fit = Math.max(4, (this.plot.clientHeight - 110) / 13), all = [];
+    for (let row = Math.max(0, Math.ceil(top)); row <= Math.min(rows.length - 1, bottom); row++) all.push(row);
+    const heads = all.filter(row => row === all[0] || rows[row][0] !== rows[row - 1][0]), crowded = all.length > fit;
+    const values = crowded ? heads.filter((_, index) => index % Math.ceil(heads.length / fit) === 0) : all;
+    return {values, texts: values.map(row => escaped(this.rowName(row, !crowded)))};
+  }
+
+  rowName(row, stream = true) {
+    const [rank, number] = this.run.rows[row], {devices, streams} = this.run.words;
+    return devices[rank] + (stream ? " " + streams[number] : "");
+  }
+
+  draw() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => { this.waiting = 0; this.paint(); });
+  }
+
+  paint() {
+    const {l, t, w, h} = this.area, {canvas, view} = this, begun = performance.now();
+    const scale = Math.min(window.devicePixelRatio || 1, Math.sqrt(16e6 / Math.max(1, w * h)));
+    const width = Math.max(1, Math.round(w * scale)), height = Math.max(1, Math.round(h * scale));
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, {width, height});
+    Object.assign(canvas.style, {left: l + "px", top: t + "px", width: w + "px", height: h + "px"});
+    const raster = new Raster(width, height, view), drawn = this.levels.draw(raster), context = canvas.getContext("2d");
+    context.putImageData(raster.image, 0, 0);
+    if (drawn.level !== "heat") labels(this, context, raster, drawn.level, scale);
+    this.drawn = {...drawn, ms: performance.now() - begun};
+    this.tell(drawn);
+  }
+
+  tell({level, passes, spans}) {
+    const many = Math.round(level === "operators" || level === "layers" ? spans : passes).toLocaleString("en");
+    this.note.textContent = timeText(Math.round(this.view.to - this.view.from)) + " in view, about " + many +
+      (level === "operators" || level === "layers" ? " operators: " : " passes of stages: ") + SAID[level] + ".";
+    if (this.legend.dataset.level !== level) drawLegend(this.legend, level, this.run.words);
+  }
+
+  wheel(event) {
+    const {x, inside} = this.place(event);
+    if (!inside) return;
+    event.preventDefault();
+    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / 800);
+    else this.zoom(1.0015 ** event.deltaY, x);
+  }
+
+  zoom(factor, at = 0.5) {
+    const {from, to} = this.view, width = (to - from) * factor, still = from + (to - from) * at;
+    this.show(still - width * at, still + width * (1 - at));
+  }
+
+  pan(share) {
+    const {from, to} = this.view;
+    this.show(from + (to - from) * share, to + (to - from) * share);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const does = {
+      ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), a: () => this.pan(-0.2), d: () => this.pan(0.2),
+      "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
+      0: () => this.show(...this.windowOf("run")), Home: () => this.show(...this.windowOf("run")),
+    }[event.key];
+    if (does) { event.preventDefault(); does(); }
+  }
+
+  /* Where the pointer is: shares of width and height of the plot, and whether it is inside. */
+  place(event) {
+    const {l, t, w, h} = this.area, box = this.plot.getBoundingClientRect();
+    const left = event.clientX - box.left, top = event.clientY - box.top, x = (left - l) / w, y = (top - t) / h;
+    return {x, y, left, top, inside: x >= 0 && x <= 1 && y >= 0 && y <= 1};
+  }
+
+  point(event) {
+    const {x, y, left, top, inside} = this.place(event), {view} = this;
+    const row = Math.round(view.top + y * (view.bottom - view.top)), instant = view.from + x * (view.to - view.from);
+    const told = inside && this.run.rows[row] && event.buttons === 0 ? toldAt(this, row, instant) : null;
+    this.tip.hidden = !told;
+    if (told) showTip(this.tip, told, left, top, this.plot);
+  }
+}
+
+async function clustersimLanes(id, words) {
+  const data = JSON.parse(document.getElementById(id + "-data").textContent);
+  const lanes = new Lanes(document.getElementById(id), await FoldedRun.read(data), words);
+  linkedFigures.add(lanes);
+  linkedFigures.lanes = lanes;
 }

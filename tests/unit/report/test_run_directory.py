@@ -187,15 +187,3 @@ def test_the_summary_is_json_that_other_programs_read(write, tmp_path):
     summary = json.loads((tmp_path / "a" / "summary.json").read_text(), parse_constant=refuse)
     counts = {"rejected": 0, "unfinished": 0, "cancelled": 0, "lost": 0}
     assert summary["requests"] == {"arrived": 3, "finished": 3, **counts}
-
-
-def test_the_lanes_of_the_dashboard_show_no_more_ranks_than_the_layout_says(result, monkeypatch):
-    shown: list[object] = []
-    monkeypatch.setattr(run_directory, "dashboard_html", lambda *given, **named: shown.append(given[3]) or "")
-    layout = overview()
-    (lanes,) = (item for item in layout["figures"] if item["figure"] == "device_lanes")
-    for most in (3, 64):
-        lanes["max_ranks"] = most
-        summary = summary_of(result)
-        run_directory.dashboard_of(summary, {}, result.step_rows, result.timeline, result.token_gaps, layout)
-    assert [sorted(set(spans.rank.tolist())) for spans in shown] == [[0, 1, 2], list(range(16))]

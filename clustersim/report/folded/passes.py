@@ -1,0 +1,158 @@
+"""Passes as runs that don't depend on how a replay folded them: what is the same for all steps, and what varies.
+
+A run is as many passes of one stage as follow each other without a gap, step by step, with one template and durations
+that differ in the classes that attend alone. Both replays record the same passes, so the same runs come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array
+from clustersim.report.folded.programs import varying_classes
+from clustersim.report.folded.stretched import lengths_of, some_steps
+from clustersim.timeline.digest import in_order
+from clustersim.timeline.passes import Block, Passes
+from clustersim.timeline.tables import Tables
+
+_PIECE: Final = ("recorded", "step", "steps", "start", "end", "program", "row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Durations:
+    """What the passes of one template take, in order of (replica, stage, step), ns.
+
+    Parameters
+    ----------
+    fixed : int64 array of shape (rows, classes that don't vary)
+    varying : int64 array of shape (passes, classes that vary)
+    lengths : int64 array of shape (passes,)
+        How long each pass takes where its operators overlap; empty for a chain, where it is the sum of their durations.
+    """
+
+    fixed: Int64Array
+    varying: Int64Array
+    lengths: Int64Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoldedPasses:
+    """The passes of a timeline as runs.
+
+    Parameters
+    ----------
+    programs : list of int
+        The templates that have passes, in order.
+    durations : list of Durations
+        Of each of them.
+    runs : dict
+        Columns of the runs, in order of (replica, stage, step): ``replica``, ``stage``, ``program`` (a position in
+        ``programs``), ``step`` (the first one), ``steps``, ``row`` of durations that don't vary, ``gap`` in ns since
+        the one before it on this stage ended, and ``irregular``: 1 for a pass that contention stretched, else 0.
+    stretched : int64 array
+        Those passes, as rows of the recorded ones.
+    """
+
+    programs: list[int]
+    durations: list[Durations]
+    runs: dict[str, npt.NDArray[Any]]
+    stretched: Int64Array
+
+
+def folded_passes(tables: Tables) -> FoldedPasses:
+    """Return the passes of a timeline as runs."""
+    passes, table = Passes(tables), tables.passes
+    order = in_order(table, ("replica", "stage", "first_step"))
+    programs: list[int] = np.flatnonzero(np.bincount(table["template"])).tolist() if len(order) else []
+    durations: list[Durations] = []
+    pieces: list[Int64Array] = []
+    for place, number in enumerate(programs):
+        told = _Template(passes, place, number)
+        pieces.extend(told.pieces(order[table["template"][order] == number]))
+        durations.append(told.durations)
+    return FoldedPasses(
+        programs=programs,
+        durations=durations,
+        runs=_runs(tables, np.concatenate(pieces, axis=1) if pieces else np.empty((len(_PIECE), 0), np.int64)),
+        stretched=order[table["irregular"][order] >= 0],
+    )
+
+
+class _Template:
+    """The passes of one template, worked out block by block."""
+
+    def __init__(self, passes: Passes, place: int, number: int) -> None:
+        self.passes, self.place, self.number = passes, place, number
+        self.template = passes.tables.templates[number]
+        self.varying = varying_classes(self.template)
+        self.fixed = [cls for cls in range(self.template.num_classes) if cls not in self.varying]
+        self._rows: dict[bytes, int] = {}
+        self._varying: list[Int64Array] = []
+        self._lengths: list[Int64Array] = []
+
+    def pieces(self, recorded: Int64Array) -> Iterator[Int64Array]:
+        """Yield, for rows of the recorded passes, the parts of them that have one row of durations (``_PIECE``)."""
+        for block in self.passes.blocks(recorded):
+            opens = self._opens(block)
+            first = some_steps(block, opens)
+            rows = self.passes.durations(first, self.number, self.fixed)
+            regular, actual = lengths_of(self.passes, block, self.number)
+            starts, last = self.passes.starts(block), np.append(opens[1:], len(block.of)) - 1
+            self._varying.append(self.passes.durations(block, self.number, self.varying))
+            self._lengths.append(regular)
+            run = first.runs
+            yield np.stack([
+                run, self.passes.tables.passes["first_step"][run] + first.index, last - opens + 1, starts[opens],
+                (starts + actual)[last], np.full(len(opens), self.place),
+                np.array([self._rows.setdefault(row.tobytes(), len(self._rows)) for row in rows], np.int64),
+            ])  # fmt: skip
+
+    def _opens(self, block: Block) -> Int64Array:
+        """Return the first step of each recorded run, and all steps of those in which other classes vary as well."""
+        opens = block.index == 0
+        for _, columns, steps, _ in self.passes.varying(block, self.fixed):
+            if not set(columns) <= set(self.varying):
+                opens[steps] = True
+        return np.flatnonzero(opens)
+
+    @property
+    def durations(self) -> Durations:
+        chain = self.template.is_chain
+        return Durations(
+            fixed=np.frombuffer(b"".join(self._rows), np.int64).reshape(len(self._rows), len(self.fixed)),
+            varying=np.concatenate(self._varying),
+            lengths=np.empty(0, np.int64) if chain else np.concatenate(self._lengths),
+        )
+
+
+def _runs(tables: Tables, pieces: Int64Array) -> dict[str, npt.NDArray[Any]]:
+    """Sort pieces by (replica, stage, step) and join those that follow each other and are alike."""
+    recorded, table = pieces[0], tables.passes
+    place = np.stack([table["replica"][recorded], table["stage"][recorded]])
+    order = np.lexsort((pieces[1], place[1], place[0]))
+    replica, stage = place[:, order].astype(np.int64)
+    recorded, step, steps, start, end, program, row = pieces[:, order]
+    odd = table["irregular"][recorded] >= 0
+    before = (replica[1:] == replica[:-1]) & (stage[1:] == stage[:-1])
+    gap = start.copy()
+    gap[1:] -= np.where(before, end[:-1], 0)
+    joins = before & (gap[1:] == 0) & (step[1:] == (step + steps)[:-1]) & ~(odd[1:] | odd[:-1])
+    joins &= (program[1:] == program[:-1]) & (row[1:] == row[:-1])
+    opens = np.flatnonzero(np.append(True, ~joins)[: len(step)])
+    columns = {
+        "replica": replica,
+        "stage": stage,
+        "program": program,
+        "step": step,
+        "row": row,
+        "gap": gap,
+        "irregular": odd,
+    }
+    return {name: column[opens] for name, column in columns.items()} | {
+        "steps": np.add.reduceat(steps, opens) if len(opens) else opens
+    }

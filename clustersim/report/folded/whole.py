@@ -1,0 +1,119 @@
+"""The whole run as a page holds it: programs, passes, sends, moves and steps, from which every operator follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array
+from clustersim.report.folded.packed import packed
+from clustersim.report.folded.passes import FoldedPasses, folded_passes
+from clustersim.report.folded.programs import program_columns, program_words
+from clustersim.report.folded.stretched import stretched_columns
+from clustersim.report.folded.transfers import move_columns, send_columns
+from clustersim.report.metrics.latencies import Columns
+from clustersim.report.traces.spans import FAMILIES, family_of
+from clustersim.timeline.passes import Passes
+from clustersim.timeline.rank_nodes import rank_nodes
+from clustersim.timeline.spans import STREAMS
+from clustersim.timeline.tables import HOST
+from clustersim.timeline.timeline import MOVES, Timeline
+
+_POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
+
+
+def whole_run(timeline: Timeline, steps: Columns, devices: Sequence[str]) -> dict[str, Any]:
+    """Return a timeline as plain values and packed sections, the same for all replays of one run.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    steps : Columns
+        Rows of equal steps, in order of (replica, step), that both replays agree on.
+    devices : sequence of str
+        The device's name of each global rank.
+    """
+    passes = folded_passes(timeline)
+    names, ops = timeline.words
+    families = list(FAMILIES)
+    return {
+        "end": timeline.end_ns,
+        "streams": list(STREAMS),
+        "names": list(names),
+        "ops": list(ops),
+        "families": families,
+        "colours": list(FAMILIES.values()),
+        "family_of_op": [families.index(family_of(op)) for op in ops],
+        "moves_named": [names[word] for word in MOVES] if len(timeline.moves["request"]) else [],
+        "pools": [{name: getattr(pool, name) for name in _POOL} for pool in timeline.layout.pools],
+        "devices": list(devices),
+        "rows": _rows(timeline, passes),
+        "programs": [program_words(timeline, number) for number in passes.programs],
+        "sections": _sections(timeline, passes, steps),
+    }
+
+
+def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[str, Any]:
+    programs = {
+        f"{name} {place}": column
+        for place, number in enumerate(passes.programs)
+        for name, column in program_columns(timeline.templates[number]).items()
+    }
+    durations = {
+        f"{name} {place}": getattr(found, name)
+        for place, found in enumerate(passes.durations)
+        for name in ("fixed", "varying", "lengths")
+    }
+    return {
+        "programs": packed(programs),
+        "durations": packed(durations),
+        "runs": packed(passes.runs),
+        "stretched": packed(stretched_columns(Passes(timeline), passes.stretched)),
+        "sends": packed(send_columns(timeline)),
+        "moves": packed(move_columns(timeline)),
+        "steps": packed(_step_columns(steps)),
+    }
+
+
+def _step_columns(steps: Columns) -> dict[str, npt.NDArray[Any]]:
+    """Return what steps carried: a row for as many of a replica as carried the same."""
+    told = ("batch_requests", "prefill_tokens", "decode_tokens")
+    same = np.append(False, np.diff(steps["replica"]) == 0)[: len(steps["replica"])]
+    for name in told:
+        same[1:] &= steps[name][1:] == steps[name][:-1]
+    opens = np.flatnonzero(~same)
+    return {name: steps[name][opens] for name in ("replica", "step", *told)}
+
+
+def _rows(timeline: Timeline, passes: FoldedPasses) -> list[list[int]]:
+    """Return the streams that any rank has something on, as [rank, stream], ranks from top to bottom."""
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *_pass_rows(timeline, passes), *_transfer_rows(timeline)]))
+    return [list(divmod(row, len(STREAMS))) for row in rows.tolist()]
+
+
+def _pass_rows(timeline: Timeline, passes: FoldedPasses) -> Iterator[Int64Array]:
+    """Yield rank × streams + stream of what passes run, program by program."""
+    replica, stage, program = np.unique(
+        np.stack([passes.runs[name] for name in ("replica", "stage", "program")]), axis=1
+    )
+    base = timeline.layout.stage_base(replica, stage)
+    for number in np.unique(program).tolist():
+        nodes = rank_nodes(timeline.templates[passes.programs[number]])
+        used = np.unique(nodes.local * len(STREAMS) + nodes.stream)
+        yield (base[program == number, None] * len(STREAMS) + used).ravel()
+
+
+def _transfer_rows(timeline: Timeline) -> Iterator[Int64Array]:
+    """Yield rank × streams + stream of sends, receives and moves."""
+    for rows, times in timeline.sends():
+        replica, stage = (timeline.transfers[name][rows].astype(np.int64) for name in ("replica", "stage"))
+        base = timeline.layout.stage_base(replica, stage)
+        of, local = np.nonzero(times[:, 1] > times[:, 0])
+        for stream, side in (("send", 0), ("recv", 1)):
+            yield np.unique(base[of] + local + side * times.shape[2]) * len(STREAMS) + STREAMS.index(stream)
+    for stream, end in (("kv_out", "from_rank"), ("kv_in", "to_rank")):
+        rank = timeline.moves[end].astype(np.int64)
+        yield np.unique(rank[rank != HOST]) * len(STREAMS) + STREAMS.index(stream)

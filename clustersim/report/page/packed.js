@@ -1,0 +1,53 @@
+/* Sections of whole numbers, as report/folded/packed.py writes them: differences in planes of bytes, deflated, base64. */
+"use strict";
+
+function bytesOfBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+async function inflated(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/* The codes 0, 1, 2, 3, … are the differences 0, -1, 1, -2, … of a number from the one before. */
+function numbersOfPlanes(bytes, at, count, width, wide) {
+  const numbers = wide ? new Float64Array(count) : new Int32Array(count);
+  let number = 0;
+  for (let i = 0; i < count; i++) {
+    let code = bytes[at + i];
+    for (let plane = 1, factor = 256; plane < width; plane++, factor *= 256) code += bytes[at + plane * count + i] * factor;
+    number += code % 2 ? -(code + 1) / 2 : code / 2;
+    numbers[i] = number;
+  }
+  return numbers;
+}
+
+async function unpacked(section) {
+  const bytes = await inflated(bytesOfBase64(section.data)), found = {};
+  let at = 0;
+  for (const [name, count, width, size] of section.columns) {
+    found[name] = numbersOfPlanes(bytes, at, count, width, size > 4);
+    at += count * width;
+  }
+  return found;
+}
+
+/* Where each row of so many numbers begins, and where the last one ends. */
+function offsets(counts) {
+  const found = new Int32Array(counts.length + 1);
+  for (let i = 0; i < counts.length; i++) found[i + 1] = found[i] + counts[i];
+  return found;
+}
+
+/* The first index in [low, high) whose value is above a limit; values ascend. */
+function firstAbove(values, limit, low = 0, high = values.length) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > limit) high = middle; else low = middle + 1;
+  }
+  return low;
+}

@@ -1,0 +1,62 @@
+"""The folded timeline of a page: packing loses nothing, and runs don't depend on how passes were recorded."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.report.folded.packed import packed
+from clustersim.report.folded.passes import folded_passes
+from clustersim.report.folded.whole import whole_run
+from clustersim.scenario.load import load
+from clustersim.simulation.simulate import RunResult
+from tests.audit import simulated
+
+
+def unpacked(section: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Read a section as ``page/packed.js`` does."""
+    octets = np.frombuffer(zlib.decompress(base64.b64decode(section["data"])), np.uint8)
+    found, at = {}, 0
+    for name, count, width, _ in section["columns"]:
+        planes = octets[at : at + width * count].reshape(width, count).astype(np.int64)
+        codes = (planes << (8 * np.arange(width))[:, None]).sum(axis=0)
+        found[name] = np.cumsum(np.where(codes % 2, -(codes + 1) // 2, codes // 2))
+        at += width * count
+    assert at == len(octets)
+    return found
+
+
+def test_packing_keeps_every_number() -> None:
+    columns = {"none": np.empty(0, np.int64), "signs": np.array([3, -3, 0, -1]), "long": np.array([1 << 51, 0, 7])}
+    found = unpacked(packed(columns))
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "none": [], "signs": [3, -3, 0, -1], "long": [1 << 51, 0, 7],
+    }  # fmt: skip
+    assert [size for *_, size in packed(columns)["columns"]] == [4, 4, 8]
+
+
+def test_a_table_is_packed_column_by_column() -> None:
+    assert unpacked(packed({"table": np.array([[1, 10], [2, 20]])}))["table"].tolist() == [1, 2, 10, 20]
+
+
+@pytest.fixture(scope="module")
+def replays() -> list[RunResult]:
+    return [simulated(load("mixtral-ep", ("workload.requests=3", f"run.replay={how}"))) for how in ("folded", "full")]
+
+
+def test_both_replays_have_one_page(replays: list[RunResult]) -> None:
+    folded, full = (whole_run(one.timeline, one.step_rows.rows, ["a"] * 4) for one in replays)
+    assert len(replays[0].timeline.passes["steps"]) < len(replays[1].timeline.passes["steps"])
+    assert folded == full
+
+
+def test_runs_are_as_long_as_they_can_be(replays: list[RunResult]) -> None:
+    runs = folded_passes(replays[1].timeline).runs
+    assert runs["steps"].sum() == replays[1].timeline.num_steps
+    alike = (np.diff(runs["row"]) == 0) & (np.diff(runs["program"]) == 0) & (runs["gap"][1:] == 0)
+    assert not alike.any()
+    assert runs["steps"].max() > 10
