@@ -22,6 +22,7 @@ from clustersim.scenario.resolve import NamedFile, replaced
 from clustersim.serving.config import ServingConfig
 from clustersim.serving.user_class import UserClass
 from clustersim.workload.draws import DrawnWorkload, generate
+from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests
 from clustersim.workload.trace import read_trace
 
@@ -34,6 +35,7 @@ class TraceWorkload:
 
     path: Path
     format: str | None = None
+    columns: NamedColumns | None = None
     requests: int | None = None
     window_ns: tuple[int, int] | None = None
     rate_scale: float = 1.0
@@ -217,6 +219,7 @@ class Scenario:
             return read_trace(
                 trace.path,
                 format=trace.format,
+                columns=trace.columns,
                 requests=trace.requests,
                 window_ns=trace.window_ns,
                 rate_scale=trace.rate_scale,

@@ -10,11 +10,23 @@ from clustersim.scenario.fields import Count, Duration, DurationOrZero, Index, P
 from clustersim.workload.limits import MAX_SCALE, MAX_TOKENS, MIN_SCALE
 
 
+class ColumnsPart(Part):
+    """What the columns of a trace are called, where they have no usual names."""
+
+    arrival: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    priority: str | None = None
+    cancel_after: str | None = None
+    unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
+
+
 class TracePart(Part):
     """A recorded trace, a part of it, how much faster to play it, and whether again until there are enough."""
 
     path: str = Field(examples=["traces/azure-conv-sample.csv"])
     format: str | None = None
+    columns: ColumnsPart | None = None
     requests: Count | None = None
     window: Annotated[list[DurationOrZero], Field(min_length=2, max_length=2)] | None = None
     rate_scale: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] = 1.0

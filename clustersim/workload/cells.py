@@ -1,4 +1,4 @@
-"""Columns of CSV text → int64: whole numbers of tokens, and decimal instants of any unit.
+"""Columns of CSV text → int64: whole numbers of tokens, decimal instants of any unit, and dates with times.
 
 A parser takes a whole column. When anything in it is wrong it raises ValueError, whose text says what a cell
 should have been; the caller finds the wrong cells by calling it on parts: one grammar, not two.
@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from clustersim.clock import Int64Array
+from clustersim.clock import NS_PER_S, Int64Array
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
 
 ParseCells = Callable[[Sequence[str]], Int64Array]
@@ -21,6 +21,13 @@ ParseCells = Callable[[Sequence[str]], Int64Array]
 _WHOLE: Final = re.compile(r"[ \t]*[0-9]{1,18}[ \t]*")
 _DIGITS: Final = 9
 _DECIMAL: Final = re.compile(r"[ \t]*\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?[ \t]*")
+_STAMP: Final = re.compile(
+    r"[ \t]*([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?"
+    r"(Z|[+-][0-9]{2}:?[0-9]{2})?[ \t]*"
+)
+_STAMP_EXPECTED: Final = "a time such as 2023-11-16 18:17:03.9799600"
+_LAST_SECOND: Final = 9_000_000_000
+"""In the year 2255: int64 nanoseconds since 1970 end in 2262."""
 _EXACT: Final = Context(prec=1000)  # never rounds a product here; the thread's own context stays out of it
 
 
@@ -81,3 +88,35 @@ def parse_instants(unit: str, ns_per_unit: int) -> ParseCells:
 def exact_ns(value: Decimal, ns_per_unit: int) -> int:
     """Multiply a non-negative decimal by ``ns_per_unit`` and round once to a whole number, half to even."""
     return round(_EXACT.multiply(value, ns_per_unit))
+
+
+def is_stamp(cell: str) -> bool:
+    """Say whether a cell is a date with a time (ISO 8601)."""
+    return _STAMP.fullmatch(cell) is not None
+
+
+def parse_stamps(cells: Sequence[str]) -> Int64Array:
+    """Read dates with times as exact nanoseconds since 1970 (UTC where no offset is written).
+
+    0 to 9 fraction digits, none of which goes through a float.
+    """
+    found = [match.groups() for match in map(_STAMP.fullmatch, cells) if match is not None]
+    if len(found) < len(cells):
+        raise ValueError(_STAMP_EXPECTED)
+    try:
+        dates = np.array([date for date, _, _ in found], dtype="datetime64[s]")
+    except ValueError:
+        raise ValueError(_STAMP_EXPECTED) from None
+    offsets = {offset: _offset_s(offset) for _, _, offset in found}
+    seconds = dates.astype(np.int64) - np.array([offsets[offset] for _, _, offset in found], dtype=np.int64)
+    if seconds.size and not 0 <= int(seconds.min()) <= int(seconds.max()) <= _LAST_SECOND:
+        raise ValueError(f"{_STAMP_EXPECTED}, from 1970 to 2255")
+    fractions = np.array([int((digits or "0").ljust(9, "0")) for _, digits, _ in found], dtype=np.int64)
+    return seconds * NS_PER_S + fractions
+
+
+def _offset_s(offset: str | None) -> int:
+    if offset is None or offset == "Z":
+        return 0
+    sign = -1 if offset[0] == "-" else 1
+    return sign * (int(offset[1:3]) * 3600 + int(offset[-2:]) * 60)

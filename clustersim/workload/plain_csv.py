@@ -1,77 +1,152 @@
-"""Plain CSV traces: an instant, a prompt length and an output length per line, under usual names.
+"""CSV traces: an instant, a prompt length and an output length per line, under usual names or under given ones.
 
-Instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``, ``_ns``).
-``priority`` (lower numbers go first) and ``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client
-gives a request up, an empty cell for never) may be there. Further columns are allowed and not read, but for names that
-are almost one of these two: what somebody wrote down about clients must not be passed over in silence.
+Usual names of instants are ``arrival_s``, ``arrived_at_s``, ``timestamp_s`` … (table below; also ``_ms``, ``_us``,
+``_ns``), and the same without a unit where the cells are dates with times. ``priority`` (lower numbers go first) and
+``cancel_after_s`` (also ``_ms`` …; how long after its arrival the client gives a request up, an empty cell for never)
+may be there. Further columns are allowed and not read, but for names that are almost one of these two: what somebody
+wrote down about clients must not be passed over in silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, Literal
 
 from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
 from clustersim.errors import InputError, Problem
-from clustersim.workload.cells import parse_instants, parse_or_never, parse_tokens, parse_whole
-from clustersim.workload.trace_csv import CsvColumn, header_names, missing_column, read_columns
+from clustersim.workload.cells import (
+    ParseCells,
+    is_stamp,
+    parse_instants,
+    parse_or_never,
+    parse_stamps,
+    parse_tokens,
+    parse_whole,
+)
+from clustersim.workload.trace_csv import CsvColumn, first_cell, header_names, missing_column, read_columns
 from clustersim.workload.trace_text import TraceColumns, TraceText
 
-_UNITS: Final = {
-    "s": ("seconds", NS_PER_S),
-    "ms": ("milliseconds", NS_PER_MS),
-    "us": ("microseconds", NS_PER_US),
-    "ns": ("nanoseconds", 1),
+Unit = Literal["s", "ms", "us", "ns", "iso"]
+"""What the numbers of a column of instants count; ``iso``: they are dates with times."""
+
+UNITS: Final[dict[str, ParseCells]] = {
+    "s": parse_instants("seconds", NS_PER_S),
+    "ms": parse_instants("milliseconds", NS_PER_MS),
+    "us": parse_instants("microseconds", NS_PER_US),
+    "ns": parse_instants("nanoseconds", 1),
+    "iso": parse_stamps,
 }
-_INSTANTS: Final = {
-    f"{stem}_{unit}": parse_instants(*_UNITS[unit])
-    for unit in _UNITS
-    for stem in ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
-}
+_STEMS: Final = ("arrival", "arrived_at", "timestamp", "arrival_time", "arrived")
 _PRIORITY: Final = "priority"
-_CANCELS: Final = {f"cancel_after_{unit}": parse_or_never(parse_instants(*_UNITS[unit])) for unit in _UNITS}
-_CANCEL: Final = next(iter(_CANCELS))
+_CANCELS: Final = tuple(f"cancel_after_{unit}" for unit in UNITS if unit != "iso")
 NAMES: Final = (
-    tuple(_INSTANTS),
+    (*(f"{stem}_{unit}" for unit in UNITS if unit != "iso" for stem in _STEMS), *_STEMS),
     ("prompt_tokens", "input_tokens", "served_prompt_tokens"),
     ("output_tokens", "generated_tokens", "served_output_tokens"),
 )
-"""Names of the instant, of the prompt length and of the output length; a file has exactly one of each."""
+"""Usual names of the instant, of the prompt length and of the output length; a file has exactly one of each."""
 
 
-def matched_share(first_line: str) -> float:
-    """Return which share of the three columns the header has under some name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedColumns:
+    """What the columns of a trace are called, where they have no usual names.
+
+    Parameters
+    ----------
+    arrival, prompt_tokens, output_tokens, priority, cancel_after : str or None
+        Names in the header; None looks for the usual ones.
+    unit : str or None
+        Of the instants and of ``cancel_after``: ``s``, ``ms``, ``us``, ``ns``, or ``iso`` for dates with times. None
+        takes it from the end of the name, such as ``_ms``, or from the cells where they are dates.
+    """
+
+    arrival: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    priority: str | None = None
+    cancel_after: str | None = None
+    unit: Unit | None = None
+
+    @property
+    def required(self) -> tuple[str | None, str | None, str | None]:
+        """What the columns that every trace has are called."""
+        return self.arrival, self.prompt_tokens, self.output_tokens
+
+
+USUAL: Final = NamedColumns()
+
+
+def matched_share(first_line: str, named: NamedColumns = USUAL) -> float:
+    """Return which share of the three columns the header has."""
     header = header_names(first_line)
-    return sum(any(name in header for name in names) for names in NAMES) / len(NAMES)
+    wanted = [names if given is None else (given,) for given, names in zip(named.required, NAMES, strict=True)]
+    return sum(any(name in header for name in names) for names in wanted) / len(wanted)
 
 
-def read(file: TraceText) -> TraceColumns:
-    """Read a plain CSV trace; see :func:`clustersim.workload.trace_csv.read_columns` for the errors."""
-    instant, prompt, output = _chosen_names(file)
+def read(file: TraceText, named: NamedColumns = USUAL) -> TraceColumns:
+    """Read a CSV trace; see :func:`clustersim.workload.trace_csv.read_columns` for the errors."""
+    header = header_names(file.first_line)
+    chosen = [_one(file, header, given, names) for given, names in zip(named.required, NAMES, strict=True)]
+    cancel = _one(file, header, named.cancel_after, _CANCELS, needed=False)
+    priority = _one(file, header, named.priority, (_PRIORITY,), needed=False)
+    problems = [found for found in (*chosen, cancel, priority) if isinstance(found, Problem)]
+    if not problems and named == USUAL:
+        problems = _almost(file, header)
+    if problems:
+        raise InputError(problems)
+    instant, prompt, output = map(str, chosen)
     columns = [
-        CsvColumn(name=instant, parse=_INSTANTS[instant]),
+        CsvColumn(name=instant, parse=_instants(file, instant, named)),
         CsvColumn(name=prompt, parse=parse_tokens),
         CsvColumn(name=output, parse=parse_tokens),
     ]
-    header = header_names(file.first_line)
-    cancels = [name for name in _CANCELS if name in header]
-    if len(cancels) > 1:
-        message = f"columns {' and '.join(cancels)} mean the same; expected one of them"
-        raise InputError(file.problem(message, line=1))
-    if problems := _almost(file, header):
-        raise InputError(problems)
-    optional = [CsvColumn(name=name, parse=_CANCELS[name]) for name in cancels]
-    if _PRIORITY in header:
-        optional.append(CsvColumn(name=_PRIORITY, parse=parse_whole("a priority")))
-    stamps_ns, prompt_tokens, output_tokens, *more = read_columns(file, [*columns, *optional])
+    if cancel:
+        columns.append(CsvColumn(name=str(cancel), parse=parse_or_never(_durations(file, str(cancel), named))))
+    if priority:
+        columns.append(CsvColumn(name=str(priority), parse=parse_whole("a priority")))
+    stamps_ns, prompt_tokens, output_tokens, *more = read_columns(file, columns)
     return TraceColumns(
         stamps_ns=stamps_ns,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        cancel_after_ns=more[0] if cancels else None,
-        priorities=more[-1] if _PRIORITY in header else None,
+        cancel_after_ns=more[0] if cancel else None,
+        priorities=more[-1] if priority else None,
     )
+
+
+def _one(
+    file: TraceText, header: Sequence[str], given: str | None, names: Sequence[str], *, needed: bool = True
+) -> str | Problem | None:
+    """Return the one of these names that the header has, or the one that is given; or what is wrong."""
+    wanted = names if given is None else (given,)
+    present = [name for name in wanted if name in header]
+    if len(present) > 1:
+        return file.problem(f"columns {' and '.join(present)} mean the same; expected one of them", line=1)
+    if present or (given is None and not needed):
+        return present[0] if present else None
+    return missing_column(file, wanted[0], header)
+
+
+def _instants(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
+    """Return what reads a column of instants: as its unit says, as its name ends, or as its cells look."""
+    if named.unit is None and is_stamp(first_cell(file, name)):
+        return parse_stamps
+    return UNITS[named.unit] if named.unit else UNITS[_ending(file, name)]
+
+
+def _durations(file: TraceText, name: str, named: NamedColumns) -> ParseCells:
+    return UNITS[named.unit if named.unit not in (None, "iso") and named.cancel_after else _ending(file, name)]
+
+
+def _ending(file: TraceText, name: str) -> str:
+    """Return the unit that a name ends in."""
+    ending = name.rpartition("_")[2]
+    if ending in UNITS and ending != "iso":
+        return ending
+    message = f"column {name!r} does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"
+    raise InputError(file.problem(message, line=1))
 
 
 def _almost(file: TraceText, header: Sequence[str]) -> list[Problem]:
@@ -80,24 +155,8 @@ def _almost(file: TraceText, header: Sequence[str]) -> list[Problem]:
     found = []
     for name in header:
         word = name.lower()
-        guesses = [_CANCEL] if word.startswith(("cancel", "timeout")) else get_close_matches(word, known, 1, 0.75)
+        guesses = [_CANCELS[0]] if word.startswith(("cancel", "timeout")) else get_close_matches(word, known, 1, 0.75)
         if guesses and name not in known:
             message = f"column {name!r} is not read; did you mean {guesses[0]!r}? Rename it, or leave it out"
             found.append(file.problem(message, line=1))
     return found
-
-
-def _chosen_names(file: TraceText) -> list[str]:
-    header = header_names(file.first_line)
-    chosen, problems = [], []
-    for names in NAMES:
-        present = [name for name in names if name in header]
-        chosen += present[:1]
-        if not present:
-            problems.append(missing_column(file, names[0], header))
-        elif len(present) > 1:
-            message = f"columns {' and '.join(present)} mean the same; expected one of them"
-            problems.append(file.problem(message, line=1))
-    if problems:
-        raise InputError(problems)
-    return chosen

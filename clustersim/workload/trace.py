@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from clustersim.errors import InputError, Problem, did_you_mean
-from clustersim.workload import azure, plain_csv, trace_jsonl
+from clustersim.workload import bench_json, plain_csv, trace_jsonl
 from clustersim.workload.limits import MAX_NS, MAX_SCALE, MIN_SCALE, check_between, check_whole, check_window
+from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.requests import Requests, requests_in_order
 from clustersim.workload.trace_text import TraceColumns, TraceText, read_text
 
@@ -33,10 +34,28 @@ def _jsonl(keys: trace_jsonl.JsonlKeys) -> TraceFormat:
     )
 
 
+def named_format(columns: NamedColumns) -> TraceFormat:
+    """Return the format of CSV files whose columns have these names."""
+    return TraceFormat(
+        matched_share=partial(plain_csv.matched_share, named=columns), read=partial(plain_csv.read, named=columns)
+    )
+
+
+AZURE: Final = NamedColumns(
+    arrival="TIMESTAMP", prompt_tokens="ContextTokens", output_tokens="GeneratedTokens", unit="iso"
+)
+"""Azure LLM inference traces of 2023 to 2025: github.com/Azure/AzurePublicDataset (CC-BY-4.0)."""
+BURSTGPT: Final = NamedColumns(
+    arrival="Timestamp", prompt_tokens="Request tokens", output_tokens="Response tokens", unit="s"
+)
+"""Wang et al., "BurstGPT", arXiv:2401.17644. A request that failed there has no response tokens."""
+
 FORMATS: Final[Mapping[str, TraceFormat]] = {
-    "azure": TraceFormat(matched_share=azure.matched_share, read=azure.read),
+    "azure": named_format(AZURE),
+    "burstgpt": named_format(BURSTGPT),
     "mooncake": _jsonl(trace_jsonl.MOONCAKE),
     "sharegpt": _jsonl(trace_jsonl.SHAREGPT),
+    "vllm_bench": TraceFormat(matched_share=bench_json.matched_share, read=bench_json.read),
     "csv": TraceFormat(matched_share=plain_csv.matched_share, read=plain_csv.read),
 }
 
@@ -49,6 +68,7 @@ def read_trace(
     window_ns: tuple[int, int] | None = None,
     rate_scale: float = 1.0,
     repeat: bool = False,
+    columns: NamedColumns | None = None,
 ) -> Requests:
     """Read a recorded trace.
 
@@ -64,6 +84,8 @@ def read_trace(
         Keep ``[from, to)`` after the first arrival, in recorded time; the first request kept arrives at 0.
     repeat : bool
         Play it again and again until there are ``requests``, which it needs; see :meth:`Requests.repeat_to`.
+    columns : NamedColumns or None
+        What the columns of a CSV file, or the keys of a file of JSON lines, are called.
     rate_scale : float
         2.0 plays the trace at twice its rate; see :meth:`Requests.scaled` for the rounding.
 
@@ -77,19 +99,23 @@ def read_trace(
     try:
         file = read_text(path)
         known = format if format in FORMATS else None
-        columns = None if format and not known else FORMATS[_fitting(known, file)].read(file)
+        found = None
+        if columns is not None:
+            found = _read_as(columns, file)
+        elif known or not format:
+            found = FORMATS[_fitting(known, file)].read(file)
     except InputError as error:
         problems += error.problems
-    if problems or columns is None:
+    if problems or found is None:
         raise InputError(problems)
     recorded = requests_in_order(
-        arrived_at_ns=columns.stamps_ns,
-        prompt_tokens=columns.prompt_tokens,
-        output_tokens=columns.output_tokens,
-        prefix_hashes=columns.prefix_hashes,
-        hash_block_tokens=columns.hash_block_tokens,
-        priorities=columns.priorities,
-        cancel_after_ns=columns.cancel_after_ns,
+        arrived_at_ns=found.stamps_ns,
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+        prefix_hashes=found.prefix_hashes,
+        hash_block_tokens=found.hash_block_tokens,
+        priorities=found.priorities,
+        cancel_after_ns=found.cancel_after_ns,
         source=name,
     )
     if window_ns is not None:
@@ -97,6 +123,13 @@ def read_trace(
     if requests is not None:
         recorded = recorded.repeat_to(requests) if repeat else recorded.take(requests)
     return recorded if rate_scale == 1 else recorded.scaled(rate_scale)
+
+
+def _read_as(columns: NamedColumns, file: TraceText) -> TraceColumns:
+    """Read a file whose columns, or keys, are named."""
+    if not file.first_line.lstrip().startswith("{"):
+        return plain_csv.read(file, columns)
+    return trace_jsonl.read(file, trace_jsonl.keys_of(columns, file))
 
 
 def _fitting(named: str | None, file: TraceText) -> str:
@@ -122,7 +155,7 @@ def detect_format(file: TraceText) -> str:
     shares = {name: entry.matched_share(file.first_line) for name, entry in FORMATS.items()}
     best = max(shares.values())
     fitting = [name for name, share in shares.items() if share == best]
-    known = f"known: {', '.join(FORMATS)}"
+    known = f"known: {', '.join(FORMATS)}; or name its columns with workload.trace.columns"
     if best == 0:
         message = f"unknown trace format: its first line has no column and no key of any; {known}"
         raise InputError(replace(file.problem(message, line=1), quotes=False))

@@ -1,5 +1,7 @@
 """Named columns of a CSV trace, in any order; other columns may stand between them.
 
+Cells are parted by commas, semicolons or tabs: by what stands most often in the header.
+
 The good case converts whole columns. Only when a column does not convert is it searched for the wrong cells.
 """
 
@@ -8,9 +10,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
+from typing import Any
 
 from clustersim.clock import Int64Array
 from clustersim.errors import InputError, Problem, nearest
@@ -30,9 +34,14 @@ Fault = tuple[int, int, str]
 """Row (from 0, without the header), column (from 0, or -1 for the row as such), message."""
 
 
+def parted_by(first_line: str) -> str:
+    """Return what stands between the cells of a file with this header."""
+    return max(",;\t", key=first_line.count)
+
+
 def header_names(first_line: str) -> list[str]:
     """Return the names in a header line, without blanks around them."""
-    return [name.strip() for name in next(csv.reader([first_line]), [])]
+    return [name.strip() for name in next(csv.reader([first_line], delimiter=parted_by(first_line)), [])]
 
 
 def missing_column(file: TraceText, wanted: str, header: Sequence[str]) -> Problem:
@@ -80,12 +89,25 @@ def read_columns(file: TraceText, columns: Sequence[CsvColumn]) -> list[Int64Arr
     return arrays
 
 
+def _reader(file: TraceText, text: str) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=parted_by(file.first_line), strict=True)
+
+
+def first_cell(file: TraceText, name: str) -> str:
+    """Return the first cell of a column; empty where there is none."""
+    at = header_names(file.first_line).index(name)
+    with suppress(csv.Error):
+        for row in islice(_reader(file, file.text), 1, 2):
+            return str(row[at]) if at < len(row) else ""
+    return ""
+
+
 def _picked_rows(file: TraceText, places: Sequence[int], width: int) -> tuple[list[tuple[str, ...]], list[Fault]]:
     """Return the wanted cells of each row as wide as the header, and a fault for each other row."""
     picked: list[tuple[str, ...]] = []
     faults: list[Fault] = []
     pick = itemgetter(*places)
-    reader = csv.reader(io.StringIO(file.text.rstrip("\r\n"), newline=""), strict=True)
+    reader = _reader(file, file.text.rstrip("\r\n"))
     try:
         next(reader)
         if reader.line_num != 1:
@@ -119,7 +141,7 @@ def _wrong_cells(parse: ParseCells, cells: Sequence[str], start: int) -> Iterato
 def _located(file: TraceText, header: Sequence[str], faults: Sequence[Fault]) -> InputError:
     """Return the error for these faults; the file is read again for the lines that its rows stand on."""
     shown = faults[:MAX_PROBLEMS]
-    reader = csv.reader(io.StringIO(file.text, newline=""), strict=True)
+    reader = _reader(file, file.text)
     next(reader)
     lines = [(reader.line_num, row) for row in islice(reader, shown[-1][0] + 1)]
     quoted = '"' in file.text

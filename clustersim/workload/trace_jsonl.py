@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_MS
-from clustersim.errors import Problem, nearest, unreadable
+from clustersim.clock import NS_PER_MS, NS_PER_S, NS_PER_US
+from clustersim.errors import InputError, Problem, nearest, unreadable
 from clustersim.workload.cells import exact_ns
 from clustersim.workload.limits import MAX_NS, MAX_TOKENS
+from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.prefix_hashes import hash_rows
 from clustersim.workload.trace_text import MAX_PROBLEMS, TraceColumns, TraceText, shorten
 
@@ -32,8 +33,8 @@ class JsonlKeys:
     ns_per_unit: int
     prompt: str
     output: str
-    hashes: str
-    hash_block_tokens: int
+    hashes: str = ""
+    hash_block_tokens: int = 0
 
     @property
     def required(self) -> tuple[str, str, str]:
@@ -41,6 +42,10 @@ class JsonlKeys:
         return self.instant, self.prompt, self.output
 
 
+_UNITS: Final = {
+    "s": ("seconds", NS_PER_S), "ms": ("milliseconds", NS_PER_MS), "us": ("microseconds", NS_PER_US),
+    "ns": ("nanoseconds", 1),
+}  # fmt: skip
 MOONCAKE: Final = JsonlKeys(
     instant="timestamp",
     unit="milliseconds",
@@ -59,6 +64,34 @@ SHAREGPT: Final = JsonlKeys(
     hashes="hash_ids_16",
     hash_block_tokens=16,
 )
+
+
+def keys_of(columns: NamedColumns, file: TraceText) -> JsonlKeys:
+    """Return the keys of a file of JSON lines that are named; prefix hashes have no names of their own.
+
+    Raises
+    ------
+    InputError
+        When a key or the unit is not said, or one is named that lines can't have.
+    """
+    unit = columns.unit
+    problems = [
+        file.problem(f"add workload.trace.columns.{name}: in JSON lines each key is named", line=1)
+        for name in ("arrival", "prompt_tokens", "output_tokens")
+        if getattr(columns, name) is None
+    ]
+    if unit is None or unit == "iso":
+        problems.append(file.problem("add workload.trace.columns.unit: in JSON lines it is s, ms, us or ns", line=1))
+    problems += [
+        file.problem(f"workload.trace.columns.{name} is read from CSV files only", line=1)
+        for name in ("priority", "cancel_after")
+        if getattr(columns, name) is not None
+    ]
+    if problems or unit is None or unit == "iso":
+        raise InputError(problems)
+    words, ns = _UNITS[unit]
+    instant, prompt, output = map(str, columns.required)
+    return JsonlKeys(instant=instant, unit=words, ns_per_unit=ns, prompt=prompt, output=output)
 
 
 def matched_share(first_line: str, keys: JsonlKeys) -> float:
@@ -85,7 +118,7 @@ def read(file: TraceText, keys: JsonlKeys) -> TraceColumns:
     for number, line in enumerate(lines, start=1):
         record, complaints = _record(line)
         if record is not None:
-            hashed = keys.hashes in record if hashed is None else hashed
+            hashed = bool(keys.hashes) and keys.hashes in record if hashed is None else hashed
             complaints = list(_complaints(record, keys, hashed=hashed))
         total += len(complaints)
         if complaints:
@@ -151,7 +184,8 @@ def _complaints(record: Mapping[str, Any], keys: JsonlKeys, *, hashed: bool) -> 
         elif not _is_whole(record[key], MAX_TOKENS):
             expected = f"a whole number of tokens from 0 to {MAX_TOKENS}"
             yield key, f"found {_json(record[key])}; expected {expected}"
-    yield from _hash_complaints(record, keys, hashed=hashed)
+    if keys.hashes:
+        yield from _hash_complaints(record, keys, hashed=hashed)
 
 
 def _hash_complaints(record: Mapping[str, Any], keys: JsonlKeys, *, hashed: bool) -> Iterator[Complaint]:

@@ -19,16 +19,11 @@ from clustersim.legality.check import PLAN_CHECKS, check_plan
 from clustersim.plan.parallel import Cut, ParallelPlan
 from clustersim.scenario import load_model
 from clustersim.workload import FORMATS, read_trace
-from clustersim.workload.trace import TraceFormat
+from clustersim.workload.trace import named_format
 from tests.architecture.documents import ROOT, blocks, commands, rows, write_files
 from tests.architecture.test_imports import LAYERS
 
 DOCUMENT = "CONTRIBUTING.md"
-BURSTGPT = (
-    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-    "5,ChatGPT,472,18,490,Conversation log\n"
-    "45.5,GPT-4,1087,230,1317,API log\n"
-)
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +66,10 @@ def _imported(folder: Path, name: str) -> ModuleType:
 
 
 def test_example_of_a_trace_format_reads_a_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _imported(folder, "burstgpt")
-    monkeypatch.setitem(FORMATS, "burstgpt", TraceFormat(matched_share=module.matched_share, read=module.read))
-    path = folder / "burst.csv"
-    path.write_text(BURSTGPT, encoding="utf-8")
+    module = _imported(folder, "arena")
+    monkeypatch.setitem(FORMATS, "arena", named_format(module.ARENA))
+    path = folder / "log.csv"
+    path.write_text("tstamp,model,prompt_len,completion_len\n5,m,472,18\n45.5,m,1087,230\n", encoding="utf-8")
     found = read_trace(path)
     assert found.arrived_at_ns.tolist() == [0, 40_500_000_000]
     assert (found.prompt_tokens.tolist(), found.output_tokens.tolist()) == ([472, 1087], [18, 230])

@@ -24,6 +24,7 @@ from clustersim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Consta
 from clustersim.workload.clients import Patience, Priorities
 from clustersim.workload.draws import DrawnWorkload
 from clustersim.workload.lengths import Empirical, Fixed, Lengths, LogNormal, Uniform, empirical_from_trace
+from clustersim.workload.plain_csv import NamedColumns
 from clustersim.workload.shared_prefixes import SharedPrefixes
 from clustersim.workload.trace import FORMATS
 
@@ -111,6 +112,9 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
     if window is not None and window[0] >= window[1]:
         message = "the window holds no time; expected [from, to] such as [0 s, 60 s]"
         problems.append(document.problem((*_WORKLOAD, "trace", "window"), message))
+    if part.columns is not None and part.format not in (None, "csv"):
+        message = f"the format {part.format} has its own; expected columns or this format"
+        problems.append(document.problem((*_WORKLOAD, "trace", "columns"), message))
     if part.repeat and part.requests is None:
         message = "a trace is repeated until there are enough requests; say how many with requests"
         problems.append(document.problem((*_WORKLOAD, "trace", "repeat"), message))
@@ -119,6 +123,7 @@ def _trace(part: TracePart, document: Document) -> TraceWorkload:
     return TraceWorkload(
         path=path,
         format=part.format,
+        columns=None if part.columns is None else NamedColumns(**part.columns.model_dump()),
         requests=part.requests,
         window_ns=window,
         rate_scale=part.rate_scale,

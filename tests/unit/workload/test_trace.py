@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from clustersim.catalog import data_root
 from clustersim.errors import InputError
 from clustersim.workload import read_trace
+from clustersim.workload.plain_csv import NamedColumns
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
@@ -194,3 +196,93 @@ def test_reading_raises_only_input_errors_for_text_of_another_kind(write):
     for text in ("\x00\x01", "[1, 2]\n", "{}\n", "{\n", ",,,\n1,2,3,4\n", "\n\n1,2,3\n", '"\n'):
         with pytest.raises(InputError):
             read_trace(write(text))
+
+
+BURSTGPT = """\
+Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45.5,GPT-4,1087,0,1087,API log
+"""
+BENCH = '{"date": "x", "completed": 2, "start_times": [10.5, 10.25], "input_lens": [5, 6], "output_lens": [7, 0]}'
+
+
+def test_burstgpt_counts_seconds_and_keeps_what_failed(write):
+    assert columns(read_trace(write(BURSTGPT))) == [[0, 40_500_000_000], [472, 1087], [18, 0]]
+
+
+def test_a_result_of_a_benchmark_is_a_trace_of_what_was_sent(write):
+    wanted = [[0, 250_000_000], [6, 5], [0, 7]]
+    assert columns(read_trace(write(BENCH))) == wanted
+    pretty = json.dumps(json.loads(BENCH), indent=2)
+    assert columns(read_trace(write(pretty))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"completed": 2, "request_throughput": 1.0, "total_input_tokens": 8}',
+         ["start_times: is missing; expected a list", "input_lens: is missing", "output_lens: is missing"]),
+        (BENCH.replace("[7, 0]", "[7]"), ["found entries: start_times 2, input_lens 2, output_lens 1"]),
+        (BENCH.replace("[7, 0]", "7"), ["output_lens: found 7; expected a list"]),
+        (BENCH.replace("[5, 6]", "[5, 6.5]"), ["input_lens[1]: found \"6.5\"; expected a whole number of tokens"]),
+        (BENCH.replace("10.25", "-1"), ["start_times[1]: found -1; expected seconds from 0"]),
+        (BENCH.replace("10.25", "NaN"), ["start_times[1]: found NaN; expected seconds from 0"]),
+        (BENCH.replace("10.25", "true"), ["start_times[1]: found true; expected seconds from 0"]),
+        (BENCH[:-1], ["cannot be read as JSON"]),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_none_says_what_it_lacks(write, text, expected):
+    with pytest.raises(InputError) as error:
+        read_trace(write(text))
+    found = [str(problem) for problem in error.value.problems]
+    assert len(found) == len(expected)
+    assert all(part in line for part, line in zip(expected, found, strict=True)), found
+
+
+@pytest.mark.parametrize("parted", [";", "\t"])
+def test_semicolons_and_tabs_part_cells_too(write, parted):
+    assert columns(read_trace(write(PLAIN.replace(",", parted)))) == columns(read_trace(write(PLAIN)))
+    with pytest.raises(InputError, match=r"3:12: .*found 'x'; expected a whole number"):
+        read_trace(write("arrival_s;prompt_tokens;output_tokens\n0;5;3\n1;23456789;x\n"))
+
+
+def test_dates_need_no_unit(write):
+    text = "timestamp,input_tokens,output_tokens\n2024-05-10T00:00:00Z,1,2\n2024-05-10 00:00:00.5+0000,3,4\n"
+    assert columns(read_trace(write(text))) == [[0, 500_000_000], [1, 3], [2, 4]]
+
+
+NAMED = "when,len in,len out,urgency,leaves\n10,5,6,1,\n12.5,7,8,0,30\n"
+
+
+def test_named_columns_need_no_reformatting(write):
+    named = NamedColumns(
+        arrival="when", prompt_tokens="len in", output_tokens="len out", priority="urgency", cancel_after="leaves",
+        unit="s",
+    )  # fmt: skip
+    found = read_trace(write(NAMED), columns=named)
+    assert columns(found) == [[0, 2_500_000_000], [5, 7], [6, 8]]
+    assert (found.priorities.tolist(), found.cancel_after_ns.tolist()) == ([1, 0], [-1, 30_000_000_000])
+    lines = '{"t": 1.5, "in": 5, "out": 6}\n{"t": 2, "in": 7, "out": 8}\n'
+    keys = NamedColumns(arrival="t", prompt_tokens="in", output_tokens="out", unit="ms")
+    assert columns(read_trace(write(lines), columns=keys)) == [[0, 500_000], [5, 7], [6, 8]]
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "expected"),
+    [
+        (NAMED, {"arrival": "when", "prompt_tokens": "len in", "output_tokens": "len out"},
+         "'when' does not say what its numbers count; add workload.trace.columns.unit: s, ms, us or ns"),
+        (NAMED, {"arrival": "wen", "prompt_tokens": "len in", "output_tokens": "len out", "unit": "s"},
+         "no column 'wen'; did you mean 'when'?"),
+        (NAMED, {"arrival": "when", "unit": "s"}, "no column 'prompt_tokens'; the header has: when, len in"),
+        (NAMED, {"arrival": "when", "prompt_tokens": "len in", "output_tokens": "len out", "unit": "iso"},
+         "expected a time such as 2023"),
+        ('{"t": 1}\n', {"arrival": "t"}, "add workload.trace.columns.prompt_tokens: in JSON lines each key is named"),
+        ('{"t": 1}\n', {"arrival": "t", "priority": "p"}, "columns.priority is read from CSV files only"),
+        ("timestamp,input_tokens,output_tokens\n5,1,2\n", None, "'timestamp' does not say what its numbers count"),
+    ],
+)  # fmt: skip
+def test_columns_that_are_not_there_or_say_no_unit_are_refused(write, text, named, expected):
+    with pytest.raises(InputError) as error:
+        read_trace(write(text), columns=named and NamedColumns(**named))
+    assert any(expected in str(problem) for problem in error.value.problems), error.value
