@@ -712,3 +712,31 @@ def _(view: GraphView) -> GraphView:
         view,
         [(sums, more, "data"), (other, more, "data"), (more, one(view, "ffn_add", step=3, layer=0, rank=0), "data")],
     )
+
+
+def misshapen(what: str, graphs: str, name: str, **changes: int) -> None:
+    @mistaken(what, graphs, "edges are listed anew", shuffled)
+    def _(view: GraphView) -> GraphView:
+        return changed(view, [pick(view, name, layer=0, rank=0)[0]], **changes)
+
+
+misshapen("attention takes keys of another length", "dense, latent", "attention_decode", qk_dim=3)
+misshapen("attention takes values of another length", "dense, by heads", "attention_prefill", v_dim=3)
+misshapen("attention reads more K/V heads than its rank keeps", "dense, latent", "attention_decode", kv_heads=7)
+misshapen("entries are said to be kept more often than they are", "dense, copied heads", "kv_write", copies=3)
+
+
+@mistaken("a sum joins ranks of two stages", "stages", "members are listed the other way round", shuffled)
+def _(view: GraphView) -> GraphView:
+    member = view.member_rank.copy()
+    last = np.flatnonzero(view.member_node == one(view, "o_proj_all_reduce", **L0))[-1]
+    member[last] += 2
+    return replace(view, member_rank=member)
+
+
+@mistaken(
+    "a prefill goes on from what moves to decode", "ring, gather", "the boundary waits for the move once more",
+    again("kv_move", "boundary", step=0),
+)  # fmt: skip
+def _(view: GraphView) -> GraphView:
+    return drawn(view, [(one(view, "kv_move", step=0), one(view, "final_norm", step=0), "data")])

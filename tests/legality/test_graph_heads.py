@@ -19,6 +19,7 @@ from heads import of_head
 from plans import EXPERTS, model
 from single_changes import GRAPHS, STEPS, WRITTEN, document, verdict_of
 
+from clustersim.errors import InputError
 from clustersim.plan.parallel import Cut, ExpertPlan, ParallelPlan
 from clustersim.simulation.foreign.graph import check_read, left_out_line
 from clustersim.simulation.foreign.graph_file import graph_in
@@ -75,6 +76,15 @@ def test_a_step_in_one_piece_is_none_of_two_batches() -> None:
         "ep": several["plan"]["ep"] | {"overlap": "two_batch"}}}), "graph.json")).violations[0]  # fmt: skip
     assert violation.rule == "PP-4"
     assert "4 sequences are one micro-batch" in violation.message
+
+
+def test_a_step_of_two_halves_says_what_to_write_instead() -> None:
+    found = document("experts", "decode")
+    found["step"]["halves"] = [{"decode_sequences": [1]}] * 2
+    with pytest.raises(InputError) as refused:
+        graph_in(json.dumps(found), "graph.json")
+    assert "step.halves" in str(refused.value)
+    assert "write each half as a graph of its own" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ MOST_SIZE: Final = 2**24
 
 _MAY_BE_ZERO: Final = ("num_shared_experts", "shared_intermediate", "learned_positions", "qk_rope_head_dim")
 
+ONE_MICRO_BATCH: Final = (
+    "a file holds one micro-batch, not the two halves of a step that overlap: write each half as a graph of its own, "
+    "with its own chunks and decodes as step and plan.ep.overlap none"
+)
+
 STEEPEST: Final = 10
 MOST_VISITS: Final = 1e99
 """What shares of a sum can be computed of without running out of exponents (assumed; nothing is counted so often)."""
@@ -39,6 +44,9 @@ class DeclarationReader(PlainReader):
 
     def batch(self, step: Any) -> StepBatch | None:
         """Return what a step carries."""
+        if isinstance(step, Mapping) and "halves" in step:
+            self.wrong("step.halves", ONE_MICRO_BATCH)
+            step = {key: value for key, value in step.items() if key != "halves"}
         known = self.mapping(step, ("kind", *(key for key in get_type_hints(StepBatch) if key != "halves")), "step")
         chunks = [
             self.fields(chunk, Chunk, f"step.chunks[{at}]")

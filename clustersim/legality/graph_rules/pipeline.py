@@ -179,7 +179,10 @@ def _in_one_piece(view: GraphView) -> Iterator[Fault]:
             message = (
                 f"{count} sequences are one micro-batch, and plan.ep.overlap two_batch runs the step as two halves"
             )
-            fix = "declare ep.overlap none, or a threshold that the step does not reach, for a graph of one micro-batch"
+            fix = (
+                "write each half as a graph of its own, with its chunks and decodes as step and ep.overlap none; "
+                "or declare a threshold that the step does not reach"
+            )
             yield Fault(where=f"{step.kind} step {at}", message=message, fix=fix)
 
 
