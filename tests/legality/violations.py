@@ -19,8 +19,8 @@ LEAST_WORDS: Final = 3
 SAID: Final = re.compile(r"^(?!plan\.|rit,)(?!.*(recorded|not told|not follow|not declared)\)?$)")
 """No paths of plans, sums of arrays, and reasons why something can't be judged."""
 PLACES: Final = re.compile(
-    r"(\W|_|a|all|and|begins|block|first|head|in|layer|link|local|number|of|on|operator|ranks?|replica|request|row|send|SP"
-    r"|stages?|steps?|step|swap|template|to|token|TP|value)*"
+    r"(\W|_|a|all|and|begins|block|first|head|in|layer|link|local|number|of|on|operator|pool|ranks?|replica|request|row|send|SP"
+    r"|stages?|steps?|step|swap|template|the|to|token|TP|value)*"
 )
 """Words of texts that say where something is."""
 

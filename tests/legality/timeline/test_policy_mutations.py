@@ -356,6 +356,22 @@ def newest_first(patch: Patch) -> None:
     patch.setattr(PrefixCache, "take", take)
 
 
+def oldest_stays(patch: Patch) -> None:
+    """What came free first stays as long as there is anything else."""
+
+    def take(self: PrefixCache, blocks: int) -> None:
+        while blocks:
+            keys = list(self.free)
+            key = next((one for one in keys if one < 0), keys[min(1, len(keys) - 1)])
+            if key < 0 and self.free[key] > blocks:
+                self.free[key] -= blocks
+                return
+            blocks -= self.free.pop(key)
+            self.holders.pop(key, None)
+
+    patch.setattr(PrefixCache, "take", take)
+
+
 def contents_first(patch: Patch) -> None:
     """Blocks that hold something are taken before blank ones."""
     take = PrefixCache.take
@@ -547,10 +563,12 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), FULL),
     "nothing is taken over": (nothing_cached, cached(200), FULL),
     "the newest block is forgotten first": (newest_first, cached(60), FULL),
+    "the oldest block is never forgotten": (oldest_stays, cached(60), FULL),
     "what is cached is forgotten before blank blocks are taken": (contents_first, cached(200), FULL),
     "queue_limit is ignored": (limit_of_queues(lambda _: None), LIMITED, FULL),
     "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, FULL),
     "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, FULL),
+    "queue_limit is nobody's": (limit_of_queues(lambda _: 3), FEW, FULL),
     "queue_timeout is ignored": (timeouts(lambda _: None), TIMED, FULL),
     "queue_timeout is longer": (timeouts(lambda ns: ns + 1), TIMED, FULL),
     "queue_timeout is shorter": (timeouts(lambda ns: ns // 2), TIMED, FULL),

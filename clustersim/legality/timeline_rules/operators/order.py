@@ -130,10 +130,7 @@ def expert_order(sheet: Sheet) -> Finding:
     for number, part in enumerate(parts[1:], 1):
         for earlier, names in zip(reversed(parts[:number]), reversed(MOE_ORDER[:number]), strict=True):
             if earlier.any():
-                needed = (
-                    f"a {names[0].rstrip('_')} of its layer and step" if names[0] in ("dispatch", "expert_") else ""
-                )
-                findings.append(_before(sheet, earlier, part, fix, needed=needed))
+                findings.append(_before(sheet, earlier, part, fix, needed=NEEDED.get(names[0], "")))
                 break
     experts, combine = parts[2], parts[3]
     if experts.any():
