@@ -28,7 +28,10 @@ _POLICY: Final = (
     "font-src data:; base-uri 'none'; form-action 'none'"
 )
 
-_SCRIPTS: Final = ("packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "lanes.js")
+_SCRIPTS: Final = (
+    "packed.js", "folded.js", "levels.js", "hover.js", "linked.js", "time_figure.js", "lanes.js", "requests.js",
+    "request_rows.js",
+)  # fmt: skip
 
 
 def dashboard_html(
@@ -78,6 +81,8 @@ def dashboard_html(
         section(panel, PANELS[panel.figure](run, panel, f"figure-{index}"), f"figure-{index}")
         for index, panel in enumerate(checked.panels)
     ]
+    if whole is not None:
+        sections.insert(0, data_script("run-data", whole))
     return page(
         str(summary.get("name") or "run"),
         setup_words(summary),
@@ -111,6 +116,12 @@ def section(panel: Panel, drawn: Drawn, identity: str) -> str:
         f'<section class="{panel.width}"><h2>{escape(panel.title or drawn.title)}</h2>'
         f'<p class="caption">{escape(panel.caption or drawn.caption)}</p>{drawn.html}{plot}</section>'
     )
+
+
+def data_script(identity: str, value: Any) -> str:
+    """Return plain values as an element of a page from which a script reads them."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{identity}">{text}</script>'
 
 
 def page(

@@ -21,7 +21,7 @@ from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
 from clustersim.report.folded.whole import whole_run
 from clustersim.scenario.load import load
-from clustersim.simulation.simulate import RunResult
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.spans import SPAN_COLUMNS
 from clustersim.timeline.timeline import Timeline
 from tests.audit import simulated
@@ -39,7 +39,7 @@ LAYOUT: dict[str, Any] = {"figures": [{"figure": name} for name in FIGURES]}
 
 UNFOLDED = {
     "quickstart": ("workload.trace.requests=8",),
-    "failing-decode": ("workload.requests=20", "faults=[{device: 2, at: 1 s, until: 2 s, lose: recompute}]"),
+    "failing-decode": ("workload.requests=20", "faults=[{device: 2, at: 5 s, until: 6 s, lose: recompute}]"),
     "oversubscribed-fabric": (),
     "long-context-ring": (),
 }
@@ -66,13 +66,14 @@ ACT = """
 const pause = () => new Promise(done => setTimeout(done, 400));
 const until = async ready => { for (let i = 0; i < 40 && !ready(); i++) await pause(); };
 async function act() {
-  await until(() => linkedFigures.lanes && linkedFigures.lanes.drawn);
+  await until(() => [linkedFigures.lanes, linkedFigures.requests].every(one => one && one.drawn));
   const lanes = linkedFigures.lanes, plots = [...document.querySelectorAll(".js-plotly-plot")];
   const press = key => lanes.plot.dispatchEvent(new KeyboardEvent("keydown", {key}));
   const look = async () => { await pause(); return [lanes.drawn.level, lanes.view.from, lanes.view.to]; };
   const view = async name => { document.querySelector(`[data-view=${name}]`).click(); return look(); };
   seen.plots = plots.length;
-  seen.drawn = plots.filter(plot => plot !== lanes.plot).map(plot => plot.querySelectorAll(".main-svg path").length);
+  const charts = plots.filter(plot => !plot.querySelector("canvas.beneath"));
+  seen.drawn = charts.map(plot => plot.querySelectorAll(".main-svg path").length);
   seen.texts = plots.map(plot => plot.querySelectorAll(".xtitle").length);
   seen.buttons = [...document.querySelectorAll(".modebar-btn")].map(button => button.dataset.title);
   seen.colours = new Set(lanes.canvas.getContext("2d").getImageData(0, 0, lanes.canvas.width, 9).data).size;
@@ -87,9 +88,21 @@ async function act() {
   lanes.plot.dispatchEvent(new WheelEvent("wheel", {deltaY: -400, clientX: box.left + l, clientY: box.top + t + 4}));
   seen.wheel = await look();
   await Plotly.relayout(lanes.plot, {"xaxis.autorange": true}); seen.reset = await look();
-  seen.unfolded = {};
+  const rows = linkedFigures.requests;
+  rows.open(3); await pause();
+  seen.opened = [rows.plot.layout.yaxis.ticktext[0], rows.view.from, rows.view.to, lanes.view.from, lanes.view.to];
+  rows.open(1000); seen.missing = rows.note.textContent;
+  seen.row = rows.toldAt(0, rows.requests.first_token_ns[3] + 1);
+  rows.show(...rows.whole); await pause(); rows.click({clientX: 0, clientY: 0});
+  const point = {customdata: [5, 1, 1]};
+  linkedFigures.members.forEach(one => one.click && one !== rows && one.click(point)); await pause();
+  seen.pointed = rows.plot.layout.yaxis.ticktext[0];
+  seen.unfolded = {}; seen.phases = {};
   for (const part of document.querySelectorAll("[data-windows]")) {
-    const run = await FoldedRun.read(JSON.parse(part.textContent));
+    const data = JSON.parse(part.textContent);
+    const run = await FoldedRun.read(data), requests = await Requests.read(data, run);
+    const phasesOf = row => requests.phasesOf(row).map(({phase, start, end}) => [phase, start, end]);
+    seen.phases[part.id] = Array.from(requests.request.keys(), phasesOf);
     seen.unfolded[part.id] = JSON.parse(part.dataset.windows).map(([from, to]) => run.unfold(from, to));
   }
   seen.requests = performance.getEntriesByType("resource").map(entry => entry.name);
@@ -114,8 +127,8 @@ def windows_of(timeline: Timeline, draw: random.Random) -> list[tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, RunResult]:
-    wanted = {**UNFOLDED, **(FURTHER if is_long() else {})}
-    return {name: simulated(load(name, overrides)) for name, overrides in wanted.items()}
+    found = {name: simulated(load(name, overrides)) for name, overrides in UNFOLDED.items()}
+    return found | {name: simulate(load(name, overrides)) for name, overrides in FURTHER.items() if is_long()}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +148,7 @@ def seen(
     page = dashboard_of(summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
     parts = [
         f'<script type="application/json" id="{name}" data-windows="{json.dumps(windows[name])}">'
-        f"{json.dumps(whole_run(one.timeline, one.step_rows.rows, summary_of(one)['devices']))}</script>"
+        f"{json.dumps(whole_run(one.timeline, one.step_rows.rows, one.columns, summary_of(one)['devices']))}</script>"
         for name, one in results.items()
     ]
     head, tail = page.index("<body>") + len("<body>"), page.rindex("</body>")
@@ -204,7 +217,7 @@ def test_an_operator_names_its_layer_step_duration_and_what_it_waited_for(seen: 
 
 def test_figures_over_time_show_the_same_window(seen: dict[str, Any]) -> None:
     _, start, end = seen["levels"]["layer"]
-    assert len(seen["linked"]) == 3
+    assert len(seen["linked"]) == 4
     for window in seen["linked"]:
         assert window == pytest.approx([start / 1e9, end / 1e9])
 
@@ -216,3 +229,41 @@ def test_keys_and_the_wheel_zoom_and_go_on(seen: dict[str, Any], results: dict[s
     assert seen["wheel"][1] == pytest.approx(seen["right"][1])  # the pointer is on the left edge: it stays
     assert seen["wheel"][2] < seen["right"][2]
     assert seen["reset"][1:] == [0, results["quickstart"].timeline.end_ns]
+
+
+def test_a_request_is_found_by_its_number_and_by_its_point(seen: dict[str, Any], results: dict[str, RunResult]) -> None:
+    arrived, finished = (results["quickstart"].columns[name][3] for name in ("arrived_ns", "finished_ns"))
+    name, start, end, *lanes = seen["opened"]
+    assert name == "request 3"
+    assert start < arrived < finished < end
+    assert lanes == pytest.approx([start, end])
+    assert seen["missing"] == "There is no request 1000; there are 8."
+    assert seen["row"][0] == "request 3"
+    assert seen["row"][1].startswith("decodes: ")
+    assert seen["pointed"] == "request 5"
+
+
+@pytest.mark.parametrize("name", UNFOLDED)
+def test_phases_of_requests_follow_each_other_from_arrival_to_the_last_token(
+    seen: dict[str, Any], results: dict[str, RunResult], name: str
+) -> None:
+    columns = results[name].columns
+    for row, phases in enumerate(seen["phases"][name]):
+        whole = [phase for phase in phases if phase[0] != "chunk"]
+        assert whole[0][1] == columns["arrived_ns"][row]
+        assert whole[-1][2] == columns["finished_ns"][row]
+        assert [start for _, start, _ in whole[1:]] == [end for *_, end in whole[:-1]]
+        chunks = [phase for phase in phases if phase[0] == "chunk"]
+        assert columns["first_token_ns"][row] in {end for *_, end in chunks}
+        prompts = [(start, end) for phase, start, end in whole if phase == "prompt"]
+        assert all(any(since <= start < end <= until for since, until in prompts) for _, start, end in chunks)
+
+
+def test_a_request_that_a_fault_moves_has_its_prompt_and_its_hand_over_twice(
+    seen: dict[str, Any], results: dict[str, RunResult]
+) -> None:
+    phases = [[phase for phase, *_ in request] for request in seen["phases"]["failing-decode"]]
+    moved = results["failing-decode"].columns["preemptions"]
+    assert moved.sum() == 3
+    assert [some.count("prompt") - 1 for some in phases] == moved.tolist()
+    assert [some.count("hand_over") - 1 for some in phases] == moved.tolist()

@@ -7,13 +7,13 @@ draws it on a canvas beneath them: operators, layers, steps, or the share of tim
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 
+from clustersim.clock import NS_PER_S
 from clustersim.report.figures.style import template
 
 ROW_PIXELS: Final = 22
@@ -24,44 +24,49 @@ VIEWS: Final = {"run": "whole run", "second": "busiest second", "step": "busiest
 
 def lanes_figure(whole: Mapping[str, Any], height: int) -> go.Figure:
     """Return the axes of the lanes: seconds of the run across, one row per stream of a device, rank 0 on top."""
+    names = (len(whole["devices"][rank]) + 1 + len(whole["streams"][stream]) for rank, stream in whole["rows"])
     rows = len(whole["rows"])
+    return row_axes(whole["end"], rows, max(names), int(np.clip(rows * ROW_PIXELS + 110, 220, height)))
+
+
+def row_axes(end_ns: int, rows: int, letters: int, height: int) -> go.Figure:
+    """Return axes for rows over the time of a run, beneath which a canvas is drawn.
+
+    Parameters
+    ----------
+    end_ns : int
+        Where the run ends.
+    rows : int
+    letters : int
+        Of the longest name of a row.
+    height : int
+        Pixels of the figure.
+    """
     return go.Figure(
         layout={
             "template": template(),
-            "height": int(np.clip(rows * ROW_PIXELS + 110, 220, height)),
+            "height": height,
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "dragmode": "zoom",
             "hovermode": False,
             "modebar": {"remove": ["zoom", "pan", "zoomin", "zoomout", "autoscale", "resetscale", "toimage"]},
-            "margin": {"l": _label_pixels(whole), "r": 20, "t": 8, "b": 44},
-            "xaxis": {"range": [0, whole["end"] / 1e9], "tickmode": "array", "showgrid": False, "automargin": False},
+            "margin": {"l": min(260, 14 + round(6.4 * letters)), "r": 20, "t": 18, "b": 44},
+            "xaxis": {"range": [0, end_ns / NS_PER_S], "tickmode": "array", "showgrid": False, "automargin": False},
             "yaxis": {
-                "range": [rows - 0.5, -0.5],
-                "tickmode": "array",
-                "showgrid": False,
-                "ticks": "",
-                "automargin": False,
+                "range": [rows - 0.5, -0.5], "tickmode": "array", "showgrid": False, "ticks": "", "automargin": False,
             },
         }
-    )
+    )  # fmt: skip
 
 
-def lanes_html(whole: Mapping[str, Any], identity: str) -> str:
-    """Return the buttons of the lanes, what tells of the view, and the folded timeline as data."""
+def lanes_html(identity: str) -> str:
+    """Return the buttons of the lanes, and room for what tells of the view."""
     buttons = "".join(
         f'<button type="button" data-lanes="{identity}" data-view="{view}">{words}</button>'
         for view, words in VIEWS.items()
     )
-    data = json.dumps(whole, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return (
         f'<div class="zoom">{buttons}<span class="view" id="{identity}-note"></span></div>'
         f'<div class="legend" id="{identity}-legend"></div>'
-        f'<script type="application/json" id="{identity}-data">{data}</script>'
     )
-
-
-def _label_pixels(whole: Mapping[str, Any]) -> int:
-    """Return the width of the longest name of a row, about."""
-    names = (len(whole["devices"][rank]) + 1 + len(whole["streams"][stream]) for rank, stream in whole["rows"])
-    return min(260, 14 + round(6.4 * max(names)))

@@ -40,8 +40,11 @@ def fault_marks(summary: Mapping[str, Any]) -> list[FaultMark]:
     return sorted(found, key=lambda mark: (mark.start_s, mark.label))
 
 
-def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float) -> None:
-    """Shade a figure whose x axis is the time since the start of a run, which ended at ``end_s``."""
+def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float, *, above: bool = False) -> None:
+    """Shade a figure whose x axis is the time since the start of a run, which ended at ``end_s``.
+
+    Words are within it, or ``above`` it, where they all have one line.
+    """
     shown = [mark for mark in marks if mark.start_s < end_s]
     for number, mark in enumerate(shown):
         until = end_s if mark.end_s is None else min(mark.end_s, end_s)
@@ -51,7 +54,8 @@ def add_fault_marks(figure: go.Figure, marks: list[FaultMark], end_s: float) -> 
         )  # fmt: skip
         if len(shown) <= MOST_LABELS:
             figure.add_annotation(
-                xref="x", yref="paper", x=mark.start_s, y=1 - 0.05 * number, xanchor="left", yanchor="top",
+                xref="x", yref="paper", x=mark.start_s, xanchor="left",
+                y=1 if above else 1 - 0.05 * number, yanchor="bottom" if above else "top",
                 text=escape(mark.label), showarrow=False, font={"size": 10, "color": TARGET}, xshift=2,
             )  # fmt: skip
 

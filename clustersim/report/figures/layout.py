@@ -144,6 +144,7 @@ _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
 FIGURES: Final[Known] = {
     "headline": {},
     "device_lanes": {"height": (720, PIXELS)},
+    "request_rows": {"height": (520, PIXELS), "rows": (24, up_to(1000))},
     "utilisation": {"height": (300, PIXELS)},
     "batch": {"height": (460, PIXELS), "bins": (1000, _POINTS)},
     "kv_cache": {"height": (300, PIXELS), "bins": (1000, _POINTS)},

@@ -16,6 +16,7 @@ from clustersim.report.figures.devices import lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
 from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
 from clustersim.report.figures.layout import Panel
+from clustersim.report.figures.request_rows import rows_figure, rows_html
 from clustersim.report.figures.series import batch_figure, kv_figure
 from clustersim.report.figures.use import use_figure
 from clustersim.report.metrics.latencies import Columns, Weighted
@@ -65,9 +66,24 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         caption="The whole run, one row per stream of a device, down to each of its operators. Turn the wheel or drag "
         "to zoom in, double-click to see all of it; with the keyboard + and - zoom, arrows go on, 0 shows all. "
         "Figures over time show the same window.",
-        html=lanes_html(run.whole, identity),
-        figure=_marked(run, lanes_figure(run.whole, panel.options["height"])),
+        html=lanes_html(identity),
+        figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True),
         then=f'.then(() => clustersimLanes("{identity}", {json.dumps({"busiest": _busiest(run.steps)})}))',
+    )
+
+
+def _request_rows(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "Requests, one by one"
+    if run.whole is None or not len(run.requests["request"]):
+        return Drawn(title=title, html=_empty("No request arrived."))
+    options, rows = panel.options, min(panel.options["rows"], len(run.requests["request"]))
+    return Drawn(
+        title=title,
+        caption="What each request went through, those that took longest first. Click on a row, or on a point of the "
+        "figure of requests over time, to see it and what the devices did meanwhile.",
+        html=rows_html(identity),
+        figure=_marked(run, rows_figure(run.whole["end"], rows, options["height"]), above=True),
+        then=f'.then(() => clustersimRequests("{identity}", {rows}))',
     )
 
 
@@ -159,12 +175,12 @@ def _utilisation(run: Run, panel: Panel, identity: str) -> Drawn:
     )
 
 
-def _marked(run: Run, figure: go.Figure) -> go.Figure:
+def _marked(run: Run, figure: go.Figure, *, above: bool = False) -> go.Figure:
     """Shade a figure over time where something was failing."""
     marks = fault_marks(run.summary)
     ends = [run.steps["end_ns"], run.requests["arrived_ns"]]
     end_ns = max((int(column.max()) for column in ends if len(column)), default=0)
-    add_fault_marks(figure, marks, end_ns / NS_PER_S)
+    add_fault_marks(figure, marks, end_ns / NS_PER_S, above=above)
     return figure
 
 
@@ -179,6 +195,7 @@ def _empty(reason: str) -> str:
 PANELS: Final[Mapping[str, Callable[[Run, Panel, str], Drawn]]] = {
     "headline": _headline,
     "device_lanes": _device_lanes,
+    "request_rows": _request_rows,
     "utilisation": _utilisation,
     "batch": _batch,
     "kv_cache": _kv_cache,

@@ -215,8 +215,8 @@ def dashboard_of(
     """Return the dashboard page of a run."""
     checked = read_layout(layout)
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
-    lanes = checked.first("device_lanes")
-    whole = None if lanes is None else whole_run(timeline, step_rows.rows, summary["devices"])
+    unfolds = any(checked.first(name) for name in ("device_lanes", "request_rows"))
+    whole = whole_run(timeline, step_rows.rows, requests, summary["devices"]) if unfolds else None
     return dashboard_html(
         summary,
         requests,

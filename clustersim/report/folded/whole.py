@@ -1,4 +1,4 @@
-"""The whole run as a page holds it: programs, passes, sends, moves and steps, from which every operator follows."""
+"""The whole run as a page holds it: programs, passes, sends, moves, steps and requests: every operator follows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from clustersim.clock import Int64Array
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses, folded_passes
 from clustersim.report.folded.programs import program_columns, program_words
+from clustersim.report.folded.requests import chunk_columns, fact_columns, request_columns
 from clustersim.report.folded.stretched import stretched_columns
 from clustersim.report.folded.transfers import move_columns, send_columns
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.spans import FAMILIES, family_of
+from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.passes import Passes
 from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
@@ -25,7 +27,7 @@ from clustersim.timeline.timeline import MOVES, Timeline
 _POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
 
 
-def whole_run(timeline: Timeline, steps: Columns, devices: Sequence[str]) -> dict[str, Any]:
+def whole_run(timeline: Timeline, steps: Columns, requests: Columns, devices: Sequence[str]) -> dict[str, Any]:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
     Parameters
@@ -33,6 +35,8 @@ def whole_run(timeline: Timeline, steps: Columns, devices: Sequence[str]) -> dic
     timeline : Timeline
     steps : Columns
         Rows of equal steps, in order of (replica, step), that both replays agree on.
+    requests : Columns
+        The table ``requests.parquet``.
     devices : sequence of str
         The device's name of each global rank.
     """
@@ -52,7 +56,13 @@ def whole_run(timeline: Timeline, steps: Columns, devices: Sequence[str]) -> dic
         "devices": list(devices),
         "rows": _rows(timeline, passes),
         "programs": [program_words(timeline, number) for number in passes.programs],
-        "sections": _sections(timeline, passes, steps),
+        "facts": list(FACT_KINDS),
+        "sections": {
+            **_sections(timeline, passes, steps),
+            "requests": packed(request_columns(requests)),
+            "decided": packed(fact_columns(timeline)),
+            "chunks": packed(chunk_columns(timeline)),
+        },
     }
 
 

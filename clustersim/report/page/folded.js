@@ -176,8 +176,10 @@ function eachIn({starts, order, longest}, from, to, visit) {
 }
 
 class FoldedRun {
+  static SECTIONS = ["programs", "durations", "runs", "stretched", "sends", "moves", "steps"];
+
   static async read(data) {
-    const names = Object.keys(data.sections), parts = await Promise.all(names.map(name => unpacked(data.sections[name])));
+    const names = FoldedRun.SECTIONS, parts = await Promise.all(names.map(name => unpacked(data.sections[name])));
     return new FoldedRun(data, Object.fromEntries(names.map((name, at) => [name, parts[at]])));
   }
 
@@ -399,4 +401,13 @@ class FoldedRun {
       return [start_ns[move], end_ns[move], rank, streams.indexOf(stream), name, op, layer[move], -1, replica, stage, 0];
     });
   }
+}
+
+/* The folded run of this page, read once. */
+function foldedRun() {
+  return foldedRun.found ||= FoldedRun.read(runData());
+}
+
+function runData() {
+  return runData.found ||= JSON.parse(document.getElementById("run-data").textContent);
 }

@@ -43,13 +43,15 @@ function nodeName(run, program, node) {
   return run.words.names[program.names[program.nodeSymbol[node]]] + (half ? ", half " + half : "");
 }
 
+function legendEntry(colour, text) {
+  const found = document.createElement("span"), mark = document.createElement("i");
+  mark.style.background = colour;
+  found.append(mark, text);
+  return found;
+}
+
 function drawLegend(legend, level, words) {
-  const entry = (colour, text) => {
-    const found = document.createElement("span"), mark = document.createElement("i");
-    mark.style.background = colour;
-    found.append(mark, text);
-    return found;
-  };
+  const entry = legendEntry;
   const used = new Set(words.family_of_op), entries = {
     heat: () => [entry("linear-gradient(90deg, " + HEAT.map(([, colour]) => colour).join(", ") + ")", "idle to busy")],
     steps: () => Object.entries(KIND_COLOURS).map(([kind, colour]) => entry(colour, kind)),

@@ -4,6 +4,7 @@
 const linkedFigures = {
   members: [],
   lanes: null,
+  requests: null,
 
   add(member) { this.members.push(member); },
 
@@ -22,12 +23,18 @@ class LinkedFigure {
     this.plot = plot;
     this.whole = [...plot._fullLayout.xaxis.range];
     plot.on("plotly_relayout", change => this.relaid(change));
+    plot.on("plotly_click", ({points}) => this.click(points[0]));
   }
 
   relaid(change) {
     if (this.following || !Object.keys(change).some(key => key.startsWith("xaxis"))) return;
     const [from, to] = change["xaxis.autorange"] ? this.whole : this.plot._fullLayout.xaxis.range;
     linkedFigures.tell(this, Math.max(0, from), to);
+  }
+
+  /* A point is a request where it says which. */
+  click({customdata}) {
+    if (customdata && linkedFigures.requests) linkedFigures.requests.open(customdata[0]);
   }
 
   follows(from, to) {

@@ -49,7 +49,7 @@ def replays() -> list[RunResult]:
 
 
 def test_both_replays_have_one_page(replays: list[RunResult]) -> None:
-    folded, full = (whole_run(one.timeline, one.step_rows.rows, ["a"] * 4) for one in replays)
+    folded, full = (whole_run(one.timeline, one.step_rows.rows, one.columns, ["a"] * 4) for one in replays)
     assert len(replays[0].timeline.passes["steps"]) < len(replays[1].timeline.passes["steps"])
     assert folded == full
 

@@ -1,0 +1,104 @@
+/* Requests as rows: the slowest, and those that are asked for; phases over the time of the run. */
+"use strict";
+
+class RequestRows extends TimeFigure {
+  constructor(plot, requests, many) {
+    super(plot, requests.run.end, many);
+    Object.assign(this, {requests, many, shown: [], phases: new Map(), asked: []});
+    this.note = document.getElementById(plot.id + "-note");
+    this.by = document.getElementById(plot.id + "-by");
+    this.find = document.getElementById(plot.id + "-find");
+    this.by.addEventListener("change", () => this.order());
+    this.find.addEventListener("change", () => this.open(Number(this.find.value)));
+    plot.addEventListener("mousedown", event => { this.pressed = [event.clientX, event.clientY]; });
+    plot.addEventListener("click", event => this.click(event));
+    drawPhases(document.getElementById(plot.id + "-legend"));
+    this.order();
+    this.show(...this.whole);
+  }
+
+  /* Show those that were asked for, then the slowest. */
+  order() {
+    const slowest = this.requests.slowest(this.by.value, this.many).filter(row => !this.asked.includes(row));
+    this.shown = [...this.asked, ...slowest].slice(0, Math.max(this.many, this.asked.length));
+    this.rowsShown = null;
+    this.draw();
+    this.moveAxes();
+  }
+
+  /* Show a request, and the time that it took. */
+  open(request) {
+    const row = this.requests.rowOf(request);
+    this.note.textContent = row < 0 ? "There is no request " + request + "; there are " + this.requests.count.toLocaleString("en") + "." : "";
+    if (row < 0) return;
+    this.asked = [row, ...this.asked.filter(one => one !== row)].slice(0, this.many);
+    this.order();
+    this.zoomTo(row);
+  }
+
+  zoomTo(row) {
+    const start = this.requests.arrived_ns[row], end = this.requests.endOf(row), apart = Math.max(1, end - start) * 0.03;
+    this.show(start - apart, end + apart);
+  }
+
+  click(event) {
+    const {y, inside} = this.place(event), [x0, y0] = this.pressed || [0, 0];
+    if (!inside || Math.abs(event.clientX - x0) + Math.abs(event.clientY - y0) > 4 || event.target.closest("button, select, input")) return;
+    const row = this.shown[Math.round(this.view.top + y * (this.view.bottom - this.view.top))];
+    if (row !== undefined) this.zoomTo(row);
+  }
+
+  phasesOf(row) {
+    if (!this.phases.has(row)) this.phases.set(row, this.requests.phasesOf(row));
+    return this.phases.get(row);
+  }
+
+  rowTicks({top, bottom}) {
+    const values = [...this.shown.keys()].filter(at => at >= top && at <= bottom);
+    const every = Math.ceil(values.length / Math.max(4, (this.plot.clientHeight - 80) / 13)), some = values.filter((_, at) => at % every === 0);
+    return {values: some, texts: some.map(at => "request " + this.requests.request[this.shown[at]])};
+  }
+
+  fill(raster) {
+    const colours = Object.fromEntries(Object.entries(PHASES).map(([phase, [colour]]) => [phase, pixel(colour)]));
+    this.shown.forEach((row, at) => {
+      for (const {phase, start, end} of this.phasesOf(row))
+        if (start < raster.view.to && end > raster.view.from) raster.bar(at, start, end, colours[phase]);
+    });
+    return {level: "requests"};
+  }
+
+  write() {}
+
+  toldAt(at, instant) {
+    const row = this.shown[at];
+    if (row === undefined) return null;
+    const {requests} = this, phases = this.phasesOf(row).filter(one => one.start <= instant && instant < one.end), phase = phases[phases.length - 1];
+    return [
+      "request " + requests.request[row], ...(phase ? [phaseLine(phase)] : []),
+      requests.prompt_tokens[row].toLocaleString("en") + " prompt tokens, " + requests.generated_tokens[row] + " of " + requests.output_tokens[row] + " generated",
+      ...this.latencyLines(row), "arrived at " + instantText(requests.arrived_ns[row]),
+    ];
+  }
+
+  latencyLines(row) {
+    const {arrived_ns, first_token_ns, finished_ns, preemptions} = this.requests, found = [];
+    if (first_token_ns[row] >= 0) found.push("first token after " + timeText(first_token_ns[row] - arrived_ns[row]));
+    if (finished_ns[row] >= 0) found.push("last token after " + timeText(finished_ns[row] - arrived_ns[row]));
+    if (preemptions[row]) found.push("lost its K/V " + preemptions[row] + " ×");
+    return found;
+  }
+}
+
+function phaseLine({phase, start, end, count, replica, step}) {
+  const where = phase === "chunk" ? " of " + count.toLocaleString("en") + " tokens, in step " + step + " of replica " + replica : "";
+  return PHASES[phase][1] + where + ": " + spanLine(start, end);
+}
+
+function drawPhases(legend) {
+  legend.replaceChildren(...Object.values(PHASES).map(([colour, words]) => legendEntry(colour, words)));
+}
+
+async function clustersimRequests(id, many) {
+  linkedFigures.requests = new RequestRows(document.getElementById(id), await allRequests(), many);
+}
