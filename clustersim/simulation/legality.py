@@ -22,6 +22,7 @@ from clustersim.plan.stages import stage_layers
 from clustersim.scenario.scenario import Pool, Scenario
 from clustersim.simulation.graph_legality import check_steps, graph_headline, violation_line
 from clustersim.simulation.pools import apart, in_each_pool
+from clustersim.units import plural
 
 MOST_KEPT: Final = 64
 """Verdicts on step graphs that are kept: of a suite of tests, or a search, many have one plan."""
@@ -127,9 +128,16 @@ def _numbers(scenario: Scenario) -> dict[str, Any]:
             kv_blocks=serving.kv_blocks,
         ),
         "pool": scenario.engine.pool,
-        "cluster": scenario.topology.name,
+        "cluster": _cluster_words(scenario),
         "decodes_only": scenario.decodes_only,
     }
+
+
+def _cluster_words(scenario: Scenario) -> str:
+    """Return what a cluster is called, and the key that makes it larger where it has one."""
+    nodes = scenario.portable.get("topology", {}).get("nodes")
+    name = scenario.topology.name
+    return name if nodes is None else f"{name} of {plural(nodes, 'node')} (topology.nodes)"
 
 
 def deployment_of(scenario: Scenario) -> Deployment:

@@ -23,6 +23,9 @@ FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
 _VERSION: Final = re.compile(r"([a-z]+)-(\d{1,3}(?:\.\d{1,4}){1,2})")
+_IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})\S*")
+"""The image of a container whose tag is the version of an engine, such as ``vllm/vllm-openai:v0.9.2``."""
+_OF_IMAGE: Final = {"vllm-openai": "vllm", "sglang": "sglang", "tensorrt-llm/release": "trtllm"}
 MOST_ANCESTORS: Final = 10
 
 
@@ -97,9 +100,12 @@ def _over(base: _Keys, own: _Keys) -> _Keys:
 def standing_for(name: str) -> tuple[str, str | None]:
     """Return a name in the catalog, and the one that was asked for where another stands for it.
 
-    A name that no version of the catalog can stand for is returned as it is.
+    The image of a container names the version of its tag. A name that no version of the catalog can stand for is
+    returned as it is.
     """
     known = catalog.names(FOLDER)
+    image = _IMAGE.fullmatch(name)
+    name = f"{_OF_IMAGE[image[1]]}-{image[2]}" if image else name
     asked = _VERSION.fullmatch(name)
     if name in known or asked is None:
         return name, None

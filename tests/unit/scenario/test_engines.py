@@ -10,6 +10,7 @@ from clustersim.errors import InputError
 from clustersim.report.metrics.latencies import e2e_ns, tpot_ns, ttft_ns
 from clustersim.report.words.run import remarks
 from clustersim.scenario import load, load_engine, load_topology
+from clustersim.scenario.build.engines import standing_for
 from clustersim.simulation.simulate import simulate
 
 OWN = "inherits: vllm-0.12\nsource: an example\nschedule: 3 ms\n"
@@ -101,3 +102,17 @@ def test_devices_that_do_not_reach_each_other_are_said_so_by_the_topology() -> N
 def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
     with pytest.raises(InputError, match=r"no engine 'lmdeploy-0\.6'"):
         load("quickstart", ("serving.engine=lmdeploy-0.6",))
+
+
+@pytest.mark.parametrize(
+    ("image", "asked", "stands"),
+    [
+        ("vllm/vllm-openai:v0.9.2", "vllm-0.9.2", "vllm-0.9"),
+        ("vllm-openai:v0.12.0-cu129", "vllm-0.12.0", "vllm-0.12"),
+        ("registry.example:5000/lmsysorg/sglang:v0.5.4-cu126", "sglang-0.5.4", "sglang-0.5"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.0.0", "trtllm-1.0.0", "trtllm-1.0"),
+    ],
+)
+def test_the_tag_of_an_image_chooses_the_version(image, asked, stands):
+    assert standing_for(image) == (stands, asked)
+    assert standing_for("vllm/vllm-openai:latest") == ("vllm/vllm-openai:latest", None)
