@@ -27,6 +27,19 @@ allow_code: Final = click.option(
 """Where it is left out, the environment decides (``CLUSTERSIM_ALLOW_CODE=1``)."""
 
 
+def quantity(text: str, dimension: str, option: str) -> float:
+    """Return a quantity with its unit, in the base unit of its dimension.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        return parse(text, dimension)
+    except UnitError as error:
+        raise InputError(Problem(path=option, message=str(error))) from None
+
+
 class Choice(click.Choice[str]):
     """One of some words; the nearest one is named where it is none of them."""
 

@@ -20,6 +20,7 @@ from clustersim.files import written_whole
 from clustersim.report.figures.layout import Panel, read_layout
 from clustersim.report.figures.panels import PANELS, Drawn, Run
 from clustersim.report.figures.style import CONFIG
+from clustersim.report.folded.asked import EVERYTHING, Asked
 from clustersim.report.metrics.latencies import Columns, Weighted, latencies_ns, targets_ns
 from clustersim.report.words.run import legality_words, setup_words
 
@@ -43,6 +44,7 @@ def dashboard_html(
     *,
     token_gaps: Weighted | None = None,
     kv_rows: Columns | None = None,
+    wanted: Asked = EVERYTHING,
 ) -> str:
     """Return the dashboard of a run as one HTML page.
 
@@ -61,6 +63,8 @@ def dashboard_html(
         Gaps between tokens and how often each occurs; without them the ITL chart is left out.
     kv_rows : Columns, optional
         The steps in rows that each have one number of K/V blocks in use; those of ``steps`` by default.
+    wanted : Asked
+        What is shown first.
 
     Raises
     ------
@@ -74,6 +78,7 @@ def dashboard_html(
         steps=steps,
         kv_rows=steps if kv_rows is None else kv_rows,
         whole=whole,
+        wanted=wanted,
         latencies=latencies_ns(requests, token_gaps),
         limits_ns=targets_ns(summary.get("targets")),
     )

@@ -19,7 +19,7 @@ import pytest
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
-from clustersim.report.folded.whole import whole_run
+from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.spans import SPAN_COLUMNS
@@ -97,11 +97,12 @@ async function act() {
   const point = {customdata: [5, 1, 1]};
   linkedFigures.members.forEach(one => one.click && one !== rows && one.click(point)); await pause();
   seen.pointed = rows.plot.layout.yaxis.ticktext[0];
-  seen.unfolded = {}; seen.phases = {};
+  seen.unfolded = {}; seen.phases = {}; seen.bounds = {};
   for (const part of document.querySelectorAll("[data-windows]")) {
     const data = JSON.parse(part.textContent);
     const run = await FoldedRun.read(data), requests = await Requests.read(data, run);
     const phasesOf = row => requests.phasesOf(row).map(({phase, start, end}) => [phase, start, end]);
+    seen.bounds[part.id] = [Array.from(run.runs.start), Array.from(run.runs.end)];
     seen.phases[part.id] = Array.from(requests.request.keys(), phasesOf);
     seen.unfolded[part.id] = JSON.parse(part.dataset.windows).map(([from, to]) => run.unfold(from, to));
   }
@@ -137,6 +138,14 @@ def windows(results: dict[str, RunResult]) -> dict[str, list[tuple[int, int]]]:
     return {name: windows_of(result.timeline, draw) for name, result in results.items()}
 
 
+def data_part(name: str, run: RunResult, windows: list[tuple[int, int]], kept: Kept | None = None) -> str:
+    """Return a part of a page that holds the folded timeline of a run, and windows of it."""
+    whole = whole_run(run.timeline, run.step_rows.rows, run.columns, summary_of(run)["devices"], kept)
+    return (
+        f'<script type="application/json" id="{name}" data-windows="{json.dumps(windows)}">{json.dumps(whole)}</script>'
+    )
+
+
 @pytest.fixture(scope="module")
 def seen(
     tmp_path_factory: pytest.TempPathFactory,
@@ -146,11 +155,9 @@ def seen(
     """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
     run = results["quickstart"]
     page = dashboard_of(summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
-    parts = [
-        f'<script type="application/json" id="{name}" data-windows="{json.dumps(windows[name])}">'
-        f"{json.dumps(whole_run(one.timeline, one.step_rows.rows, one.columns, summary_of(one)['devices']))}</script>"
-        for name, one in results.items()
-    ]
+    parts = [data_part(name, one, windows[name]) for name, one in results.items()]
+    kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
+    parts.append(data_part("coarse", run, windows["quickstart"][:1], kept))
     head, tail = page.index("<body>") + len("<body>"), page.rindex("</body>")
     folder = tmp_path_factory.mktemp("browser")
     file = folder / "dashboard.html"
@@ -199,6 +206,14 @@ def test_the_browser_unfolds_further_runs(
     test_the_browser_unfolds_the_spans_of_the_timeline(seen, results, windows, name)
 
 
+def test_a_page_that_cannot_hold_all_keeps_windows_and_where_steps_are(
+    seen: dict[str, Any], windows: dict[str, list[tuple[int, int]]]
+) -> None:
+    assert sorted(seen["unfolded"]["coarse"][0]) == sorted(seen["unfolded"]["quickstart"][0])
+    assert seen["bounds"]["coarse"] == seen["bounds"]["quickstart"]
+    assert seen["phases"]["coarse"] == seen["phases"]["quickstart"][2:4]
+
+
 def test_the_level_follows_from_what_is_in_view(seen: dict[str, Any], results: dict[str, RunResult]) -> None:
     assert [seen["levels"][name][0] for name in ("run", "second", "layer")] == ["heat", "steps", "operators"]
     assert seen["levels"]["run"][1:] == [0, results["quickstart"].timeline.end_ns]
@@ -212,7 +227,7 @@ def test_an_operator_names_its_layer_step_duration_and_what_it_waited_for(seen: 
     assert re.fullmatch(r"n\d\.g\d compute", where)
     assert re.fullmatch(r"\S+ us, from \d\.\d+ s", took)
     assert re.fullmatch(r"waited for \w+ of layer \d+", waited)
-    assert re.fullmatch(r"\d+ requests; [\d,]+ prompt tokens, \d+ decoding", carried)
+    assert re.fullmatch(r"\d+ requests?; [\d,]+ prompt tokens, \d+ decoding", carried)
 
 
 def test_figures_over_time_show_the_same_window(seen: dict[str, Any]) -> None:

@@ -203,3 +203,34 @@ def test_all_constants_that_ship_lie_within_the_ranges() -> None:
 
     for name in catalog.names("topologies"):
         load_topology(name)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "s.yaml").write_text(SCENARIO)
+    assert invoke("run", str(folder / "s.yaml"), "--out", str(folder / "r"), "--no-dashboard").exit_code == 0
+    return folder / "r"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--at", "9 h"], "--at: 9 h is outside the run; expected 0 s to "),
+        (["--at", "-1 s"], "--at: -1 s is outside the run; expected 0 s to "),
+        (["--at", "5"], "--at: '5' has no unit"),
+        (["--request", "4"], "--request: there is no request 4; expected 0 to 3"),
+        (["--max-page", "1 MB"], "--max-page: 1 MB are too few for steps and requests; expected "),
+        (["--request", "3", "--layout", "latencies.yaml"], "--request: the layout has no request_rows"),
+        (["--at", "0 s", "--request", "3", "--max-page", "50MB"], None),
+    ],
+)
+def test_a_dashboard_of_what_is_not_in_the_run_is_refused(
+    run_dir: Path, option: list[str], message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_dir.parent)
+    (run_dir.parent / "latencies.yaml").write_text("title: t\nfigures: [{figure: latencies}]\n")
+    result = invoke("dashboard", "r", *option)
+    assert result.exit_code == (0 if message is None else 2), result.output
+    assert (run_dir / "dashboard.html").is_file() == (message is None)
+    assert message is None or message in result.stderr

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
+from clustersim.cli.options import quantity
+from clustersim.clock import to_ns
 from clustersim.errors import InputError
 from clustersim.report.dashboard import write_dashboard
 from clustersim.report.files.agreement import refuse_differing
 from clustersim.report.files.run_directory import dashboard_of, read_run
+from clustersim.report.folded.asked import Asked, refuse_large
 from clustersim.report.layouts import layout
 
 
@@ -17,17 +20,28 @@ from clustersim.report.layouts import layout
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--layout", "name", default="overview", show_default=True, help="A name in dashboards/, or a YAML file.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The page [RUN_DIR/dashboard.html].")
-def dashboard(run_dir: Path, name: str, output: Path | None) -> None:
+@click.option("--at", metavar="TIME", help="Show the second around this instant first: '1234 s'.")
+@click.option("--request", type=click.IntRange(min=0), metavar="N", help="Show this request first.")
+@click.option(
+    "--max-page", default="30MB", show_default=True, metavar="SIZE",
+    help="Beyond it: all steps, and operators of the busiest second, slow requests, faults and what is shown first.",
+)  # fmt: skip
+def dashboard(
+    run_dir: Path, name: str, output: Path | None, at: str | None, request: int | None, max_page: str
+) -> None:
     """Write the dashboard of RUN_DIR."""
+    at_ns = None if at is None else to_ns(quantity(at, "time", "--at"))
+    wanted = Asked(most_bytes=int(quantity(max_page, "bytes", "--max-page")), at_ns=at_ns, request=request)
     run = read_run(run_dir)
     target = output if output is not None else run_dir / "dashboard.html"
     panels = layout(name)
     try:
-        html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels)
+        html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels, wanted)
     except InputError:
         raise
     except Exception:  # figures that nobody could draw: are they those of the timeline?
         refuse_differing(run_dir)
         raise
+    refuse_large(html, wanted)
     write_dashboard(target, html)
     click.echo(str(target))

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from clustersim.cli.limits import largest_size
+from clustersim.cli.options import quantity
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.limits import Limits
@@ -15,7 +16,6 @@ from clustersim.report.files.run_directory import read_run, shown_rows
 from clustersim.report.traces.busiest import busy_window
 from clustersim.report.traces.trace import span_bytes, write_trace
 from clustersim.timeline.window import Window
-from clustersim.units import UnitError, parse
 
 _LONGEST_S: Final = 2.0**33  # 272 years: int64 nanoseconds hold it
 
@@ -82,10 +82,7 @@ def trace(
 def _instant(text: str | None, option: str) -> int | None:
     if text is None:
         return None
-    try:
-        seconds = parse(text, "time")
-    except UnitError as error:
-        raise InputError(Problem(path=option, message=str(error))) from None
+    seconds = quantity(text, "time", option)
     return to_ns(max(-_LONGEST_S, min(seconds, _LONGEST_S)))  # what lies outside the run makes no difference
 
 

@@ -19,6 +19,7 @@ from clustersim.report.figures.layout import Panel
 from clustersim.report.figures.request_rows import rows_figure, rows_html
 from clustersim.report.figures.series import batch_figure, kv_figure
 from clustersim.report.figures.use import use_figure
+from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
 from clustersim.report.words.headline import headline_html
@@ -33,6 +34,7 @@ class Run:
     steps: Columns
     kv_rows: Columns
     whole: Mapping[str, Any] | None
+    wanted: Asked
     latencies: Mapping[str, Weighted]
     limits_ns: Mapping[str, float]
 
@@ -61,14 +63,26 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "What every device did"
     if run.whole is None or not run.whole["rows"]:
         return Drawn(title=title, html=_empty("No operator ran."))
+    words = {"busiest": _busiest(run.steps), "view": run.wanted.view(run.whole["end"])}
     return Drawn(
         title=title,
         caption="The whole run, one row per stream of a device, down to each of its operators. Turn the wheel or drag "
         "to zoom in, double-click to see all of it; with the keyboard + and - zoom, arrows go on, 0 shows all. "
-        "Figures over time show the same window.",
+        f"Figures over time show the same window.{_left_out(run)}",
         html=lanes_html(identity),
         figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True),
-        then=f'.then(() => clustersimLanes("{identity}", {json.dumps({"busiest": _busiest(run.steps)})}))',
+        then=f'.then(() => clustersimLanes("{identity}", {json.dumps(words)}))',
+    )
+
+
+def _left_out(run: Run) -> str:
+    """Say what a page lacks that can't hold all."""
+    if run.whole is None or run.whole["windows"] is None:
+        return ""
+    return (
+        f" All operators would take more than {run.wanted.most_bytes / 1e6:g} MB: this page has all steps, and "
+        "operators in the busiest second, around faults and the first tokens of the slowest requests; clustersim "
+        "dashboard RUN --at TIME, --request N or --max-page SIZE makes another."
     )
 
 
@@ -83,7 +97,7 @@ def _request_rows(run: Run, panel: Panel, identity: str) -> Drawn:
         "figure of requests over time, to see it and what the devices did meanwhile.",
         html=rows_html(identity),
         figure=_marked(run, rows_figure(run.whole["end"], rows, options["height"]), above=True),
-        then=f'.then(() => clustersimRequests("{identity}", {rows}))',
+        then=f'.then(() => clustersimRequests("{identity}", {rows}, {json.dumps(run.wanted.request)}))',
     )
 
 

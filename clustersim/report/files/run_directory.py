@@ -24,7 +24,8 @@ from clustersim.inputs import missing
 from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
-from clustersim.report.folded.whole import whole_run
+from clustersim.report.folded.asked import EVERYTHING, Asked, kept_of, refuse_impossible, unfolds
+from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
@@ -211,21 +212,39 @@ def dashboard_of(
     timeline: Timeline,
     token_gaps: tuple[Int64Array, Int64Array],
     layout: Mapping[str, Any],
+    wanted: Asked = EVERYTHING,
 ) -> str:
-    """Return the dashboard page of a run."""
+    """Return the dashboard page of a run.
+
+    Parameters
+    ----------
+    summary, requests, step_rows, timeline, token_gaps
+        What the run is.
+    layout : mapping
+        A parsed dashboard file.
+    wanted : Asked
+        What the page shows first, and how large it may be: beyond that it holds the operators of some windows alone.
+
+    Raises
+    ------
+    InputError
+        For a layout that can't be read, an instant outside the run, and a request that there is not.
+    """
     checked = read_layout(layout)
+    refuse_impossible(wanted, checked, requests, timeline.end_ns)
     bins = {panel.options["bins"] for panel in checked.panels if panel.figure == "batch"}
-    unfolds = any(checked.first(name) for name in ("device_lanes", "request_rows"))
-    whole = whole_run(timeline, step_rows.rows, requests, summary["devices"]) if unfolds else None
-    return dashboard_html(
-        summary,
-        requests,
-        shown_rows(step_rows, 0, bins),
-        whole,
-        layout,
-        token_gaps=token_gaps,
-        kv_rows=step_rows.kv_rows,
-    )
+    steps = shown_rows(step_rows, 0, bins)
+
+    def page(kept: Kept | None) -> str:
+        whole = whole_run(timeline, step_rows.rows, requests, summary["devices"], kept) if unfolds(checked) else None
+        return dashboard_html(
+            summary, requests, steps, whole, layout, token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted
+        )
+
+    html = page(None)
+    if len(html) > wanted.most_bytes:
+        html = page(kept_of(summary, requests, step_rows.rows, wanted))
+    return html
 
 
 def shown_rows(step_rows: StepRows, window: int, bins: Iterable[int] = ()) -> Columns:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from clustersim.clock import Int64Array
 from clustersim.report.folded.programs import varying_classes
-from clustersim.report.folded.stretched import lengths_of, some_steps
+from clustersim.report.folded.stretched import lengths_of, some_steps, stretched_columns
 from clustersim.timeline.digest import in_order
 from clustersim.timeline.passes import Block, Passes
 from clustersim.timeline.tables import Tables
@@ -54,14 +54,17 @@ class FoldedPasses:
         Columns of the runs, in order of (replica, stage, step): ``replica``, ``stage``, ``program`` (a position in
         ``programs``), ``step`` (the first one), ``steps``, ``row`` of durations that don't vary, ``gap`` in ns since
         the one before it on this stage ended, and ``irregular``: 1 for a pass that contention stretched, else 0.
-    stretched : int64 array
-        Those passes, as rows of the recorded ones.
+    bounds : int64 array of shape (2, runs)
+        Start and end of each run, ns.
+    stretched : dict
+        What contention made of the irregular ones (:func:`clustersim.report.folded.stretched.stretched_columns`).
     """
 
     programs: list[int]
     durations: list[Durations]
     runs: dict[str, npt.NDArray[Any]]
-    stretched: Int64Array
+    bounds: Int64Array
+    stretched: dict[str, npt.NDArray[Any]]
 
 
 def folded_passes(tables: Tables) -> FoldedPasses:
@@ -75,12 +78,9 @@ def folded_passes(tables: Tables) -> FoldedPasses:
         told = _Template(passes, place, number)
         pieces.extend(told.pieces(order[table["template"][order] == number]))
         durations.append(told.durations)
-    return FoldedPasses(
-        programs=programs,
-        durations=durations,
-        runs=_runs(tables, np.concatenate(pieces, axis=1) if pieces else np.empty((len(_PIECE), 0), np.int64)),
-        stretched=order[table["irregular"][order] >= 0],
-    )
+    runs, bounds = _runs(tables, np.concatenate(pieces, axis=1) if pieces else np.empty((len(_PIECE), 0), np.int64))
+    stretched = stretched_columns(passes, order[table["irregular"][order] >= 0])
+    return FoldedPasses(programs=programs, durations=durations, runs=runs, bounds=bounds, stretched=stretched)
 
 
 class _Template:
@@ -130,8 +130,8 @@ class _Template:
         )
 
 
-def _runs(tables: Tables, pieces: Int64Array) -> dict[str, npt.NDArray[Any]]:
-    """Sort pieces by (replica, stage, step) and join those that follow each other and are alike."""
+def _runs(tables: Tables, pieces: Int64Array) -> tuple[dict[str, npt.NDArray[Any]], Int64Array]:
+    """Sort pieces by (replica, stage, step), join those that follow each other and are alike; add their bounds."""
     recorded, table = pieces[0], tables.passes
     place = np.stack([table["replica"][recorded], table["stage"][recorded]])
     order = np.lexsort((pieces[1], place[1], place[0]))
@@ -153,6 +153,6 @@ def _runs(tables: Tables, pieces: Int64Array) -> dict[str, npt.NDArray[Any]]:
         "gap": gap,
         "irregular": odd,
     }
-    return {name: column[opens] for name, column in columns.items()} | {
-        "steps": np.add.reduceat(steps, opens) if len(opens) else opens
-    }
+    found = {name: column[opens] for name, column in columns.items()}
+    found["steps"] = np.add.reduceat(steps, opens) if len(opens) else opens
+    return found, np.stack([start[opens], end[np.append(opens[1:], len(end))[: len(opens)] - 1]])

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.report.folded.coarse import coarse
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses, folded_passes
 from clustersim.report.folded.programs import program_columns, program_words
 from clustersim.report.folded.requests import chunk_columns, fact_columns, request_columns
-from clustersim.report.folded.stretched import stretched_columns
 from clustersim.report.folded.transfers import move_columns, send_columns
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.spans import FAMILIES, family_of
 from clustersim.serving.decision import FACT_KINDS
-from clustersim.timeline.passes import Passes
+from clustersim.timeline.parts import rows_of
 from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.tables import HOST
@@ -27,7 +28,25 @@ from clustersim.timeline.timeline import MOVES, Timeline
 _POOL: Final = ("sp", "tp", "stages", "first_replica", "first_rank", "lockstep")
 
 
-def whole_run(timeline: Timeline, steps: Columns, requests: Columns, devices: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kept:
+    """What a page that can't hold all tells of: operators in windows, and some requests.
+
+    Parameters
+    ----------
+    windows : int64 array of shape (windows, 2)
+        Start and end, ns.
+    requests : int64 array
+        Their numbers.
+    """
+
+    windows: Int64Array
+    requests: Int64Array
+
+
+def whole_run(
+    timeline: Timeline, steps: Columns, requests: Columns, devices: Sequence[str], kept: Kept | None = None
+) -> dict[str, Any]:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
     Parameters
@@ -39,8 +58,14 @@ def whole_run(timeline: Timeline, steps: Columns, requests: Columns, devices: Se
         The table ``requests.parquet``.
     devices : sequence of str
         The device's name of each global rank.
+    kept : Kept, optional
+        Of what alone operators and requests are told; without it, of all.
     """
     passes = folded_passes(timeline)
+    tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
+    if kept is not None:
+        passes = coarse(passes, timeline.templates, kept.windows)
+        tables = [rows_of(table, np.flatnonzero(np.isin(table["request"], kept.requests))) for table in tables]
     names, ops = timeline.words
     families = list(FAMILIES)
     return {
@@ -57,11 +82,11 @@ def whole_run(timeline: Timeline, steps: Columns, requests: Columns, devices: Se
         "rows": _rows(timeline, passes),
         "programs": [program_words(timeline, number) for number in passes.programs],
         "facts": list(FACT_KINDS),
+        "arrived": len(requests["request"]),
+        "windows": None if kept is None else kept.windows.tolist(),
         "sections": {
             **_sections(timeline, passes, steps),
-            "requests": packed(request_columns(requests)),
-            "decided": packed(fact_columns(timeline)),
-            "chunks": packed(chunk_columns(timeline)),
+            **{name: packed(table) for name, table in zip(("requests", "decided", "chunks"), tables, strict=True)},
         },
     }
 
@@ -81,7 +106,7 @@ def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[
         "programs": packed(programs),
         "durations": packed(durations),
         "runs": packed(passes.runs),
-        "stretched": packed(stretched_columns(Passes(timeline), passes.stretched)),
+        "stretched": packed(passes.stretched),
         "sends": packed(send_columns(timeline)),
         "moves": packed(move_columns(timeline)),
         "steps": packed(_step_columns(steps)),

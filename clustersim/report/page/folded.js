@@ -281,6 +281,9 @@ class FoldedRun {
     return [first, Math.max(first, firstAbove(this.runs.start, to - 1, place.from, place.to))];
   }
 
+  /* Whether the page has the operators of a run's passes. */
+  told(run) { return !this.runs.told || this.runs.told[run] === 1; }
+
   /* Start and end of every node of a pass. */
   nodeTimes(run, index) {
     const program = this.programs[this.runs.program[run]], begin = this.startOf(run, index);

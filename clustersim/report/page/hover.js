@@ -17,7 +17,7 @@ function labels(lanes, context, raster, level, scale) {
   const {run} = lanes, {from, to} = raster.view, streams = run.words.streams;
   run.eachPass(from, to, (pass, index, place) => {
     const program = run.programs[run.runs.program[pass]], row = (local, stream) => run.rowOf.get((place.base + local) * streams.length + stream);
-    if (level === "steps") return stepLabel(run, pass, index, program, streams, row, write);
+    if (level === "steps" || !run.told(pass)) return stepLabel(run, pass, index, program, streams, row, write);
     if (level === "layers") return layerLabels(run, pass, index, row, write);
     const {start, end} = run.nodeTimes(pass, index);
     for (let node = 0; node < program.nodes; node++) {
@@ -72,7 +72,9 @@ function toldAt(lanes, row, instant) {
   if (!at) return null;
   const level = lanes.drawn && lanes.drawn.level;
   if (level === "heat") return [where, "at " + instantText(Math.round(instant)), stepLine(run, ...at)];
-  if (level === "steps") return [stepLine(run, ...at), where, spanLine(run.startOf(...at), run.endOf(...at)), ...carried(run, place, at)];
+  const step = [stepLine(run, ...at), where, spanLine(run.startOf(...at), run.endOf(...at)), ...carried(run, place, at)];
+  if (!run.told(at[0])) return [...step, "this page lacks its operators: clustersim dashboard RUN --at '" + instantText(run.startOf(...at)) + "'"];
+  if (level === "steps") return step;
   return operatorAt(run, place, at, rank - place.base, stream, instant, slack, where) || [where, "idle in " + stepLine(run, ...at)];
 }
 
@@ -86,7 +88,7 @@ function carried(run, place, [pass, index]) {
   const row = run.stepRow(place.replica, run.runs.step[pass] + index);
   if (row < 0) return [];
   const {batch_requests, prefill_tokens, decode_tokens} = run.steps;
-  return [batch_requests[row] + " requests; " + prefill_tokens[row].toLocaleString("en") + " prompt tokens, " + decode_tokens[row] + " decoding"];
+  return [batch_requests[row] + (batch_requests[row] === 1 ? " request; " : " requests; ") + prefill_tokens[row].toLocaleString("en") + " prompt tokens, " + decode_tokens[row] + " decoding"];
 }
 
 /* The pass of a stage at an instant, or within some ns of it: [run, index]. */

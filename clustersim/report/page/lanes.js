@@ -16,7 +16,8 @@ class Lanes extends TimeFigure {
     this.legend = document.getElementById(plot.id + "-legend");
     for (const button of document.querySelectorAll("[data-lanes='" + plot.id + "']"))
       button.addEventListener("click", () => this.show(...this.windowOf(button.dataset.view)));
-    this.show(...(words.view || this.whole));
+    if (words.view) this.show(...words.view); else this.show(...this.whole, false);
+    linkedFigures.add(this);
   }
 
   /* What a button shows: [from, to] in ns. */

@@ -65,6 +65,9 @@ class Levels {
     this.familyPixels = run.words.colours.map(colour => pixel(colour));
     this.opPixels = run.words.family_of_op.map(family => this.familyPixels[family]);
     this.streamColours = this.coloursOfStreams();
+    this.streamShades = this.streamColours.map(colour => shades(colour, 0.15));
+    this.kindShades = Object.fromEntries(Object.entries(KIND_COLOURS).map(([kind, colour]) => [kind, shades(colour, 0.25)]));
+    this.compute = run.words.streams.indexOf("compute");
     this.heat = heatColours();
     this.groups = new Map();
   }
@@ -125,8 +128,8 @@ class Levels {
   }
 
   draw_operators(raster, places) {
-    const {run, opPixels, streams} = this, {from, to} = raster.view;
-    run.eachPass(from, to, (pass, index, place) => {
+    this.eachTold(raster, places, (pass, index, place) => {
+      const {run, opPixels, streams} = this, {from, to} = raster.view;
       const program = run.programs[run.runs.program[pass]], {start, end} = run.nodeTimes(pass, index);
       for (let node = 0; node < program.nodes; node++) {
         if (start[node] >= to || end[node] <= from || start[node] === end[node]) continue;
@@ -134,35 +137,45 @@ class Levels {
         for (let at = program.memberAt[node]; at < program.memberAt[node + 1]; at++)
           raster.bar(run.rowOf.get((place.base + program.members[at]) * streams + stream), start[node], end[node], colour);
       }
-    }, places);
+    });
   }
 
   draw_layers(raster, places) {
-    const {run, streams} = this, {from, to} = raster.view, colours = this.streamColours.map(colour => [shades(colour, 0.25), shades(colour, 0.15)]);
-    run.eachPass(from, to, (pass, index, place) => {
+    const {run, streams} = this, {from, to} = raster.view;
+    this.eachTold(raster, places, (pass, index, place) => {
       for (const {local, stream, layer, start, end, busy} of layersOf(run, pass, index))
         if (start < to && end > from)
           raster.bar(run.rowOf.get((place.base + local) * streams + stream), start, end,
-            colours[stream][layer & 1][Math.round(64 * Math.min(1, busy / (end - start)) * (layer & 1 ? 0.8 : 1))]);
+            this.streamShades[stream][Math.round(64 * Math.min(1, busy / (end - start)) * (layer & 1 ? 0.75 : 1))]);
+    });
+  }
+
+  /* Call visit(run, index, place) for passes in view whose operators the page has, and draw the others as steps. */
+  eachTold(raster, places, visit) {
+    this.run.eachPass(raster.view.from, raster.view.to, (pass, index, place) => {
+      if (this.run.told(pass)) visit(pass, index, place); else this.stepBars(raster, pass, index, place);
     }, places);
   }
 
   draw_steps(raster, places) {
-    const {run} = this, {from, to} = raster.view, compute = run.words.streams.indexOf("compute");
-    const kinds = Object.fromEntries(Object.entries(KIND_COLOURS).map(([kind, colour]) => [kind, shades(colour, 0.25)]));
-    const others = this.streamColours.map(colour => shades(colour, 0.1));
-    run.eachPass(from, to, (pass, index, place) => {
-      const number = run.runs.program[pass], program = run.programs[number], start = run.startOf(pass, index), end = run.endOf(pass, index);
-      const durations = run.durations[number].of(run.runs.row[pass], run.runs.first[pass] + index);
-      for (const {keys, classes} of this.groupsOf(place)) {
-        let busy = 0;
-        for (const [cls, times] of classes[number] || []) busy += times * durations[cls];
-        const share = Math.round(64 * Math.min(1, busy / Math.max(1, end - start)));
-        if (share || busy)
-          for (const [row, stream] of keys.map(key => [run.rowOf.get(place.base * this.streams + key), key % this.streams]))
-            raster.bar(row, start, end, (stream === compute ? kinds[program.kind] : others[stream])[share]);
+    const {from, to} = raster.view;
+    this.run.eachPass(from, to, (pass, index, place) => this.stepBars(raster, pass, index, place), places);
+  }
+
+  /* Draw a pass as a bar on each stream that it uses. */
+  stepBars(raster, pass, index, place) {
+    const {run, streams} = this, number = run.runs.program[pass], start = run.startOf(pass, index), end = run.endOf(pass, index);
+    const durations = run.durations[number].of(run.runs.row[pass], run.runs.first[pass] + index), {kind} = run.programs[number];
+    for (const {keys, classes} of this.groupsOf(place)) {
+      let busy = 0;
+      for (const [cls, times] of classes[number] || []) busy += times * durations[cls];
+      if (!busy) continue;
+      const share = Math.round(64 * Math.min(1, busy / Math.max(1, end - start)));
+      for (const key of keys) {
+        const stream = key % streams, shade = (stream === this.compute ? this.kindShades[kind] : this.streamShades[stream])[share];
+        raster.bar(run.rowOf.get(place.base * streams + key), start, end, shade);
       }
-    }, places);
+    }
   }
 
   draw_heat(raster, places) {

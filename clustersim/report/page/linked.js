@@ -6,10 +6,15 @@ const linkedFigures = {
   lanes: null,
   requests: null,
 
-  add(member) { this.members.push(member); },
+  /* Take a member in; it shows what the others do. */
+  add(member) {
+    this.members.push(member);
+    if (this.window) member.follows(...this.window);
+  },
 
   /* One member shows these seconds; the others follow once it rests. */
   tell(teller, from, to) {
+    this.window = [from, to];
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       for (const member of this.members) if (member !== teller) member.follows(from, to);

@@ -2,7 +2,7 @@
 "use strict";
 
 class RequestRows extends TimeFigure {
-  constructor(plot, requests, many) {
+  constructor(plot, requests, many, request) {
     super(plot, requests.run.end, many);
     Object.assign(this, {requests, many, shown: [], phases: new Map(), asked: []});
     this.note = document.getElementById(plot.id + "-note");
@@ -14,7 +14,9 @@ class RequestRows extends TimeFigure {
     plot.addEventListener("click", event => this.click(event));
     drawPhases(document.getElementById(plot.id + "-legend"));
     this.order();
-    this.show(...this.whole);
+    this.show(...this.whole, false);
+    linkedFigures.add(this);
+    if (request !== null) this.open(request);
   }
 
   /* Show those that were asked for, then the slowest. */
@@ -29,11 +31,17 @@ class RequestRows extends TimeFigure {
   /* Show a request, and the time that it took. */
   open(request) {
     const row = this.requests.rowOf(request);
-    this.note.textContent = row < 0 ? "There is no request " + request + "; there are " + this.requests.count.toLocaleString("en") + "." : "";
+    this.note.textContent = row < 0 ? this.missing(request) : "";
     if (row < 0) return;
     this.asked = [row, ...this.asked.filter(one => one !== row)].slice(0, this.many);
     this.order();
     this.zoomTo(row);
+  }
+
+  missing(request) {
+    const {count, arrived} = this.requests, all = arrived.toLocaleString("en");
+    if (request >= arrived || count === arrived) return "There is no request " + request + "; there are " + all + ".";
+    return "This page has the slowest " + count.toLocaleString("en") + " of " + all + " requests: clustersim dashboard RUN --request " + request + ".";
   }
 
   zoomTo(row) {
@@ -99,6 +107,6 @@ function drawPhases(legend) {
   legend.replaceChildren(...Object.values(PHASES).map(([colour, words]) => legendEntry(colour, words)));
 }
 
-async function clustersimRequests(id, many) {
-  linkedFigures.requests = new RequestRows(document.getElementById(id), await allRequests(), many);
+async function clustersimRequests(id, many, request) {
+  linkedFigures.requests = new RequestRows(document.getElementById(id), await allRequests(), many, request);
 }

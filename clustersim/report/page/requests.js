@@ -11,11 +11,11 @@ const ENDS = new Set(["finished", "cancelled", "lost", "rejected"]);
 class Requests {
   static async read(data, run) {
     const names = ["requests", "decided", "chunks"], [columns, facts, chunks] = await Promise.all(names.map(name => unpacked(data.sections[name])));
-    return new Requests(columns, facts, chunks, data.facts, run);
+    return new Requests(columns, facts, chunks, data, run);
   }
 
-  constructor(columns, facts, chunks, kinds, run) {
-    Object.assign(this, {...columns, facts, chunks, kinds, run, count: columns.request.length});
+  constructor(columns, facts, chunks, data, run) {
+    Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, run, count: columns.request.length});
   }
 
   rowOf(request) {

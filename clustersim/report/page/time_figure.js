@@ -37,7 +37,6 @@ class TimeFigure {
     this.tip.className = "tip";
     this.tip.hidden = true;
     this.listen();
-    linkedFigures.add(this);
   }
 
   countRows(rows) { this.whole = [0, this.end, -0.5, rows - 0.5]; }

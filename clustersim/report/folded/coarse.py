@@ -1,0 +1,121 @@
+"""Passes without the operators of most of them, where a page can't hold all: steps stay where they are.
+
+Outside some windows all passes of a run take as long as they do on average, and passes that no other follows share the
+durations of one that takes about as long. When runs start and end stays exact; ``told`` says whose operators are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from clustersim.clock import Int64Array
+from clustersim.graph.template import PassTemplate
+from clustersim.report.folded.passes import Durations, FoldedPasses
+from clustersim.report.folded.programs import varying_classes
+from clustersim.report.folded.windows import overlapping
+
+_LEVELS: Final = 8
+"""Lengths per octave that are told apart where one pass stands for others."""
+
+
+def coarse(passes: FoldedPasses, templates: tuple[PassTemplate, ...], windows: Int64Array) -> FoldedPasses:
+    """Return the passes of a timeline, with the operators of those alone that overlap some windows.
+
+    Parameters
+    ----------
+    passes : FoldedPasses
+    templates : tuple of PassTemplate
+        Of the timeline.
+    windows : int64 array of shape (windows, 2)
+        Start and end, ns.
+    """
+    told = overlapping(passes.bounds[0], passes.bounds[1], windows)
+    runs, longer = dict(passes.runs), np.zeros(len(told), np.int64)
+    longer[runs["irregular"] > 0] = passes.stretched["longer"]
+    row, durations = runs["row"].copy(), []
+    for place, number in enumerate(passes.programs):
+        mine = np.flatnonzero(runs["program"] == place)
+        one = _Program(templates[number], passes.durations[place], runs["steps"][mine], row[mine], told[mine])
+        took = passes.bounds[1, mine] - passes.bounds[0, mine]
+        row[mine], found = one.shared_rows(), one.averaged(took)
+        longer[mine] = np.where(told[mine], longer[mine], took - one.lengths(row[mine], found))
+        durations.append(found)
+    used, durations = _renumbered(runs["program"], row, durations)
+    odd = (longer != 0) | (told & (runs["irregular"] > 0))
+    changed = {"row": used, "irregular": odd.astype(np.int64), "told": told.astype(np.int64)}
+    stretched = _stretched(passes, told, odd) | {"longer": longer[odd]}
+    return replace(passes, runs=runs | changed, durations=durations, stretched=stretched)
+
+
+class _Program:
+    """The runs of one program: steps, rows of durations, and whether their operators are told, of shape (runs,)."""
+
+    def __init__(
+        self,
+        template: PassTemplate,
+        durations: Durations,
+        steps: Int64Array,
+        row: Int64Array,
+        told: npt.NDArray[np.bool_],
+    ) -> None:
+        self.durations, self.steps, self.row, self.told = durations, steps, row, told
+        self.of = np.repeat(np.arange(len(steps)), steps)
+        self.varying = varying_classes(template)
+        self.counts = template.counts
+        self.base = durations.fixed @ np.delete(self.counts, self.varying)
+
+    def shared_rows(self) -> Int64Array:
+        """Return rows of durations: of single passes that are not told, of the first that is about as long."""
+        level = np.floor(np.log2(np.maximum(self.base, 1)) * _LEVELS).astype(np.int64)
+        _, first, of = np.unique(level, return_index=True, return_inverse=True)
+        return np.where(self.told | (self.steps > 1), self.row, first[of][self.row])
+
+    def averaged(self, took: Int64Array) -> Durations:
+        """Return durations in which those of passes whose operators are not told are the mean over their run."""
+        kept = self.told[self.of]
+        mean = [np.bincount(self.of, column, len(self.steps)) // self.steps for column in self.durations.varying.T]
+        means = np.stack(mean, axis=1).astype(np.int64) if mean else np.empty((len(self.steps), 0), np.int64)
+        varying = np.where(kept[:, None], self.durations.varying, means[self.of])
+        lengths = self.durations.lengths
+        if len(lengths):
+            lengths = np.where(kept, lengths, (took // self.steps)[self.of])
+        return replace(self.durations, varying=varying, lengths=lengths)
+
+    def lengths(self, row: Int64Array, durations: Durations) -> Int64Array:
+        """Return how long each run takes by such durations."""
+        if len(durations.lengths):
+            each = durations.lengths
+        else:
+            each = self.base[row][self.of] + durations.varying @ self.counts[self.varying]
+        firsts = np.cumsum(self.steps) - self.steps
+        return np.add.reduceat(each, firsts) if len(firsts) else firsts
+
+
+def _renumbered(
+    program: npt.NDArray[Any], row: Int64Array, durations: list[Durations]
+) -> tuple[Int64Array, list[Durations]]:
+    """Leave out the rows of durations that no run refers to any more."""
+    found, kept = row.copy(), []
+    for place, one in enumerate(durations):
+        mine = program == place
+        used, found[mine] = np.unique(row[mine], return_inverse=True)
+        kept.append(replace(one, fixed=one.fixed[used]))
+    return found, kept
+
+
+def _stretched(passes: FoldedPasses, told: npt.NDArray[np.bool_], odd: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Return what contention made of the operators of the passes that are told; nothing of the others."""
+    irregular = np.flatnonzero(passes.runs["irregular"] > 0)
+    found: dict[str, Any] = {}
+    for name in ("shift", "grown"):
+        counts = passes.stretched[f"{name}_count"]
+        kept = np.repeat(told[irregular], counts)
+        of_run = np.zeros(len(told), np.int64)
+        of_run[irregular] = np.where(told[irregular], counts, 0)
+        found[f"{name}_count"] = of_run[odd]
+        found |= {f"{name}_{what}": passes.stretched[f"{name}_{what}"][kept] for what in ("node", "ns")}
+    return found
