@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from clustersim.clock import to_ns
 from clustersim.legality.audit import check_history
 from clustersim.legality.history import History, Outcome
 from clustersim.legality.rule import Verdict, Violation, together
 from clustersim.legality.timeline_rules.operators.tensor import outcome_of
+from clustersim.legality.timeline_rules.requests.spent import SPENT
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.simulation.agreement import of_a_run, with_agreements
 from clustersim.simulation.declared import history_of
@@ -22,7 +26,20 @@ if TYPE_CHECKING:  # what is judged, and nothing that makes it
 
 def history_of_run(result: RunResult) -> History:
     """Return what a run recorded, as a history."""
-    return history_of(result.scenario, result.timeline, result.replayed.reasons)
+    found = history_of(result.scenario, result.timeline, result.replayed.reasons)
+    return with_spent(found, result.table)
+
+
+def with_spent(history: History, table: Mapping[str, Any]) -> History:
+    """Return a history together with what a table of requests says that their time was spent on."""
+    assert history.requests is not None
+    count, spent = len(history.requests["prompt_tokens"]), {}
+    for name in SPENT:
+        spent[name] = np.full(count, -1, np.int64)
+        values = table[name]
+        lacks = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.isnan(values)
+        spent[name][table["request"][~lacks]] = np.asarray(values)[~lacks]
+    return replace(history, requests={**history.requests, **spent})
 
 
 def audit_run(result: RunResult) -> Verdict:

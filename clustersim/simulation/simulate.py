@@ -22,6 +22,10 @@ from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
 from clustersim.scenario.scenario import Scenario
 from clustersim.serving.config import ServingConfig
+from clustersim.simulation.causes.causes import Causes, causes_of
+from clustersim.simulation.causes.columns import cause_columns
+from clustersim.simulation.causes.conditions import conditions_of
+from clustersim.simulation.causes.labels import by_column
 from clustersim.simulation.legality import check_scenario_plan, violation_lines
 from clustersim.simulation.prefixes import Figures, prefix_figures
 from clustersim.simulation.priced import KeptPrices
@@ -41,7 +45,7 @@ class RunResult:
     ----------
     scenario : Scenario
     requests : mapping of arrays
-        The columns of ``requests.parquet``; what did not happen may be masked.
+        What became of its requests, a row each; what did not happen may be masked.
     times : TokenTimes
         When its requests got their tokens.
     replayed : ReplayResult
@@ -78,6 +82,17 @@ class RunResult:
             name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
             for name, values in self.requests.items()
         }
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Where the time of each of its requests went, operators taken together."""
+        conditions = conditions_of(self.scenario, self.input.requests, self.input)
+        return causes_of(self.timeline, self.step_rows.rows, self.requests, conditions, by_column)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The columns of ``requests.parquet``: those of requests, and what the time of each went to."""
+        return {**self.requests, **cause_columns(self.causes, self.requests)}
 
     @cached_property
     def prefix_cache(self) -> Figures | None:

@@ -2,28 +2,30 @@
 
 A chain is the sum of its operators. Where operators overlap, the time is that of the critical path: from the operator
 that ends last back to the one that it started after, and so on to the start of the pass. Between the passes of a
-step are its sends, and the wait for a stage that is still busy; a stage that lets its output go before its pass ends
-makes that negative. All of it is whole nanoseconds, and the parts of a row of ``steps`` add up to its length.
+step are its sends, and the wait for a stage that is still busy. Passes that overlap, since a stage lets its output go
+before its pass ends, count less, each alike. All of it is whole nanoseconds from 0, and the parts of a row of ``steps``
+add up to its length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
-from clustersim.timeline.passes import Passes
+from clustersim.timeline.passes import Passes, within
 from clustersim.timeline.rank_nodes import rank_nodes
 from clustersim.timeline.spans import STREAMS
 from clustersim.timeline.stretch import Stretch
 from clustersim.timeline.tables import Tables
 
 SEND: Final = ("send", "send")
-WAIT: Final = ("wait for a stage", "bubble")
+WAIT: Final = ("a stage", "wait")
 CONTENTION: Final = ("contention on links", "collective")
 IDLE: Final = ("wait inside a pass", "bubble")
 KINDS: Final = {"compute": "operator", "comm": "collective", "host": "host"}
@@ -64,20 +66,35 @@ class StepRows:
         return found
 
 
-def step_parts(tables: Tables) -> StepParts:
+class Labels:
+    """Numbers the labels that parts are merged into, as they come."""
+
+    def __init__(self, merged: Callable[[Label], Label] | None) -> None:
+        self._merged = merged
+        self.numbers: dict[Label, int] = {}
+        for label in (SEND, WAIT, CONTENTION, IDLE):
+            self.number(label)
+
+    def number(self, label: Label) -> int:
+        """Return the number of what a part is merged into."""
+        into = label if self._merged is None else self._merged(label)
+        return self.numbers.setdefault(into, len(self.numbers))
+
+
+def step_parts(tables: Tables, merged: Callable[[Label], Label] | None = None) -> StepParts:
     """Split the time of every row of ``steps``.
 
     Parameters
     ----------
     tables : Tables
         Of a timeline. A run of passes lies in one row of steps, as replays record them.
+    merged : callable, optional
+        Label of a part → what it counts as; itself without it.
     """
     passes, rows = Passes(tables), StepRows(tables)
-    labels: dict[Label, int] = {}
-    for label in (SEND, WAIT, CONTENTION, IDLE):
-        labels[label] = len(labels)
+    labels = Labels(merged)
     of_instances = [_labels(template, labels) for template in tables.templates]
-    total = np.zeros((len(tables.steps["step"]), len(labels)), np.int64)
+    total = np.zeros((len(tables.steps["step"]), len(labels.numbers)), np.int64)
     table = tables.passes
     sharing = tables.layout.values("lockstep")[tables.layout.of_replica(table["replica"])]
     members = int(sharing.max(initial=0))
@@ -90,21 +107,46 @@ def step_parts(tables: Tables) -> StepParts:
         for member in range(members):
             mine = np.flatnonzero(sharing[runs] > member)
             at = rows.of(table["replica"][runs[mine]] + member, table["first_step"][runs[mine]])
-            if len(np.unique(at)) == len(at):
+            if np.bincount(at).max(initial=0) <= 1:
                 total[at] += ns[mine]
             else:
                 np.add.at(total, at, ns[mine])
     length = tables.steps["end_ns"] - tables.steps["start_ns"]
     rest = length - total.sum(axis=1)
-    sent = np.minimum(_sent(tables, rows), np.maximum(rest, 0))
-    total[:, labels[SEND]] += sent
-    total[:, labels[WAIT]] += rest - sent
+    if (rest < 0).any():
+        total, rest = scaled(total, np.minimum(total.sum(axis=1), length)), np.maximum(rest, 0)
+    sent = np.minimum(_sent(tables, rows), rest)
+    total[:, labels.number(SEND)] += sent
+    total[:, labels.number(WAIT)] += rest - sent
     kept = np.flatnonzero(total.any(axis=0))
-    names = list(labels)
+    names = list(labels.numbers)
     return StepParts(labels=tuple(names[at] for at in kept.tolist()), ns=total[:, kept])
 
 
-def _labels(template: PassTemplate, labels: dict[Label, int]) -> Int64Array:
+def scaled(parts: Int64Array, sums: Int64Array) -> Int64Array:
+    """Return parts scaled so that they add up to so much, in whole nanoseconds from 0.
+
+    Parameters
+    ----------
+    parts : int64 array of shape (rows, labels)
+        From 0.
+    sums : int64 array of shape (rows,)
+        At most what the parts of a row add up to.
+    """
+    whole = parts.sum(axis=1)
+    some = np.flatnonzero(whole != sums)
+    if not len(some):
+        return parts
+    found, wanted = parts.copy(), sums[some]
+    up_to = np.cumsum(parts[some], axis=1)
+    up_to = np.floor(up_to * (wanted / whole[some])[:, None]).astype(np.int64)
+    up_to = np.minimum(up_to, wanted[:, None])
+    up_to[:, -1] = wanted
+    found[some] = np.diff(up_to, axis=1, prepend=0)
+    return found
+
+
+def _labels(template: PassTemplate, labels: Labels) -> Int64Array:
     """Return the number of the label of each instance."""
     code = template.node_symbol * len(STREAMS) + template.instance_stream[template.node_instance]
     codes, firsts, of_node = np.unique(code, return_index=True, return_inverse=True)
@@ -112,7 +154,7 @@ def _labels(template: PassTemplate, labels: dict[Label, int]) -> Int64Array:
     for at in np.argsort(firsts).tolist():  # in order of nodes
         symbol, stream = divmod(int(codes[at]), len(STREAMS))
         label = (template.symbols[symbol][0], KINDS.get(STREAMS[stream], STREAMS[stream]))
-        numbers[at] = labels.setdefault(label, len(labels))
+        numbers[at] = labels.number(label)
     found = np.zeros(len(template.instance_class), np.int64)
     found[template.node_instance] = numbers[of_node]
     return found
@@ -133,7 +175,7 @@ class _Template:
     """The passes of one template."""
 
     def __init__(
-        self, passes: Passes, template: PassTemplate, number: int, of_instance: Int64Array, labels: Mapping[Label, int]
+        self, passes: Passes, template: PassTemplate, number: int, of_instance: Int64Array, labels: Labels
     ) -> None:
         self._passes, self._template, self._number = passes, template, number
         self._of_instance, self._labels = of_instance, labels
@@ -145,7 +187,7 @@ class _Template:
         own = np.array(
             [number >= 0 and not isinstance(tables.irregular[number], Stretch) for number in irregular.tolist()]
         )
-        found = np.zeros((len(runs), len(self._labels)), np.int64)
+        found = np.zeros((len(runs), len(self._labels.numbers)), np.int64)
         for row in np.flatnonzero(own).tolist():
             found[row] = self._of_nodes(int(irregular[row]))
         plain = np.flatnonzero(~own)
@@ -154,16 +196,18 @@ class _Template:
             for row in np.flatnonzero(~own & (irregular >= 0)).tolist():
                 stretch = tables.irregular[int(irregular[row])]
                 assert isinstance(stretch, Stretch)
-                found[row, self._labels[CONTENTION]] += stretch.lost_ns
+                found[row, self._labels.number(CONTENTION)] += stretch.lost_ns
         return found
 
     def _chained(self, runs: Int64Array) -> Int64Array:
         """Add up durations by class, then by label."""
         tables, template = self._passes.tables, self._template
         width = template.num_classes
-        weights = np.zeros((width, len(self._labels)), np.int64)
+        weights = np.zeros((width, len(self._labels.numbers)), np.int64)
         np.add.at(weights, (template.instance_class, self._of_instance), 1)
-        rows, back = np.unique(tables.passes["row"][runs], return_inverse=True)
+        row = tables.passes["row"][runs]
+        rows = np.flatnonzero(np.bincount(row))
+        back = np.searchsorted(rows, row)
         values = tables.row_values[tables.rows["at"][rows][:, None] + np.arange(width)]
         for number in np.unique(tables.rows["columns"][rows]).tolist():
             alike = np.flatnonzero(tables.rows["columns"][rows] == number)
@@ -181,27 +225,15 @@ class _Template:
     def _laid_out(self, runs: Int64Array) -> Int64Array:
         """Walk the critical path of every pass."""
         template = self._template
-        found = np.zeros((len(runs), len(self._labels)), np.int64)
-        shape, befores = rank_nodes(template), [np.array(one, np.int64) for one in template.waits]
+        found = np.zeros((len(runs), len(self._labels.numbers)), np.int64)
+        shape, befores = rank_nodes(template), _padded(template.waits)
         done = 0
         for block in self._passes.blocks(runs):
             durations = self._passes.durations(block, self._number)
             for first in range(0, len(durations), 2048):
                 by_instance = durations[first : first + 2048][:, template.instance_class]
-                ends = shape.ends(by_instance)
-                passing = np.zeros((len(ends), len(befores)), np.bool_)
-                passing[np.arange(len(ends)), ends.argmax(axis=1)] = True
-                of = done + block.of[first : first + 2048]
-                for instance in range(len(befores) - 1, -1, -1):
-                    some = np.flatnonzero(passing[:, instance])
-                    if not len(some):
-                        continue
-                    np.add.at(found[:, self._of_instance[instance]], of[some], by_instance[some, instance])
-                    before = befores[instance]
-                    if len(before):
-                        latest = before[ends[np.ix_(some, before)].argmax(axis=1)]
-                        begins = ends[some, instance] - by_instance[some, instance]
-                        passing[some[begins > 0], latest[begins > 0]] = True
+                spent = _critical(shape.ends(by_instance), by_instance, befores, self._of_instance)
+                np.add.at(found[:, : spent.shape[1]], done + block.of[first : first + 2048], spent)
             done += len(block.runs)
         return found
 
@@ -210,8 +242,10 @@ class _Template:
         times = self._passes.tables.irregular[number]
         assert not isinstance(times, Stretch)
         starts, ends = (np.asarray(side, np.int64) for side in times)
+        if self._template.is_chain:
+            return self._of_chain(ends)
         order = np.argsort(ends, kind="stable")
-        found = np.zeros(len(self._labels), np.int64)
+        found = np.zeros(len(self._labels.numbers), np.int64)
         at, until = int(order[-1]), int(ends[order[-1]])
         sorted_ends = ends[order]
         while until > 0:
@@ -221,9 +255,47 @@ class _Template:
             while before >= 0 and starts[order[before]] >= begin:
                 before -= 1
             until = int(ends[order[before]]) if before >= 0 else 0
-            found[self._labels[IDLE]] += begin - until
+            found[self._labels.number(IDLE)] += begin - until
             at = int(order[max(before, 0)])
         return found
+
+    def _of_chain(self, ends: Int64Array) -> Int64Array:
+        """Take each operator to last from when the one before it ended on all ranks until it did."""
+        last = np.zeros(len(self._of_instance), np.int64)
+        np.maximum.at(last, self._template.node_instance, ends)
+        lasts = np.diff(np.maximum.accumulate(last), prepend=0)
+        return np.bincount(self._of_instance, lasts, len(self._labels.numbers)).astype(np.int64)
+
+
+def _padded(befores: Sequence[Sequence[int]]) -> Int64Array:
+    """Return what each instance waits for, int64 of shape (instances, most); −1 where it waits for less."""
+    counts = np.fromiter(map(len, befores), np.int64, len(befores))
+    found = np.full((len(befores), max(1, int(counts.max(initial=0)))), -1)
+    found[np.repeat(np.arange(len(befores)), counts), within(counts)] = list(chain.from_iterable(befores))
+    return found
+
+
+def _critical(ends: Int64Array, durations: Int64Array, befores: Int64Array, labels: Int64Array) -> Int64Array:
+    """Walk the critical path of passes from its end, and return what lies on it by label.
+
+    Parameters
+    ----------
+    ends, durations : int64 arrays of shape (passes, instances)
+    befores : int64 array of shape (instances, most)
+        What each instance waits for, −1 where nothing more.
+    labels : int64 array of shape (instances,)
+    """
+    found = np.zeros((len(ends), int(labels.max(initial=0)) + 1), np.int64)
+    on, at = np.arange(len(ends)), ends.argmax(axis=1)
+    while len(on):
+        lasts = durations[on, at]
+        found[on, labels[at]] += lasts
+        before = befores[at]
+        going = (before[:, 0] >= 0) & (ends[on, at] > lasts)
+        on, before = on[going], before[going]
+        until = np.where(before >= 0, ends[on[:, None], before], -1)
+        at = before[np.arange(len(on)), until.argmax(axis=1)]
+    return found
 
 
 def _product(values: Int64Array, weights: Int64Array) -> Int64Array:

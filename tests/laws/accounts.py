@@ -31,8 +31,8 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
     folded, full = (simulate(scenario_of(document, replay=replay)) for replay in ("folded", "full"))
     assert folded.timeline.digest == full.timeline.digest
     assert folded.timeline.num_spans == full.timeline.num_spans
-    for column in folded.requests:
-        assert np.array_equal(*(np.ma.filled(one.requests[column], -1) for one in (folded, full))), column
+    for column in folded.table:
+        assert np.array_equal(*(np.ma.filled(one.table[column], -1) for one in (folded, full))), column
     figures_agree(folded, full)
     verdict = check_run(folded)
     assert [violation_line(one) for one in verdict.violations] == []

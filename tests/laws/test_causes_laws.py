@@ -1,4 +1,4 @@
-"""Law: the causes of every request add up to its end-to-end latency, in whole nanoseconds."""
+"""Law: the causes of every request add up to its latencies, in whole nanoseconds, and are the same in every replay."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 
-from clustersim.simulation.causes import causes_of
-from clustersim.simulation.simulate import simulate
+from clustersim.simulation.causes.causes import causes_of
+from clustersim.simulation.causes.columns import cause_columns
+from clustersim.simulation.causes.conditions import conditions_of
+from clustersim.simulation.causes.labels import COLUMNS
+from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.step_parts import step_parts
 from tests.effort import examples
 from tests.laws.everything import everything
 from tests.laws.random_scenarios import scenario_of
 
 
+def causes_add_up(result: RunResult) -> None:
+    """Hold the causes of a run to its latencies."""
+    columns, timeline, finished = result.requests, result.timeline, result.requests["outcome"] == "finished"
+    parts = step_parts(timeline)
+    assert np.array_equal(parts.ns.sum(axis=1), timeline.steps["end_ns"] - timeline.steps["start_ns"])
+    assert parts.ns.min(initial=0) >= 0
+    by_operator = causes_of(
+        timeline, result.step_rows.rows, columns, conditions_of(result.scenario, result.input.requests)
+    )
+    for causes in (result.causes, by_operator):
+        for ns, ends in ((causes.to_first_ns, "first_token_ns"), (causes.ns, "finished_ns")):
+            latency = columns[ends] - columns["arrived_ns"] + columns["front_end_ns"]
+            assert np.array_equal(ns.sum(axis=1), np.where(finished, latency, 0))
+            assert ns.min(initial=0) >= 0
+
+
 @examples(60)
 @given(document=everything())
 def test_causes_of_requests_add_up(document: dict[str, Any]) -> None:
-    result = simulate(scenario_of(document))
-    columns, timeline = result.requests, result.timeline
-    parts = step_parts(timeline)
-    assert np.array_equal(parts.ns.sum(axis=1), timeline.steps["end_ns"] - timeline.steps["start_ns"])
-    found = causes_of(timeline, columns)
-    finished = np.array([outcome == "finished" for outcome in columns["outcome"]])
-    e2e = np.where(finished, columns["finished_ns"] - columns["arrived_ns"] + columns["front_end_ns"], 0)
-    assert np.array_equal(found.ns.sum(axis=1), e2e)
-    stages = timeline.layout.pools[0].stages
-    for at, (name, kind) in enumerate(found.labels):
-        if kind != "overlap" and not (name == "wait for a stage" and stages > 1):
-            assert found.ns[:, at].min(initial=0) >= 0, name
+    folded, full = (
+        simulate(scenario_of(document | {"run": {**document.get("run", {}), "replay": mode}}))
+        for mode in ("folded", "full")
+    )
+    causes_add_up(folded)
+    one, other = (cause_columns(result.causes, result.requests) for result in (folded, full))
+    for name in COLUMNS:
+        assert np.array_equal(one[name].filled(-1), other[name].filled(-1)), name

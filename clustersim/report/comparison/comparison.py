@@ -24,7 +24,8 @@ MOST_REQUESTS: Final = 10
 class Cause:
     """What a part of the time of all compared requests was: in run a, and in run b.
 
-    ``a_ns`` and ``b_ns`` are sums over requests, ``a_ms`` and ``b_ms`` means.
+    ``a_ns`` and ``b_ns`` are sums over requests, ``a_ms`` and ``b_ms`` means; ``a_ttft_ms`` and ``b_ttft_ms`` what of
+    these lies before the first token.
     """
 
     cause: str
@@ -33,6 +34,8 @@ class Cause:
     b_ns: int
     a_ms: float
     b_ms: float
+    a_ttft_ms: float
+    b_ttft_ms: float
 
     @property
     def difference_ms(self) -> float:
@@ -77,15 +80,34 @@ def compare(a: Entry, b: Entry) -> Comparison:
     chosen = (compared, compared) if same else (np.flatnonzero(a.finished), np.flatnonzero(b.finished))
     of = [one.causes.ns[which] for one, which in zip((a, b), chosen, strict=True)]
     totals = [
-        dict(zip(one.causes.labels, ns.sum(axis=0).tolist(), strict=True)) for one, ns in zip((a, b), of, strict=True)
+        {
+            label: (whole, first)
+            for label, whole, first in zip(
+                one.causes.labels,
+                ns.sum(axis=0).tolist(),
+                one.causes.to_first_ns[which].sum(axis=0).tolist(),
+                strict=True,
+            )
+        }
+        for one, ns, which in zip((a, b), of, chosen, strict=True)
     ]
     many = [max(1, len(which)) * NS_PER_MS for which in chosen]
     causes = []
     for label in dict.fromkeys((*totals[0], *totals[1])):
-        a_ns, b_ns = (int(total.get(label, 0)) for total in totals)
-        causes.append(
-            Cause(cause=label[0], kind=label[1], a_ns=a_ns, b_ns=b_ns, a_ms=a_ns / many[0], b_ms=b_ns / many[1])
-        )
+        (a_ns, a_first), (b_ns, b_first) = (total.get(label, (0, 0)) for total in totals)
+        if a_ns or b_ns:
+            causes.append(
+                Cause(
+                    cause=label[0],
+                    kind=label[1],
+                    a_ns=a_ns,
+                    b_ns=b_ns,
+                    a_ms=a_ns / many[0],
+                    b_ms=b_ns / many[1],
+                    a_ttft_ms=a_first / many[0],
+                    b_ttft_ms=b_first / many[1],
+                )
+            )
     causes.sort(key=lambda one: (-abs(one.difference_ms), one.cause))
     return Comparison(
         a=a,
@@ -150,6 +172,8 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
             "difference_ms": one.difference_ms,
             "a_ns": one.a_ns,
             "b_ns": one.b_ns,
+            "a_ttft_ms": one.a_ttft_ms,
+            "b_ttft_ms": one.b_ttft_ms,
             "difference_ns": one.b_ns - one.a_ns if found.same_requests else None,
         }
         for one in found.causes

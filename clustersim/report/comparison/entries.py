@@ -16,10 +16,12 @@ from clustersim.report.files.summary import summary_of
 from clustersim.scenario.load import load
 from clustersim.scenario.lookup import find_scenario
 from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.causes import Causes, causes_of
+from clustersim.simulation.causes.causes import Causes, causes_of
+from clustersim.simulation.causes.conditions import conditions_of
 from clustersim.simulation.legality import check_scenario, refuse_if_too_large, verdict_lines
 from clustersim.simulation.recorded import refuse_other_plan
 from clustersim.simulation.simulate import simulate
+from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.timeline import Timeline
 from clustersim.workload.requests import Requests
 
@@ -51,7 +53,8 @@ class Entry:
     @cached_property
     def causes(self) -> Causes:
         """Where the time of each request went."""
-        return causes_of(self.timeline, self.requests)
+        rows = StepRows(self.timeline, self.scenario.serving.kv_block_tokens).rows
+        return causes_of(self.timeline, rows, self.requests, conditions_of(self.scenario, self.arrivals))
 
     @cached_property
     def finished(self) -> Any:

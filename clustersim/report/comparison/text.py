@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import fsum
 from typing import Any, Final
 
-from clustersim.report.comparison.comparison import Comparison, largest
+from clustersim.report.comparison.comparison import Cause, Comparison, largest
 from clustersim.units import plural
 
 MOST_ROWS: Final = 20
@@ -69,20 +69,32 @@ def tables(found: Comparison, most: int = MOST_ROWS) -> list[tuple[str, tuple[st
         )
     )
     differing = [one for one in found.causes if one.a_ms or one.b_ms]
-    causes = [(one.cause, one.kind, one.a_ms, one.b_ms) for one in differing[:most]]
+    causes = [(one.cause, one.kind, *_numbers(one)) for one in differing[:most]]
     if others := differing[most:]:
-        causes.append((plural(len(others), "other"), "", fsum(o.a_ms for o in others), fsum(o.b_ms for o in others)))
+        a_ms, b_ms, a_first, b_first = map(fsum, zip(*map(_numbers, others), strict=True))
+        causes.append((plural(len(others), "other"), "", a_ms, b_ms, a_first, b_first))
     rows.append(
         (
             f"Where the time goes, ms per request. {basis(found)}",
-            ("cause", "kind", a, b, "difference"),
-            [(cause, kind, number(a_ms), number(b_ms), signed(a_ms, b_ms)) for cause, kind, a_ms, b_ms in causes],
+            ("cause", "kind", a, b, "difference", "of it in TTFT"),
+            [
+                (cause, kind, number(a_ms), number(b_ms), signed(a_ms, b_ms), _change(a_first, b_first))
+                for cause, kind, a_ms, b_ms, a_first, b_first in causes
+            ],
         )
     )
     if found.same_requests and found.difference_ns.any():
         listed = [(str(one["request"]), *_of_request(one)) for one in largest(found)]
         rows.append(("Requests that differ most, ms", ("request", a, b, "difference", "mostly"), listed))
     return rows
+
+
+def _numbers(one: Cause) -> tuple[float, float, float, float]:
+    return one.a_ms, one.b_ms, one.a_ttft_ms, one.b_ttft_ms
+
+
+def _change(a: float, b: float) -> str:
+    return f"{'+' if b > a else ''}{number(b - a)}" if b != a else "="
 
 
 def _of_request(row: dict[str, Any]) -> Sequence[str]:

@@ -143,6 +143,7 @@ _COMMON: Final[Mapping[str, tuple[Any, Check]]] = {
 
 FIGURES: Final[Known] = {
     "headline": {},
+    "causes": {"height": (380, PIXELS)},
     "device_lanes": {"height": (720, PIXELS)},
     "request_rows": {"height": (520, PIXELS), "rows": (24, up_to(1000))},
     "utilisation": {"height": (300, PIXELS)},

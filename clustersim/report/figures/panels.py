@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from clustersim.clock import NS_PER_S
 from clustersim.report.figures.arrivals import requests_figure
+from clustersim.report.figures.causes import causes_figure
 from clustersim.report.figures.devices import lanes_figure, lanes_html
 from clustersim.report.figures.distributions import latencies_figure
 from clustersim.report.figures.fault_marks import add_fault_marks, fault_marks
@@ -22,7 +23,13 @@ from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
+from clustersim.report.words.diagnosis import diagnosis
 from clustersim.report.words.headline import headline_html
+
+_CAUSES: Final = (
+    "Shares of each latency, of all requests together and of the slowest 1 % by it. They add up to the nanosecond, and "
+    "requests.parquet has them request by request. TPOT is the time after the first token."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,19 @@ class Drawn:
 
 def _headline(run: Run, panel: Panel, identity: str) -> Drawn:
     return Drawn(html=headline_html(run.summary, run.requests, run.steps, run.kv_rows, run.latencies), bare=True)
+
+
+def _causes(run: Run, panel: Panel, identity: str) -> Drawn:
+    title = "What requests waited for, and what they got"
+    causes = {name: found for name, found in (run.summary.get("causes") or {}).items() if found}
+    if not causes:
+        return Drawn(title=title, html=_empty("No request finished."))
+    found = diagnosis(run.summary)
+    return Drawn(
+        title=title,
+        caption=("" if found is None else f"{found}. ") + _CAUSES,
+        figure=causes_figure(causes, panel.options["height"]),
+    )
 
 
 def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
@@ -208,6 +228,7 @@ def _empty(reason: str) -> str:
 
 PANELS: Final[Mapping[str, Callable[[Run, Panel, str], Drawn]]] = {
     "headline": _headline,
+    "causes": _causes,
     "device_lanes": _device_lanes,
     "request_rows": _request_rows,
     "utilisation": _utilisation,

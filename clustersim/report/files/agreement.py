@@ -11,13 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from clustersim.errors import InputError, Problem
 from clustersim.legality.deployment import counted
 from clustersim.legality.rule import LEVELS, Verdict, Violation
 from clustersim.report.files.recorded import RecordedRun, read_recorded
 from clustersim.report.files.run_directory import step_columns
-from clustersim.report.files.summary_again import summary_again
-from clustersim.simulation.agreement import SCENARIO, Agreement, Compared, agreement, of_a_run, same, tables
+from clustersim.report.files.summary_again import run_again, summary_again
+from clustersim.simulation.agreement import REQUESTS, SCENARIO, Agreement, Compared, agreement, of_a_run, same, tables
+from clustersim.simulation.causes.columns import cause_columns
+from clustersim.simulation.simulate import RunResult
 
 ASKED_LATER: Final = frozenset({"RUN-5", "TP-9", "DP-4"})
 """Rules that compare with something that was not there when the run was audited first."""
@@ -45,11 +49,12 @@ def agreements(recorded: RecordedRun, verdict: Verdict) -> tuple[Agreement, ...]
         Of the rules of its plan and of what was recorded, found anew, with :func:`as_run`.
     """
     run, timeline = recorded.run, recorded.run.timeline
-    steps = len(timeline.steps["step"])
+    steps, again = len(timeline.steps["step"]), _again(recorded)
     return (
         *_other_scenario(recorded),
         agreement("RUN-5", "steps.parquet", counted(steps, "row"), tables(run.steps, step_columns(timeline))),
-        agreement("RUN-5", "summary.json", "figures", _summary(recorded), _of_summary),
+        agreement("RUN-5", REQUESTS, "causes", _causes(recorded, again)),
+        agreement("RUN-5", "summary.json", "figures", _summary(recorded, again), _of_summary),
         agreement("RUN-5", "verdict.json", "answers", _verdicts(recorded, verdict), lambda _: "the rules say"),
     )
 
@@ -91,10 +96,30 @@ def _of_summary(where: str) -> str:
     return "verdict.json says" if where.split(".", maxsplit=1)[0] in _FROM_VERDICT else "the timeline says"
 
 
-def _summary(recorded: RecordedRun) -> Iterator[Compared]:
+def _again(recorded: RecordedRun) -> RunResult | None:
+    """Return what simulating brought, with its causes; None where tables can't be what a run wrote."""
+    try:
+        found = run_again(recorded)
+        _ = found.causes
+    except _NOT_OF_A_RUN:
+        return None
+    return found
+
+
+def _causes(recorded: RecordedRun, again: RunResult | None) -> Iterator[Compared]:
+    """Compare what the time of each request is said to have been spent on."""
+    if again is None:
+        yield "causes", "causes", "nothing that they could be worked out from"
+        return
+    follows = cause_columns(again.causes, again.requests)
+    follows = {name: values.astype(np.float64).filled(np.nan) for name, values in follows.items()}
+    yield from tables(recorded.run.requests, follows)
+
+
+def _summary(recorded: RecordedRun, again: RunResult | None) -> Iterator[Compared]:
     """Compare every value of ``summary.json``; what is legal with ``verdict.json``, which is compared too."""
     try:
-        follows = json.loads(json.dumps(summary_again(recorded)))
+        follows = json.loads(json.dumps(summary_again(recorded, again)))
     except _NOT_OF_A_RUN:
         yield "figures", "figures", "nothing that they could be worked out from"
     else:

@@ -14,6 +14,7 @@ from clustersim.legality.history import History
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.audit import with_spent
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.recorded import refuse_other_plan, request_columns
 from clustersim.simulation.replay_input import kv_blocks
@@ -93,7 +94,7 @@ class RecordedRun:
             for request, reason in zip(table["request"].tolist(), table["reason"].tolist(), strict=True)
             if reason is not None and request < len(self.arrivals)
         ]
-        return history_of(self.scenario, self.run.timeline, told)
+        return with_spent(history_of(self.scenario, self.run.timeline, told), table)
 
 
 def read_recorded(path: Path) -> RecordedRun:

@@ -30,6 +30,7 @@ from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.busiest import busiest
 from clustersim.scenario.resolve import INPUTS, to_yaml
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.causes.labels import COLUMNS
 from clustersim.simulation.simulate import RunResult
 from clustersim.simulation.step_rows import StepRows
 from clustersim.timeline.files import load_timeline, save_timeline
@@ -49,9 +50,12 @@ REQUEST_TYPES: Final = {
     **dict.fromkeys(("queueing_ns", "prefill_ns", "front_end_ns"), "int64"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "generated_tokens"), "int64"),
     "preemptions": "int32", "cached_tokens": "int64", "outcome": "string", "reason": "string",
+    **dict.fromkeys(COLUMNS, "int64"),
 }  # fmt: skip
 """The columns of ``requests.parquet``, and their types."""
-MAY_LACK: Final = ("admitted_ns", "first_token_ns", "finished_ns", "queueing_ns", "prefill_ns", "reason")
+MAY_LACK: Final = (
+    "admitted_ns", "first_token_ns", "finished_ns", "queueing_ns", "prefill_ns", "reason", *COLUMNS,
+)  # fmt: skip
 STEP_TYPES: Final = {name: "string" if name == "kind" else of for name, of in STEP_COLUMNS.items() if name != "slot"}
 """The columns of ``steps.parquet``, and their types; slots belong to the episodes in the timeline."""
 SUMMARY_TYPES: Final = {
@@ -177,7 +181,7 @@ def write_run(
         _write_scenario(folder, result.scenario)
         _write_json(folder / "summary.json", summary)
         _write_json(folder / "verdict.json", verdict)
-        write_table(folder / "requests.parquet", result.requests)
+        write_table(folder / "requests.parquet", result.table)
         write_table(folder / "steps.parquet", step_columns(result.timeline))
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")

@@ -16,7 +16,9 @@ from clustersim.report.metrics.measures import measures
 from clustersim.report.metrics.preempted import preempted
 from clustersim.report.metrics.priorities import by_priority
 from clustersim.report.metrics.service import service_summary
+from clustersim.report.metrics.steady import steady_rates
 from clustersim.scenario.scenario import Scenario
+from clustersim.simulation.causes.columns import cause_shares
 from clustersim.simulation.simulate import RunResult
 
 
@@ -82,7 +84,9 @@ def summary_of(result: RunResult, verdict: Verdict | None = None) -> dict[str, A
         "e2e_ms": found["e2e_ms"],
         "front_end_ms": to_ns(scenario.engine.front_end_s) / NS_PER_MS,
         "priorities": by_priority(requests, result.input.requests.priorities),
+        "causes": cause_shares(result.causes, requests),
         "throughput": found["throughput"],
+        "steady": steady_rates(requests),
         "makespan_s": found["makespan_s"],
         "steps": timeline.num_steps,
         "spans": timeline.num_spans,

@@ -16,17 +16,16 @@ from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.simulate import RunResult
 
 
-def summary_again(recorded: RecordedRun) -> dict[str, Any]:
-    """Return what ``summary.json`` should say.
+def run_again(recorded: RecordedRun) -> RunResult:
+    """Return what simulating brought, as far as a run directory tells, for figures to be worked out from it.
 
-    Why requests were rejected, given up or lost is taken from ``requests.parquet``, and what the rules answered from
-    ``verdict.json``: neither is in the timeline. Counts of steps and spans, and the digest, are those of the tables.
+    Why requests were rejected, given up or lost is taken from ``requests.parquet``: it is not in the timeline.
     """
-    run, timeline = recorded.run, recorded.run.timeline
+    run = recorded.run
     requests = dict(recorded.requests)
     words = run.requests["reason"]
     requests["reason"] = words if len(words) == len(requests["request"]) else np.full(len(requests["request"]), None)
-    result = RunResult(
+    return RunResult(
         scenario=recorded.scenario,
         requests=requests,
         times=recorded.times,
@@ -34,7 +33,22 @@ def summary_again(recorded: RecordedRun) -> dict[str, Any]:
         input=replay_input(recorded.scenario, recorded.arrivals),
         simulate_s=0.0,
     )
-    return summary_of(result) | {
+
+
+def summary_again(recorded: RecordedRun, result: RunResult | None = None) -> dict[str, Any]:
+    """Return what ``summary.json`` should say.
+
+    What the rules answered is taken from ``verdict.json``. Counts of steps and spans, and the digest, are those of the
+    tables.
+
+    Parameters
+    ----------
+    recorded : RecordedRun
+    result : RunResult, optional
+        What :func:`run_again` returns, where it is at hand.
+    """
+    timeline = recorded.run.timeline
+    return summary_of(run_again(recorded) if result is None else result) | {
         "steps": timeline.count_steps(),
         "spans": timeline.count_spans(),
         "timeline_digest": recorded.digest,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from clustersim.clock import NS_PER_MS
+from clustersim.clock import NS_PER_MS, NS_PER_S
 from clustersim.report.figures.bins import bin_function, time_edges
 from clustersim.report.metrics.gauges import gauge
 from clustersim.report.metrics.latencies import LATENCIES, Columns, target_met, targets_ns
@@ -16,6 +16,8 @@ from clustersim.units import format_seconds, plural
 
 _FEW: Final = 100
 _SHOWN_REASONS: Final = 3
+_BENT: Final = 0.1
+"""Relative difference of rates with and without warm-up and drain that is told."""
 _JUDGED: Final = {"P": "plan", "G": "graph", "T": "timeline"}
 """Level of legality rules → what it looks at of a run."""
 
@@ -163,13 +165,37 @@ def remarks(summary: Mapping[str, Any], requests: Columns | None = None, steps: 
             found.append(f"{counts[key]:,} of {arrived} requests {is_} {whose} and {has} no latency{why}.")
     if requests is not None and steps is not None and queue_grows(requests, steps):
         found.append(
-            "The queue grew for as long as requests arrived: the load is more than this deployment serves, "
-            "and TTFT depends on how long the run is."
+            f"The queue grew for as long as requests arrived: the load{_offered(summary, requests)} is more than this "
+            "deployment serves, and TTFT depends on how long the run is."
         )
+    found += _bent(summary)
     found += _preemptions(summary.get("preempted") or {})
     if 0 < (finished := counts["finished"]) < _FEW:
         found.append(f"Only {plural(finished, 'request')} finished: p99 is little more than the slowest of them.")
     return found
+
+
+def _offered(summary: Mapping[str, Any], requests: Columns) -> str:
+    """Say how many requests arrive and are served per second."""
+    arrived = requests["arrived_ns"]
+    offered = (len(arrived) - 1) * NS_PER_S / float(arrived.max() - arrived.min())
+    served = (summary.get("steady") or summary["throughput"])["requests_per_s"]
+    if not served or served >= offered:
+        return ""
+    return f" ({number(offered)} requests/s, of which {number(served)} are served)"
+
+
+def _bent(summary: Mapping[str, Any]) -> list[str]:
+    """Say what rates are without warm-up and drain, where these change them."""
+    steady, whole = summary.get("steady"), summary["throughput"]
+    rate = whole["requests_per_s"]
+    if not steady or not rate or abs(steady["requests_per_s"] / rate - 1) < _BENT:
+        return []
+    window = f"from {format_seconds(steady['from_s'])} to {format_seconds(steady['to_s'])}"
+    return [
+        f"Warm-up and drain bend the rates: {window}, when requests arrive and the first have been answered, it serves "
+        f"{number(steady['requests_per_s'])} requests/s and {number(steady['output_tokens_per_s'])} output tokens/s."
+    ]
 
 
 def _preemptions(counts: Mapping[str, int]) -> list[str]:

@@ -12,6 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from clustersim.report.metrics.latencies import LATENCIES
 from clustersim.report.metrics.priorities import priority_lines
+from clustersim.report.words.causes import cause_lines
+from clustersim.report.words.diagnosis import diagnosis
 from clustersim.report.words.run import (
     legality_words,
     milliseconds,
@@ -66,7 +68,7 @@ def print_summary(
     line.append(f"  {setup_words(summary)}", style="dim")
     console.print(line)
     console.print(_latencies(summary))
-    for what, value in _facts(summary, kv_peak):
+    for what, value in (*_facts(summary, kv_peak), *cause_lines(summary)):
         console.print(Text.assemble((f"{what:<12}", "dim"), value))
     for name, met, sentence in target_lines(summary):
         word, style = ("met", "green") if met else ("missed", "bold red")
@@ -77,6 +79,9 @@ def print_summary(
     for what, path in (("run", run_dir), ("dashboard", dashboard)):
         if path is not None:
             console.print(Text.assemble((f"{what:<12}", "dim"), str(path)))
+    cause = diagnosis(summary)
+    if cause is not None:
+        console.print(Text.assemble((f"{'cause':<12}", "bold yellow"), cause))
 
 
 def _latencies(summary: Mapping[str, Any]) -> Table:

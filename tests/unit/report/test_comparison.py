@@ -72,10 +72,10 @@ def test_a_slower_host_is_the_only_cause_of_a_difference(tmp_path: Path) -> None
 def test_a_request_that_finds_the_batch_full_waits_in_the_queue(tmp_path: Path) -> None:
     """With one place the second request waits for as long as the first one takes, less its front end."""
     found = compared(written(tmp_path, "both"), written(tmp_path, "one", serving__max_batch_requests=1))
-    assert cause(found, "queue", "a_ns") == 0
+    assert cause(found, "a place in the batch", "a_ns") == 0
     times = [row["b_ms"] for row in sorted(found["requests"]["largest"], key=lambda row: row["request"])]
-    assert cause(found, "queue", "b_ns") / 1e6 == pytest.approx(times[0] - 6, abs=1e-9)
-    assert cause(found, "queue", "b_ns") / 1e6 == pytest.approx(times[1] - times[0], abs=1e-9)
+    assert cause(found, "a place in the batch", "b_ns") / 1e6 == pytest.approx(times[0] - 6, abs=1e-9)
+    assert cause(found, "a place in the batch", "b_ns") / 1e6 == pytest.approx(times[1] - times[0], abs=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_causes_add_up_to_the_difference(runs: dict[str, str], other: str) -> No
     e2e = next(one for one in found["metrics"] if one["name"] == "e2e_ms.mean")
     for side in "ab":
         assert sum(one[f"{side}_ns"] for one in found["causes"]) / 12e6 == pytest.approx(e2e[side], abs=1e-6)
-    wait = {"two": "wait for a stage", "pools": "hand-over"}[other]
+    wait = {"two": "a stage", "pools": "a transfer"}[other]
     assert cause(found, wait, "b_ns") > 0 == cause(found, wait, "a_ns")
 
 

@@ -16,6 +16,7 @@ from clustersim.report.files.run_directory import FILES, check_writable, read_ru
 from clustersim.report.files.summary import summary_of
 from clustersim.report.layouts import overview
 from clustersim.scenario.load import load
+from clustersim.simulation.causes.labels import COLUMNS
 from tests.audit import simulated
 
 VERDICT = {"verdict": "legal", "violations": [], "rules": []}
@@ -57,6 +58,7 @@ def test_the_columns_of_tables_have_the_same_types_whatever_happened(write, tmp_
         "preemptions": "int32",
         "cached_tokens": "int64",
         **dict.fromkeys(("outcome", "reason"), "string"),
+        **dict.fromkeys(COLUMNS, "int64"),
     }
     assert str(pq.read_schema(tmp_path / "a" / "steps.parquet").field("kind").type) == "string"
 

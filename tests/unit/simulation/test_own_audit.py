@@ -13,7 +13,7 @@ import pytest
 
 from clustersim.cli.commands.audit_run import audit_run_directory
 from clustersim.legality.rule import Verdict, together
-from clustersim.report.files.run_directory import REQUEST_TYPES, write_run
+from clustersim.report.files.run_directory import write_run
 from clustersim.report.files.summary import summary_of
 from clustersim.serving.members import Members
 from clustersim.serving.sequence import Sequence
@@ -60,7 +60,7 @@ def written(result: RunResult, folder: Path) -> Verdict:
 def test_every_column_of_requests_is_compared() -> None:
     result = of_a_failing_replica()
     assert audit_run(result).verdict == "legal"
-    for name in REQUEST_TYPES:
+    for name in result.requests:
         other = {**result.requests, name: changed(result.requests[name])}
         found = told(audit_run(replace(result, requests=other)))
         assert [rule for rule, where, _ in found if where.startswith(f"requests.parquet, {name}")] == ["RUN-4"], name

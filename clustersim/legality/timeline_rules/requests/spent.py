@@ -1,0 +1,199 @@
+"""RUN-4: the time of a request that finished is accounted for: its causes add up, and the record supports each.
+
+What a request is said to have waited for must have been so at a replica of its own while it was there: no place in the
+batch while as many run as may, prompts of others while a step carries prompts, a stage where there are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.legality.finding import NOTHING, Finding, judged, merged
+from clustersim.legality.history import ARRIVED, FINISHED, PREEMPTED, RECEIVED, SWAPPED_OUT, Declared
+from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.legality.timeline_rules.views.runs import Runs
+
+QUEUED: Final = (
+    "batch_wait_ns", "blocks_wait_ns", "budget_wait_ns", "choice_wait_ns", "step_wait_ns", "replica_wait_ns",
+)  # fmt: skip
+"""What a request may be waiting for before its first step."""
+WAITED: Final = ("stage_wait_ns", "hand_over_ns", "transfer_ns", "preempted_ns", "interference_ns")
+GOT: Final = ("compute_ns", "communication_ns", "host_ns", "bubble_ns")
+SPENT: Final = (*QUEUED, *WAITED, *GOT)
+"""Columns of the table of requests that are judged, ns; −1 where it does not say."""
+_FIX: Final = "count each nanosecond once, as what the record says that it was"
+NEVER = np.iinfo(np.int64).max
+
+
+def time_is_spent(reading: Reading) -> Finding:
+    """RUN-4: the causes of every request that finished add up, and what it waited for was there to wait for."""
+    requests, runs, pieces = reading.history.requests, reading.runs, reading.pieces
+    if requests is None or runs is None or pieces is None or any(name not in requests for name in SPENT):
+        return NOTHING
+    count = len(requests["compute_ns"])
+    came, ended = (reading.residency.first_ns(count, kind)[:count] for kind in (ARRIVED, FINISHED))
+    done = (ended < NEVER) & (came < NEVER)
+    spent = {name: np.where(done, requests[name], 0) for name in SPENT}
+    told = np.stack([spent[name] for name in SPENT])
+    whole, below = told.sum(axis=0), told.min(axis=0, initial=0) < 0
+    lasted = np.where(done, ended - np.where(done, came, 0), 0)
+    adds_up = judged(
+        int(done.sum()), done & (below | (whole != lasted)), "request {at}",
+        "takes {lasted:,} ns, and what these were spent on comes to {whole:,} ns, each from 0", _FIX,
+        lasted=lasted, whole=whole,
+    )  # fmt: skip
+    if adds_up.faults:
+        return adds_up
+    return merged(adds_up, *_bounds(reading, spent, np.where(done, came, 0), np.where(done, ended, 0)))
+
+
+def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, ended: Int64Array) -> Iterator[Finding]:
+    """Yield what is said to have been spent on something for longer than the record has it."""
+    history, runs, pieces = reading.history, reading.runs, reading.pieces
+    assert runs is not None
+    assert pieces is not None
+    count = len(came)
+    none, any_time = np.zeros(count, np.int64), ended - came
+    inside, queued = none.copy(), none.copy()
+    some = np.flatnonzero((pieces.request < count) & (ended[np.minimum(pieces.request, count - 1)] > 0))
+    np.add.at(inside, pieces.request[some], pieces.end[some] - pieces.begin[some])
+    opens = pieces.opens[np.isin(pieces.opens, some)]
+    queued[pieces.request[opens]] = pieces.begin[opens] - came[pieces.request[opens]]
+    waited = sum((spent[name] for name in QUEUED), none)
+    yield _said(queued > waited, "is in its queue for {most:,} ns, and said to wait for {ns:,} ns", queued, waited)
+    got = sum((spent[name] for name in GOT), none)
+    yield _said(got > inside, "got {ns:,} ns of steps, of which {most:,} ns had it", inside, got)
+    lost = _had(reading, count, PREEMPTED, SWAPPED_OUT)
+    limits = {
+        "stage_wait_ns": any_time if any(pool.pp > 1 for pool in history.pools) else none,
+        "replica_wait_ns": any_time if reading.declared.down or lost.any() else none,
+        "preempted_ns": np.where(lost, any_time, 0),
+        "hand_over_ns": np.where(_had(reading, count, RECEIVED), any_time, 0),
+        "transfer_ns": np.where(_had(reading, count, RECEIVED), any_time, 0),
+    }
+    users = [pool.policy is not None and pool.policy.scheduler is None for pool in history.pools]
+    limits["choice_wait_ns"] = any_time if any(users) else none
+    if not any(pool.down for pool in history.pools):  # else it may have waited where it was in no step
+        limits |= _while(reading, came, ended)
+    for name, most in limits.items():
+        words = f"spends {{ns:,}} ns on {name.removesuffix('_ns')}, which the record has for {{most:,}} ns at most"
+        yield _said(spent[name] > most, words, most, spent[name])
+
+
+def _said(broken: BoolArray, words: str, most: Int64Array, ns: Int64Array) -> Finding:
+    return judged(0, broken, "request {at}", words, _FIX, most=most, ns=ns)
+
+
+def _had(reading: Reading, count: int, *kinds: int) -> BoolArray:
+    """Return which requests have a fact of some kinds."""
+    facts, found = reading.history.facts, np.zeros(count, bool)
+    assert facts is not None
+    found[facts["request"][reading.facts_of(*kinds)]] = True
+    return found
+
+
+def _full(runs: Runs, declared: Declared) -> BoolArray:
+    """Say from which steps on as many run as may; of a static batch, always."""
+    static = declared.policy is not None and declared.policy.scheduler == "static"
+    most = declared.max_batch_requests
+    return _column(runs, "running") >= (0 if static or most is None else most)
+
+
+def _room(runs: Runs, declared: Declared) -> BoolArray:
+    """Say from which steps on fewer run than may."""
+    most = declared.max_batch_requests
+    return _column(runs, "running") < (NEVER if most is None else most)
+
+
+def _budget_spent(runs: Runs, declared: Declared) -> BoolArray:
+    """Say which steps had as many tokens as they may, or a prompt that has to be whole might not fit into them."""
+    prompts = _column(runs, "prefill_tokens")
+    tokens = prompts + _column(runs, "decode_tokens")
+    whole = declared.policy is not None and declared.policy.scheduler == "continuous"
+    most = 0 if declared.max_batch_tokens is None else declared.max_batch_tokens
+    return (tokens >= most) | (whole & (prompts > 0))
+
+
+_SUPPORTS: Final[dict[str, Callable[[Runs, Declared], BoolArray]]] = {
+    "batch_wait_ns": _full,
+    "blocks_wait_ns": _room,
+    "budget_wait_ns": _budget_spent,
+}
+"""What is waited for → from which steps to the next ones of their replica that is possible."""
+
+
+def _column(runs: Runs, name: str) -> Int64Array:
+    found = runs.column(name)
+    return np.zeros(len(runs), np.int64) if found is None else found
+
+
+def _while(reading: Reading, came: Int64Array, ended: Int64Array) -> dict[str, Int64Array]:
+    """Return for how long each wait was possible at the replicas of each request while it was there.
+
+    Of steps with prompts that is all of their time but the share of its own prompt.
+    """
+    runs, pieces = reading.runs, reading.pieces
+    assert runs is not None
+    assert pieces is not None
+    changes = np.append(True, (pieces.replica[1:] != pieces.replica[:-1]) | ~pieces.follows[1:])[: len(pieces)]
+    at = np.flatnonzero(changes & (pieces.request < len(came)))
+    request, replica = pieces.request[at], pieces.replica[at]
+    found = {name: np.zeros(len(came), np.int64) for name in (*_SUPPORTS, "interference_ns")}
+    for declared in reading.history.pools:
+        holds = {name: support(runs, declared) for name, support in _SUPPORTS.items()}
+        for one in range(declared.first_replica, min(declared.first_replica + declared.dp, len(runs.bounds) - 1)):
+            mine = slice(int(runs.bounds[one]), int(runs.bounds[one + 1]))
+            who = request[replica == one]
+            if mine.stop > mine.start and len(who):
+                steps = _Steps(runs.start[mine], runs.end[mine], came[who], ended[who])
+                for name, held in holds.items():
+                    np.add.at(found[name], who, steps.until_next(held[mine]))
+                prompts = _column(runs, "prefill_tokens")[mine] > 0
+                np.add.at(found["interference_ns"], who, steps.whole(prompts))
+    found["interference_ns"] -= _own_prompts(reading, len(came))
+    return found
+
+
+def _own_prompts(reading: Reading, count: int) -> Int64Array:
+    """Return how long steps took for a request's own prompt, by its share of their prompts' tokens."""
+    runs, pieces = reading.runs, reading.pieces
+    assert runs is not None
+    assert pieces is not None
+    own = np.flatnonzero(pieces.is_chunk & (pieces.request < count))
+    at = pieces.first_run[own]
+    tokens = np.maximum(_column(runs, "prefill_tokens")[at], 1)
+    found = np.zeros(count, np.int64)
+    np.add.at(found, pieces.request[own], (runs.end[at] - runs.start[at]) * pieces.count[own] // tokens)
+    return found
+
+
+class _Steps:
+    """The steps of a replica in order of their starts, and instants between which something is asked of them."""
+
+    def __init__(self, start: Int64Array, end: Int64Array, since: Int64Array, until: Int64Array) -> None:
+        self._order = np.argsort(start, kind="stable")
+        self._start, self._end = start[self._order], end[self._order]
+        self._since, self._until = since, until
+
+    def until_next(self, holds: BoolArray) -> Int64Array:
+        """Return for how long something held, from steps of which it does to the next ones."""
+        lasts = np.diff(np.append(self._start, max(int(self._end.max()), int(self._start[-1])))) * holds[self._order]
+        return self._up_to(lasts, self._until) - self._up_to(lasts, self._since)
+
+    def _up_to(self, lasts: Int64Array, instant: Int64Array) -> Int64Array:
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lasts)))
+        at = np.maximum(np.searchsorted(self._start, instant, side="right") - 1, 0)
+        found: Int64Array = before[at] + np.clip(instant - self._start[at], 0, lasts[at])
+        return found
+
+    def whole(self, holds: BoolArray) -> Int64Array:
+        """Return how long the steps take together that start meanwhile and of which something holds."""
+        took = np.concatenate((np.zeros(1, np.int64), np.cumsum((self._end - self._start) * holds[self._order])))
+        first, last = (np.searchsorted(self._start, side) for side in (self._since, self._until))
+        found: Int64Array = took[last] - took[first]
+        return found

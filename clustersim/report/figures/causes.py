@@ -1,0 +1,74 @@
+"""The figure of what latencies went to: a bar of shares for the mean, and one for the slowest requests, of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from clustersim.report.figures.style import BLUE, GREEN, ORANGE, PINK, YELLOW, template
+from clustersim.report.words.diagnosis import WORDS
+
+COLOURS: Final = {
+    "front_end": "#c7ced6",
+    "batch_wait": ORANGE,
+    "blocks_wait": "#B3261E",
+    "budget_wait": "#F0B37E",
+    "choice_wait": "#8C564B",
+    "step_wait": "#9AA5B1",
+    "stage_wait": "#6B7785",
+    "replica_wait": "#1b2733",
+    "hand_over": "#B39DDB",
+    "transfer": "#7E57C2",
+    "preempted": PINK,
+    "interference": "#56B4E9",
+    "communication": GREEN,
+    "host": YELLOW,
+    "bubble": "#D9DFE5",
+    "compute": BLUE,
+}
+"""Cause in ``summary.json`` → its colour: what was waited for is warm or grey, what was got blue and green."""
+_ROWS: Final = (("mean", "all requests"), ("slowest", "slowest 1%"))
+
+
+def causes_figure(causes: Mapping[str, Any], height: int) -> go.Figure:
+    """Draw which share of each latency each cause has.
+
+    Parameters
+    ----------
+    causes : mapping
+        ``causes`` of ``summary.json``.
+    height : int
+        Pixels.
+    """
+    rows = [
+        (f"{name.upper()}, {words}", found[which], found[f"{which}_ms"])
+        for name, found in causes.items()
+        if found
+        for which, words in _ROWS
+    ]
+    figure = go.Figure(
+        layout={
+            "template": template(),
+            "height": height,
+            "barmode": "stack",
+            "hovermode": "closest",
+            "xaxis": {"range": [0, 1], "tickformat": ".0%", "title": {"text": "share of the latency"}},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+            "legend": {"traceorder": "normal"},
+        }
+    )
+    for cause, colour in COLOURS.items():
+        if any(shares.get(cause) for _, shares, _ in rows):
+            figure.add_bar(
+                orientation="h",
+                y=[label for label, _, _ in rows],
+                x=[shares.get(cause, 0.0) for _, shares, _ in rows],
+                customdata=[shares.get(cause, 0.0) * whole for _, shares, whole in rows],
+                name=escape(WORDS[cause]),
+                marker={"color": colour},
+                hovertemplate=f"%{{y}}: %{{x:.1%}} {escape(WORDS[cause])}, %{{customdata:,.2f}} ms<extra></extra>",
+            )
+    return figure

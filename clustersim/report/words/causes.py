@@ -1,0 +1,30 @@
+"""What latencies went to, in words: the largest shares of the mean, and of the slowest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clustersim.report.words.diagnosis import WORDS
+from clustersim.report.words.run import share_words
+
+SHOWN: Final = 3
+SHOWN_OF_SLOWEST: Final = 2
+LEAST: Final = 0.02
+"""Share of a latency from which on a cause is named."""
+
+
+def cause_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (what, words) pairs for the terminal: of TTFT and TPOT, their mean and their slowest 1 %."""
+    found = []
+    for name in ("ttft", "tpot"):
+        causes = (summary.get("causes") or {}).get(name)
+        if causes:
+            mean, slowest = _largest(causes["mean"], SHOWN), _largest(causes["slowest"], SHOWN_OF_SLOWEST)
+            found.append((f"{name.upper()} causes", f"{mean}; slowest 1%: {slowest}"))
+    return found
+
+
+def _largest(shares: Mapping[str, float], most: int) -> str:
+    ranked = sorted(((share, cause) for cause, share in shares.items()), reverse=True)[:most]
+    return ", ".join(f"{share_words(share)} {WORDS[cause]}" for share, cause in ranked if share >= LEAST)

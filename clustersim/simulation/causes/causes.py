@@ -1,0 +1,254 @@
+"""Where the time of each request went, from its arrival to its last token, without remainder.
+
+A request waits until its first step for what the decisions of its replica kept it from (``decisions``), is in steps,
+whose time is that of their operators, collectives, host work and waits (:mod:`clustersim.timeline.step_parts`) but for
+what devices took for the sake of other requests' prompts (``interference``), and waits between them: because it lost
+its blocks, is handed over, or other steps run. What computes tokens that had been computed is recomputation as a
+whole. Chunks of one prompt that are in the pipeline together count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clustersim.clock import Int64Array
+from clustersim.serving.decision import ARRIVED
+from clustersim.simulation.causes.conditions import Conditions
+from clustersim.simulation.causes.decisions import REASONS, Decisions
+from clustersim.simulation.causes.events import NONE, Events, Facts, events_of, interrupted, received
+from clustersim.simulation.causes.interference import time_of_prompts
+from clustersim.simulation.causes.labels import (
+    DEAD,
+    FRONT_END,
+    HAND_OVER,
+    HOST,
+    PREEMPTED,
+    PROMPTS,
+    STAGE,
+    STEP,
+    TRANSFER,
+    WAITS,
+)
+from clustersim.timeline.step_parts import Label, StepParts, scaled, step_parts
+from clustersim.timeline.tables import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Causes:
+    """What the time of requests was.
+
+    Parameters
+    ----------
+    labels : tuple of (name, kind)
+        Kinds are ``wait`` and those of parts of steps: ``operator``, ``collective``, ``host``, ``send``, ``bubble``;
+        or ``got``, where operators are not told apart.
+    to_first_ns, after_ns : int64 arrays of shape (requests, labels)
+        Up to the first token, and from there to the last one. Of a request that finished all add up to its end-to-end
+        latency; the others have zeros.
+    """
+
+    labels: tuple[Label, ...]
+    to_first_ns: Int64Array
+    after_ns: Int64Array
+
+    @property
+    def ns(self) -> Int64Array:
+        """Both together."""
+        return self.to_first_ns + self.after_ns
+
+
+def causes_of(
+    tables: Tables,
+    rows: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    conditions: Conditions,
+    merged: Callable[[Label], Label] | None = None,
+) -> Causes:
+    """Split the time of every request that finished.
+
+    Parameters
+    ----------
+    tables : Tables
+        Of a timeline.
+    rows : mapping
+        Its steps, as :class:`clustersim.simulation.step_rows.StepRows` has them in ``rows``.
+    columns : mapping
+        ``requests.parquet``: ``request``, ``arrived_ns``, ``front_end_ns``, ``outcome``.
+    conditions : Conditions
+        What the scenario says of what is waited for.
+    merged : callable, optional
+        Part of a step → what it counts as; each operator by itself without it.
+    """
+    parts = step_parts(tables, merged)
+    labels = tuple(dict.fromkeys((FRONT_END, *WAITS, *parts.labels)))
+    of_rows = columns["request"]
+    count = int(of_rows.max(initial=-1)) + 1
+    finished, arrived = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    done = np.asarray(columns["outcome"]) == "finished"
+    finished[of_rows], arrived[of_rows] = done, columns["arrived_ns"]
+    account = _Account(tables, events_of(tables, finished), labels, count)
+    account.in_steps(parts)
+    account.between(Decisions(tables, rows, conditions), arrived)
+    account.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
+    kept = [at for at in range(len(labels)) if at in account.touched or at == 0]
+    to_first, after = (side[kept][:, of_rows].T for side in account.ns)
+    return Causes(labels=tuple(labels[at] for at in kept), to_first_ns=to_first, after_ns=after)
+
+
+class _Account:
+    """Takes nanoseconds of events, and adds them up by request: up to its first token, and after."""
+
+    def __init__(self, tables: Tables, events: Events, labels: tuple[Label, ...], count: int) -> None:
+        self.tables, self.events = tables, events
+        self._at = {label: number for number, label in enumerate(labels)}
+        self.ns = np.zeros((2, len(labels), count), np.int64)
+        self.touched: set[int] = set()
+        before = np.append(0, events.end_ns[:-1])[: len(events.end_ns)]
+        self.gap_ns = np.where(events.opens, 0, events.start_ns - before)
+        self.lost_ns, self.away = interrupted(tables, events)
+
+    def add(self, label: Label, which: Int64Array, ns: Int64Array) -> None:
+        """Add nanoseconds of some events, which ascend."""
+        if not ns.any():
+            return
+        self.touched.add(self._at[label])
+        group = self.events.request[which] * 2 + self.events.answered[which]
+        firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        sums = np.add.reduceat(ns, firsts)
+        self.ns[group[firsts] & 1, self._at[label], group[firsts] >> 1] += sums
+
+    def in_steps(self, parts: StepParts) -> None:
+        """Add what was spent inside steps."""
+        tables, events = self.tables, self.events
+        prompts = time_of_prompts(tables)
+        chunks = np.flatnonzero(events.chunk != NONE)
+        row = events.first_row[chunks]
+        tokens = tables.steps["prefill_tokens"][row].astype(np.int64)
+        others = tokens - tables.chunks["count"][events.chunk[chunks]]
+        overlap = np.maximum(-self.gap_ns[chunks], 0)
+        lasted = events.end_ns[chunks] - events.start_ns[chunks]
+        inside = scaled(parts.ns[row], np.maximum(lasted - overlap, 0))
+        inside, interference = _without(parts.labels, inside, prompts[row] * others // np.maximum(tokens, 1))
+        self._add_parts(parts, chunks, inside, interference)
+        self._decoding(parts, prompts)
+
+    def _add_parts(self, parts: StepParts, which: Int64Array, inside: Int64Array, interference: Int64Array) -> None:
+        again = self.events.again[which]
+        self.add(PREEMPTED, which[again], interference[again] + inside[again].sum(axis=1))
+        self.add(PROMPTS, which[~again], interference[~again])
+        for at, label in enumerate(parts.labels):
+            self.add(label, which[~again], inside[~again, at])
+
+    def _decoding(self, parts: StepParts, prompts: Int64Array) -> None:
+        """Add what episodes of decodes spent in steps: differences of sums over the steps of their slots."""
+        steps, events = self.tables.steps, self.events
+        which = np.flatnonzero(events.chunk == NONE)
+        order = np.lexsort((steps["step"], steps["slot"], steps["replica"]))
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        first, last = position[events.first_row[which]], position[events.last_row[which]] + 1
+        whole = steps["end_ns"] - steps["start_ns"]
+        inside, interference = _without(parts.labels, parts.ns, prompts)
+        self.add(PROMPTS, which, _between(interference[order], first, last))
+        for at, label in enumerate(parts.labels):
+            self.add(label, which, _between(inside[order, at], first, last))
+        self._inside_ns = _between(whole[order], first, last)
+
+    def between(self, decisions: Decisions, arrived: Int64Array) -> None:
+        """Add what was spent waiting: before the first step, between steps, and inside episodes."""
+        events, layout = self.events, self.tables.layout
+        pool = layout.of_replica(events.replica)
+        staged = layout.values("stages")[pool] > 1
+        changes = ~events.opens & (np.append(-1, pool[:-1])[: len(pool)] != pool)
+        replica_changes = ~events.opens & (np.append(-1, events.replica[:-1])[: len(pool)] != events.replica)
+        lost = ~events.opens & (self.lost_ns >= 0)
+        gap = np.maximum(self.gap_ns, 0)
+        dead = (lost & self.away) | (replica_changes & ~changes & ~lost)
+        for label, which in (
+            (DEAD, dead),
+            (PREEMPTED, lost & ~self.away),
+            (STAGE, staged & ~lost & ~replica_changes & ~events.opens),
+        ):
+            self.add(label, np.flatnonzero(which), gap[which])
+        self._handed_over(np.flatnonzero(changes & ~lost))
+        plain = np.flatnonzero(~events.opens & ~lost & ~replica_changes & ~staged & (gap > 0))
+        since = events.start_ns[plain] - gap[plain]
+        self._add_reasons(plain, decisions.waits(events.replica[plain], since, events.start_ns[plain], running=True))
+        self._between_decodes(decisions, staged)
+        self._queued(decisions, arrived)
+
+    def _add_reasons(self, which: Int64Array, ns: Int64Array) -> None:
+        for number, label in enumerate(REASONS):
+            self.add(label, which, ns[number])
+
+    def _between_decodes(self, decisions: Decisions, staged: Any) -> None:
+        """Add what episodes spent between their steps: others that only prefill run, or other micro-batches do."""
+        events = self.events
+        which = np.flatnonzero(events.chunk == NONE)
+        rest = events.end_ns[which] - events.start_ns[which] - self._inside_ns
+        some = rest > 0
+        which, rest = which[some], rest[some]
+        piped = staged[which]
+        self.add(STAGE, which[piped], rest[piped])
+        which, rest = which[~piped], rest[~piped]
+        prompts = decisions.prompts(events.replica[which], events.start_ns[which], events.end_ns[which])
+        prompts = np.minimum(prompts, rest)
+        self.add(PROMPTS, which, prompts)
+        self.add(STEP, which, rest - prompts)
+
+    def _handed_over(self, which: Int64Array) -> None:
+        """Add how long requests waited for blocks of the pool that they go on in, for their K/V, and for a step."""
+        if not len(which):
+            return
+        events = self.events
+        until = events.start_ns[which]
+        since = until - np.maximum(self.gap_ns[which], 0)
+        aside, come = (np.clip(one, since, until) for one in received(self.tables, events, which))
+        self.add(HAND_OVER, which, aside - since)
+        self.add(TRANSFER, which, come - aside)
+        self.add(STEP, which, until - come)
+
+    def _queued(self, decisions: Decisions, arrived: Int64Array) -> None:
+        """Add what requests waited for before their first step, at each replica that they came to."""
+        events, facts = self.events, self.tables.facts
+        first = np.flatnonzero(events.opens)
+        came = Facts(facts, np.flatnonzero(facts["kind"] == ARRIVED))
+        of = np.full(len(self.ns[0, 0]), NONE, np.int64)
+        of[events.request[first]] = first
+        event = of[came.request]
+        some = np.flatnonzero(event >= 0)
+        event, since = event[some], came.time_ns[some]
+        follows = np.append(event[1:] == event[:-1], False)[: len(event)]
+        until = np.where(follows, np.append(since[1:], 0)[: len(since)], events.start_ns[event])
+        # what a step that was lost with its replica had begun is begun anew
+        since = np.maximum(since, self.lost_ns[event])
+        since, until = (np.minimum(one, events.start_ns[event]) for one in (since, until))
+        until = np.maximum(until, since)
+        waits = decisions.waits(facts["replica"][came.rows[some]].astype(np.int64), since, until, running=False)
+        self._add_reasons(event, waits)
+        at_replicas = np.bincount(event, until - since, len(events.request))[first].astype(np.int64)
+        self.add(DEAD, first, events.start_ns[first] - arrived[events.request[first]] - at_replicas)
+
+
+def _without(labels: tuple[Label, ...], parts: Int64Array, most: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Take time that went to others' prompts out of all parts but host time; return what is left, and that time."""
+    device = np.flatnonzero([label[1] != "host" and label != HOST for label in labels])
+    others = np.minimum(most, parts[:, device].sum(axis=1))
+    some = np.flatnonzero(others)
+    if not len(some):
+        return parts, others
+    found = parts.copy()
+    on_device = parts[np.ix_(some, device)]
+    found[np.ix_(some, device)] = scaled(on_device, on_device.sum(axis=1) - others[some])
+    return found, others
+
+
+def _between(values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
+    """Return sums of values from one position up to another."""
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
+    found: Int64Array = sums[last] - sums[first]
+    return found

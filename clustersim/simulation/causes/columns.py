@@ -1,0 +1,71 @@
+"""Causes as columns of ``requests.parquet``, and as shares of a latency: of the mean, and of the slowest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from clustersim.clock import NS_PER_MS, Int64Array
+from clustersim.simulation.causes.causes import Causes
+from clustersim.simulation.causes.labels import COLUMNS, FRONT_END
+from clustersim.timeline.step_parts import Label
+
+SLOWEST: Final = 100
+"""One in so many requests is among the slowest."""
+NAMES: Final = {FRONT_END: "front_end", **{label: name.removesuffix("_ns") for name, label in COLUMNS.items()}}
+"""Cause → what it is called in ``summary.json``."""
+
+
+def cause_columns(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a column per cause, masked where a request did not finish.
+
+    Parameters
+    ----------
+    causes : Causes
+        By :func:`clustersim.simulation.causes.labels.by_column`.
+    columns : mapping
+        ``outcome`` of the same requests.
+    """
+    lacks = np.asarray(columns["outcome"]) != "finished"
+    at, ns = {label: number for number, label in enumerate(causes.labels)}, causes.ns
+    none = np.zeros(len(lacks), np.int64)
+    return {
+        name: np.ma.MaskedArray(ns[:, at[label]] if label in at else none, lacks) for name, label in COLUMNS.items()
+    }
+
+
+def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``causes`` of ``summary.json``: which share of TTFT, TPOT and end-to-end latency each cause has.
+
+    Of all requests that finished, and of the slowest 1 % of them by that latency (at least one); beside the shares,
+    which add up to 1, the mean of what they are shares of. TPOT's are those of the time after the first token. None
+    where nothing finished, or none has this latency.
+    """
+    done = np.flatnonzero(np.asarray(columns["outcome"]) == "finished")
+    sides = {"ttft": causes.to_first_ns, "tpot": causes.after_ns, "e2e": causes.to_first_ns + causes.after_ns}
+    gaps = np.maximum(np.asarray(columns["generated_tokens"], np.int64) - 1, 0)
+    found: dict[str, Any] = {}
+    for name, ns in sides.items():
+        some = done[gaps[done] > 0] if name == "tpot" else done
+        per = gaps[some] if name == "tpot" else np.ones(len(some), np.int64)
+        found[name] = _shares_of(causes.labels, ns[some], per) if len(some) else None
+    return found
+
+
+def _shares_of(labels: tuple[Label, ...], ns: Int64Array, per: Int64Array) -> dict[str, Any]:
+    """Return means and shares of all rows, and of those that took longest by what they are divided by."""
+    latency = ns.sum(axis=1) / per
+    slowest = np.argsort(-latency, kind="stable")[: -(-len(ns) // SLOWEST)]
+    return {
+        "mean_ms": float(latency.mean()) / NS_PER_MS,
+        "mean": _shares(labels, ns.sum(axis=0)),
+        "slowest_ms": float(latency[slowest].mean()) / NS_PER_MS,
+        "slowest": _shares(labels, ns[slowest].sum(axis=0)),
+    }
+
+
+def _shares(labels: tuple[Label, ...], ns: Int64Array) -> dict[str, float]:
+    whole = int(ns.sum())
+    return {NAMES[label]: int(one) / whole for label, one in zip(labels, ns, strict=True) if one}

@@ -1,0 +1,90 @@
+"""The line that says why a percentile is bad: three prepared runs, and runs of which there is nothing to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clustersim.clock import NS_PER_S
+from clustersim.report.files.summary import summary_of
+from clustersim.report.metrics.steady import steady_rates
+from clustersim.report.words.diagnosis import diagnosis
+from clustersim.report.words.run import remarks
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario
+from clustersim.simulation.simulate import simulate
+
+PLAIN = """
+name: prepared
+topology: {name: dgx-h100, nodes: 1}
+model: llama-3.1-8b
+plan: {tp: 2}
+serving: {engine: vllm-0.19, %s}
+faults: [%s]
+workload: {arrivals: {process: poisson, rate: %s/s}, prompt_tokens: 512, output_tokens: 16, requests: %s}
+"""
+
+
+def summary(serving: str = "", faults: str = "", rate: int = 4, requests: int = 120) -> dict[str, Any]:
+    text = PLAIN % (serving, faults, rate, requests)
+    return summary_of(simulate(build_scenario(parse_yaml(text, "prepared.yaml"), allow_code=False)))
+
+
+@pytest.mark.parametrize(
+    ("prepared", "begin", "end"),
+    [
+        (
+            {"serving": "max_batch_requests: 4", "rate": 100},
+            "p99 TTFT ",
+            "waiting for a place in the batch (4 = serving.max_batch_requests) while K/V is 0.2% full at most",
+        ),
+        (
+            {"serving": "kv_blocks: 100", "rate": 100},
+            "p99 TTFT ",
+            "waiting for K/V blocks (100 K/V blocks a replica)",
+        ),
+        (
+            {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
+            "p99 TTFT ",
+            "exposed communication; n0.g1 → n0.nvswitch has 2.0% of its capacity, by faults",
+        ),
+    ],
+)
+def test_diagnosis_names_what_a_prepared_run_lacks(prepared: dict[str, Any], begin: str, end: str) -> None:
+    found = diagnosis(summary(**prepared))
+    assert found is not None
+    assert (found[: len(begin)], found[-len(end) :]) == (begin, end)
+
+
+def test_diagnosis_says_nothing_of_a_run_that_lacks_nothing() -> None:
+    assert diagnosis(summary()) is None
+
+
+def test_rates_that_a_drain_bends_are_told_beside_steady_ones() -> None:
+    """A request a second for 100 s, each answered after 20 s: 100 in 119 s, and in the end one a second."""
+    arrived = np.arange(100) * NS_PER_S
+    finished = (arrived + 20 * NS_PER_S).astype(np.float64)
+    requests = {"arrived_ns": arrived, "finished_ns": finished, "generated_tokens": np.full(100, 5)}
+    found = steady_rates(requests)
+    assert found == {
+        "from_s": 20.0,
+        "to_s": 99.0,
+        "arrived_per_s": 1.0,
+        "requests_per_s": 1.0,
+        "output_tokens_per_s": 5.0,
+    }
+    counts = dict.fromkeys(("arrived", "finished"), 100) | {"unfinished": 0}
+    said = {"requests": counts, "steady": found, "throughput": {"requests_per_s": 100 / 119}}
+    (line,) = remarks(said)
+    assert "from 20 s to 99 s" in line
+    assert "1.000 requests/s and 5.000 output tokens/s" in line
+    assert remarks(said | {"throughput": {"requests_per_s": 0.95}}) == []
+
+
+def test_rates_are_not_steady_where_requests_arrive_at_once_or_are_few() -> None:
+    for arrived in (np.zeros(100), np.arange(20.0)):
+        finished = arrived + 1
+        requests = {"arrived_ns": arrived, "finished_ns": finished, "generated_tokens": np.ones(len(arrived))}
+        assert steady_rates(requests) is None
