@@ -22,6 +22,10 @@ _REQUESTS: Final = ("arrived", "finished", "rejected", "unfinished", "cancelled"
 _THROUGHPUT: Final = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PREFIX_CACHE: Final = ("hit_rate", "block_hit_rate", "infinite_block_hit_rate", "cached_tokens")
 _TIMES: Final = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_queueing_ms", "ttft_prefill_ms")
+_CAUSES: Final = (
+    "front_end", "batch_wait", "blocks_wait", "budget_wait", "choice_wait", "step_wait", "stage_wait", "replica_wait",
+    "hand_over", "transfer", "preempted", "interference", "compute", "communication", "host", "bubble",
+)  # fmt: skip
 _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
     "user_tokens_per_s": ("mean", "p50", "p10", "p5", "p1", "min"),
     "goodput": ("requests_per_s", "share"),
@@ -40,6 +44,9 @@ _MEASURES: Final[Mapping[str, tuple[str, ...]]] = {
     "energy": ("joules", "joules_per_output_token", "mean_device_w", "idle_device_w"),
     "preempted": ("recomputed", "swapped", "moved", "swapped_bytes"),
     "cost": ("usd", "usd_per_million_output_tokens"),
+    "steady": ("from_s", "to_s", "arrived_per_s", "requests_per_s", "output_tokens_per_s"),
+    **{f"causes.{latency}": ("mean_ms", "slowest_ms") for latency in ("ttft", "tpot", "e2e")},
+    **{f"causes.{latency}.{of}": _CAUSES for latency in ("ttft", "tpot", "e2e") for of in ("mean", "slowest")},
 }  # fmt: skip
 """What else a summary measures, and in which parts."""
 

@@ -77,7 +77,7 @@ def causes_of(
     rows : mapping
         Its steps, as :class:`clustersim.simulation.step_rows.StepRows` has them in ``rows``.
     columns : mapping
-        ``requests.parquet``: ``request``, ``arrived_ns``, ``front_end_ns``, ``outcome``.
+        ``requests.parquet``: ``request``, which ascend, ``arrived_ns``, ``front_end_ns``, ``outcome``.
     conditions : Conditions
         What the scenario says of what is waited for.
     merged : callable, optional
@@ -95,8 +95,10 @@ def causes_of(
     account.between(Decisions(tables, rows, conditions), arrived)
     account.ns[0, 0, of_rows] = np.where(done, columns["front_end_ns"], 0)
     kept = [at for at in range(len(labels)) if at in account.touched or at == 0]
-    to_first, after = (side[kept][:, of_rows].T for side in account.ns)
-    return Causes(labels=tuple(labels[at] for at in kept), to_first_ns=to_first, after_ns=after)
+    to_first, after = account.ns[:, kept]
+    if len(of_rows) < count:
+        to_first, after = to_first[:, of_rows], after[:, of_rows]
+    return Causes(labels=tuple(labels[at] for at in kept), to_first_ns=to_first.T, after_ns=after.T)
 
 
 class _Account:

@@ -50,22 +50,27 @@ def cause_shares(causes: Causes, columns: Mapping[str, Any]) -> dict[str, Any]:
     for name, ns in sides.items():
         some = done[gaps[done] > 0] if name == "tpot" else done
         per = gaps[some] if name == "tpot" else np.ones(len(some), np.int64)
-        found[name] = _shares_of(causes.labels, ns[some], per) if len(some) else None
+        of_some = ns.T if len(some) == len(ns) else ns.T[:, some]
+        found[name] = _shares_of(causes.labels, of_some, per) if len(some) else None
     return found
 
 
 def _shares_of(labels: tuple[Label, ...], ns: Int64Array, per: Int64Array) -> dict[str, Any]:
-    """Return means and shares of all rows, and of those that took longest by what they are divided by."""
-    latency = ns.sum(axis=1) / per
-    slowest = np.argsort(-latency, kind="stable")[: -(-len(ns) // SLOWEST)]
+    """Return means and shares of all requests, and of those that took longest by what they are divided by.
+
+    ``ns`` are of shape (labels, requests).
+    """
+    latency = ns.sum(axis=0) / per
+    slowest = np.argsort(-latency, kind="stable")[: -(-len(latency) // SLOWEST)]
     return {
         "mean_ms": float(latency.mean()) / NS_PER_MS,
-        "mean": _shares(labels, ns.sum(axis=0)),
+        "mean": _shares(labels, ns.sum(axis=1)),
         "slowest_ms": float(latency[slowest].mean()) / NS_PER_MS,
-        "slowest": _shares(labels, ns[slowest].sum(axis=0)),
+        "slowest": _shares(labels, ns[:, slowest].sum(axis=1)),
     }
 
 
 def _shares(labels: tuple[Label, ...], ns: Int64Array) -> dict[str, float]:
-    whole = int(ns.sum())
-    return {NAMES[label]: int(one) / whole for label, one in zip(labels, ns, strict=True) if one}
+    whole = max(1, int(ns.sum()))
+    found = dict(zip(labels, ns.tolist(), strict=True))
+    return {name: found.get(label, 0) / whole for label, name in NAMES.items()}
