@@ -105,10 +105,12 @@ class Result:
         """
         from clustersim.report.dashboard import write_dashboard
         from clustersim.report.files.run_directory import dashboard_of
+        from clustersim.report.folded.shapes import shapes_of
         from clustersim.report.layouts import layout as read
 
         ran, panels = self.replayed, read(layout)
-        html = dashboard_of(self.summary, ran.columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
+        figures = (self.summary, ran.columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
+        html = dashboard_of(*figures, shapes=shapes_of(ran.scenario))
         write_dashboard(Path(path), html)
         return Path(path)
 

@@ -19,6 +19,7 @@ import pytest
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
+from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult, simulate
@@ -83,6 +84,9 @@ async function act() {
   const {l, t, w} = lanes.area, box = lanes.plot.getBoundingClientRect();
   lanes.plot.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + l + w / 2, clientY: box.top + t + 4}));
   seen.tip = [...lanes.tip.children].map(line => line.textContent);
+  const first = lanes.run.programs[0], {nodeSymbol, memberAt} = first;
+  seen.shape = first.shapes[first.names.indexOf(lanes.run.words.names.indexOf("qkv_proj"))];
+  seen.over = shapeText(first, nodeSymbol.findIndex((_, node) => memberAt[node + 1] - memberAt[node] > 1));
   press("-"); seen.out = await look();
   press("ArrowRight"); seen.right = await look();
   lanes.plot.dispatchEvent(new WheelEvent("wheel", {deltaY: -400, clientX: box.left + l, clientY: box.top + t + 4}));
@@ -154,7 +158,8 @@ def seen(
 ) -> dict[str, Any]:
     """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
     run = results["quickstart"]
-    page = dashboard_of(summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
+    shown = (summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
+    page = dashboard_of(*shown, shapes=shapes_of(run.scenario))
     parts = [data_part(name, one, windows[name]) for name, one in results.items()]
     kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
     parts.append(data_part("coarse", run, windows["quickstart"][:1], kept))
@@ -222,7 +227,8 @@ def test_the_level_follows_from_what_is_in_view(seen: dict[str, Any], results: d
 
 def test_an_operator_names_its_layer_step_duration_and_what_it_waited_for(seen: dict[str, Any]) -> None:
     name, layer, where, took, waited, carried = seen["tip"]
-    assert re.fullmatch(r"\w+ \(\w+\)", name)
+    assert re.fullmatch(r"\w+ \(\w+\)(: [\d,]+ × [\d,]+)?", name)
+    assert (seen["shape"], seen["over"]) == ("8,192 × 1,280", " over 8 ranks")
     assert re.fullmatch(r"layer \d+ · step \d+ of replica 0: \w+", layer)
     assert re.fullmatch(r"n\d\.g\d compute", where)
     assert re.fullmatch(r"\S+ us, from \d\.\d+ s", took)

@@ -26,7 +26,7 @@ from clustersim.proof.proof import Proof, graphs_of, prove
 from clustersim.proof.script import Script, chunked_script
 from tests.laws.proof_cases import model_of
 
-Asked = Callable[[Node, Node, str], bool]
+Wanted = Callable[[Node, Node, str], bool]
 
 TWO = ParallelPlan(tp=2)
 
@@ -74,7 +74,7 @@ def kept_edges(graph: StepGraph, kept: np.ndarray) -> StepGraph:
     return replace(graph, source=graph.source[kept], target=graph.target[kept], kind=graph.kind[kept])
 
 
-def without(wanted: Asked) -> Callable[[StepGraph], StepGraph]:
+def without(wanted: Wanted) -> Callable[[StepGraph], StepGraph]:
     """Drop every edge of which (source, target, kind) is ``wanted``."""
 
     def change(graph: StepGraph) -> StepGraph:

@@ -13,7 +13,9 @@ from clustersim.report.dashboard import write_dashboard
 from clustersim.report.files.agreement import refuse_differing
 from clustersim.report.files.run_directory import dashboard_of, read_run
 from clustersim.report.folded.asked import Asked, refuse_large
+from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.layouts import layout
+from clustersim.scenario.load import load
 
 
 @click.command()
@@ -36,7 +38,8 @@ def dashboard(
     target = output if output is not None else run_dir / "dashboard.html"
     panels = layout(name)
     try:
-        html = dashboard_of(run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels, wanted)
+        figures = (run.summary, run.requests, run.step_rows, run.timeline, run.token_gaps, panels)
+        html = dashboard_of(*figures, wanted, shapes_of(load(str(run_dir / "scenario.yaml"))))
     except InputError:
         raise
     except Exception:  # figures that nobody could draw: are they those of the timeline?

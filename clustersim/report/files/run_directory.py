@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from clustersim.report.dashboard import dashboard_html, write_dashboard
 from clustersim.report.figures.layout import read_layout
 from clustersim.report.figures.series import run_edges
 from clustersim.report.folded.asked import EVERYTHING, Asked, kept_of, refuse_impossible, unfolds
+from clustersim.report.folded.shapes import Shapes, shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.busiest import busiest
@@ -186,7 +187,8 @@ def write_run(
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
         if layout is not None:
-            html = dashboard_of(summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
+            figures = (summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
+            html = dashboard_of(*figures, shapes=shapes_of(result.scenario))
             write_dashboard(folder / "dashboard.html", html)
 
 
@@ -217,6 +219,7 @@ def dashboard_of(
     token_gaps: tuple[Int64Array, Int64Array],
     layout: Mapping[str, Any],
     wanted: Asked = EVERYTHING,
+    shapes: Sequence[Shapes] = (),
 ) -> str:
     """Return the dashboard page of a run.
 
@@ -228,6 +231,8 @@ def dashboard_of(
         A parsed dashboard file.
     wanted : Asked
         What the page shows first, and how large it may be: beyond that it holds the operators of some windows alone.
+    shapes : sequence of Shapes
+        Those of the operators of each pool (:func:`clustersim.report.folded.shapes.shapes_of`).
 
     Raises
     ------
@@ -240,7 +245,11 @@ def dashboard_of(
     steps = shown_rows(step_rows, 0, bins)
 
     def page(kept: Kept | None) -> str:
-        whole = whole_run(timeline, step_rows.rows, requests, summary["devices"], kept) if unfolds(checked) else None
+        whole = (
+            whole_run(timeline, step_rows.rows, requests, summary["devices"], kept, shapes)
+            if unfolds(checked)
+            else None
+        )
         return dashboard_html(
             summary, requests, steps, whole, layout, token_gaps=token_gaps, kv_rows=step_rows.kv_rows, wanted=wanted
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ def varying_classes(template: PassTemplate) -> list[int]:
     return [cls for cls, op in enumerate(ops) if op.startswith("attention")]
 
 
-def program_words(timeline: Timeline, number: int) -> dict[str, Any]:
+def program_words(timeline: Timeline, number: int, shapes: Mapping[tuple[str, str, str], str]) -> dict[str, Any]:
     """Return what a page says of a template in plain values; names and kinds of operators are numbers of words."""
     template = timeline.templates[number]
     names, ops = timeline.words
@@ -33,6 +33,7 @@ def program_words(timeline: Timeline, number: int) -> dict[str, Any]:
         "varying": varying_classes(template),
         "names": [names[name] for name, _, _ in template.symbols],
         "ops": [ops[op] for _, op, _ in template.symbols],
+        "shapes": [shapes.get(symbol, "") for symbol in template.symbols],
     }
 
 

@@ -15,6 +15,7 @@ from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses, folded_passes
 from clustersim.report.folded.programs import program_columns, program_words
 from clustersim.report.folded.requests import chunk_columns, fact_columns, request_columns
+from clustersim.report.folded.shapes import Shapes
 from clustersim.report.folded.transfers import move_columns, send_columns
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.spans import FAMILIES, family_of
@@ -45,7 +46,12 @@ class Kept:
 
 
 def whole_run(
-    timeline: Timeline, steps: Columns, requests: Columns, devices: Sequence[str], kept: Kept | None = None
+    timeline: Timeline,
+    steps: Columns,
+    requests: Columns,
+    devices: Sequence[str],
+    kept: Kept | None = None,
+    shapes: Sequence[Shapes] = (),
 ) -> dict[str, Any]:
     """Return a timeline as plain values and packed sections, the same for all replays of one run.
 
@@ -60,6 +66,8 @@ def whole_run(
         The device's name of each global rank.
     kept : Kept, optional
         Of what alone operators and requests are told; without it, of all.
+    shapes : sequence of Shapes
+        Those of the operators of each pool; none: they are not told.
     """
     passes = folded_passes(timeline)
     tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
@@ -80,7 +88,7 @@ def whole_run(
         "pools": [{name: getattr(pool, name) for name in _POOL} for pool in timeline.layout.pools],
         "devices": list(devices),
         "rows": _rows(timeline, passes),
-        "programs": [program_words(timeline, number) for number in passes.programs],
+        "programs": _programs(timeline, passes, shapes),
         "facts": list(FACT_KINDS),
         "arrived": len(requests["request"]),
         "windows": None if kept is None else kept.windows.tolist(),
@@ -89,6 +97,15 @@ def whole_run(
             **{name: packed(table) for name, table in zip(("requests", "decided", "chunks"), tables, strict=True)},
         },
     }
+
+
+def _programs(timeline: Timeline, passes: FoldedPasses, shapes: Sequence[Shapes]) -> list[dict[str, Any]]:
+    _, first = np.unique(passes.runs["program"], return_index=True)
+    pools = timeline.layout.of_replica(passes.runs["replica"][first]).tolist()
+    return [
+        program_words(timeline, number, shapes[pool] if shapes else {})
+        for number, pool in zip(passes.programs, pools, strict=True)
+    ]
 
 
 def _sections(timeline: Timeline, passes: FoldedPasses, steps: Columns) -> dict[str, Any]:

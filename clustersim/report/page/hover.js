@@ -112,10 +112,16 @@ function operatorAt(run, place, [pass, index], local, stream, instant, slack, wh
   if (found < 0) return null;
   const symbol = program.nodeSymbol[found], layer = program.nodeLayer[found];
   return [
-    nodeName(run, program, found) + " (" + run.words.ops[program.ops[symbol]] + ")",
+    nodeName(run, program, found) + " (" + run.words.ops[program.ops[symbol]] + ")" + shapeText(program, found),
     (layer >= 0 ? "layer " + layer + " · " : "") + stepLine(run, pass, index), where, spanLine(times.start[found], times.end[found]),
     waitLine(run, program, times, found, run.startOf(pass, index)), ...carried(run, place, [pass, index]),
   ];
+}
+
+/* The shape of an operator on one rank, or over how many ranks it goes. */
+function shapeText(program, node) {
+  const shape = program.shapes[program.nodeSymbol[node]], ranks = program.memberAt[node + 1] - program.memberAt[node];
+  return (shape ? ": " + shape : "") + (ranks > 1 ? " over " + ranks + " ranks" : "");
 }
 
 /* Which of the operators that a node waits for ended last, and how long before it. */

@@ -11,6 +11,7 @@ import pytest
 
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import folded_passes
+from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import whole_run
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult
@@ -60,3 +61,19 @@ def test_runs_are_as_long_as_they_can_be(replays: list[RunResult]) -> None:
     alike = (np.diff(runs["row"]) == 0) & (np.diff(runs["program"]) == 0) & (runs["gap"][1:] == 0)
     assert not alike.any()
     assert runs["steps"].max() > 10
+
+
+def test_shapes_are_those_of_one_rank() -> None:
+    (shapes,) = shapes_of(load("quickstart"))
+    named = {name: shape for (name, *_), shape in shapes.items()}
+    # 8 of 64 heads and 1 of 8 of K/V on each of TP 8: (8 + 1 + 1) × 128; FFN 28,672 / 8, gate and up together
+    assert named["qkv_proj"] == "8,192 × 1,280"
+    assert named["ffn_up"] == "8,192 × 7,168"
+    assert named["attention_decode"] == "8 heads of 128, 1 of K/V"
+    assert named["o_proj_all_reduce"] == ""
+
+
+def test_each_pool_has_shapes_of_its_own() -> None:
+    prefill, decode = shapes_of(load("failing-decode"))
+    symbol = ("o_proj", "gemm", "attention")
+    assert (prefill[symbol], decode[symbol]) == ("2,560 × 5,120", "5,120 × 5,120")
