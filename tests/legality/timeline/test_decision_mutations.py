@@ -87,6 +87,21 @@ def test_blocks_between_two_decisions_of_one_instant_are_found(by):
             assert broken(with_fact(history, "used", row, by)), row
 
 
+@pytest.mark.parametrize("by", [4, -4])
+def test_blocks_between_admissions_that_share_prefixes_are_found_beyond_what_these_take_over(by):
+    shares = document(
+        serving={"prefix_caching": True, "max_batch_tokens": 256},
+        workload={"arrivals": {"process": "all_at_once"}, "shared_prefixes": {"groups": 3, "tokens": 12}},
+    )
+    history = history_of_run(simulate(scenario_of(shares)))
+    assert broken(history) == set()
+    kind, time = (history.facts[name] for name in ("kind", "time_ns"))
+    rows = 1 + np.flatnonzero((kind[1:] == ADMITTED) & (kind[:-1] == ADMITTED) & (time[1:] == time[:-1]))
+    assert len(rows) > 2
+    for row in rows[:-1].tolist():
+        assert broken(with_fact(history, "used", row, by)), row
+
+
 def test_notes_that_come_late_are_found(monkeypatch):
     legal = simulate(scenario_of(FEW_BLOCKS))
     real = Members._note

@@ -11,7 +11,7 @@ import pytest
 
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.audit import check_history
-from clustersim.legality.history import HANDED_OVER, History
+from clustersim.legality.history import HANDED_OVER, PREEMPTED, History
 from clustersim.legality.timeline_rules.operators.programs import as_graphs
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.serving.decision import Decision
@@ -209,3 +209,24 @@ def test_passes_run_the_operators_of_the_step_graph(words: str) -> None:
     templates = tuple(PROGRAMS[words](one) for one in history.folded.templates)
     found = as_graphs(Reading(replace(history, folded=replace(history.folded, templates=templates))))
     assert any(words in fault.message for fault in found.faults), found
+
+
+def test_a_sequence_gives_way_when_a_replica_of_several_stages_decides() -> None:
+    history = history_of_run(run_of("preemption"))
+    facts = history.facts
+    assert facts is not None
+    early = facts["time_ns"] - (facts["kind"] == PREEMPTED)
+    found = told(replace(history, facts={**facts, "time_ns": early}))
+    assert any("when nothing begins or ends there" in words for rule, words in found if rule == "RUN-5"), found
+
+
+def test_where_requests_go_by_who_waits_is_said_to_be_open_while_some_are_swapped() -> None:
+    away = {"kv_blocks": 30, "preemption": "swap", "host_kv": "1 GiB", "router": "fewest_waiting"}
+    workload = {"requests": 12, "output_tokens": {"uniform": {"low": 20, "high": 30}}}
+    swaps = {"plan": {"dp": 2}, "serving": away, "workload": workload | {"arrivals": {"process": "all_at_once"}}}
+    for faults in ([], [{"device": 0, "at": "8 ms", "until": "9 ms"}]):
+        history = history_of_run(simulate(scenario_of(document(**swaps, faults=faults))))
+        verdict = check_history(history)
+        assert verdict.violations == ()
+        lacks = [text for rule in verdict.rules if rule.id == "RUN-5" for text in rule.lacks]
+        assert "where requests go by fewest_waiting (some are swapped)" in lacks

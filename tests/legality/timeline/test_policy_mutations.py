@@ -130,6 +130,29 @@ def reluctant(patch: Patch) -> None:
     patch.setattr(PoolMembers, "_admits", admits)
 
 
+def late_blocks(patch: Patch) -> None:
+    """A decode replica that is at work sets blocks aside before every third step alone."""
+    reserve = PoolMembers._reserve
+
+    def lazy(self: PoolMembers, now: int) -> None:
+        self.turns = getattr(self, "turns", 0) + bool(self.arriving)  # type: ignore[attr-defined]
+        if self.turns % 3 == 0 or not self.running:  # type: ignore[attr-defined]
+            reserve(self, now)
+
+    patch.setattr(PoolMembers, "_reserve", lazy)
+
+
+def last_leaves_first(patch: Patch) -> None:
+    """What fails is left by the last sequence first."""
+    evict = Members.evict
+
+    def turned(self: Members, now: int) -> Any:
+        self.running.reverse()
+        return evict(self, now)
+
+    patch.setattr(Members, "evict", turned)
+
+
 def one_at_a_time(patch: Patch) -> None:
     """A step takes up no more than one request, in the folded replay."""
     choose = PromptQueue._admit_from_queue
@@ -475,6 +498,9 @@ def cached(blocks: int, groups: int = 4) -> dict[str, Any]:
     }  # fmt: skip
 
 
+FAILING_DECODE = SHORT_OF_BLOCKS | {"faults": [{"device": 3, "at": "9.3 ms", "until": "12 ms"}]}
+DOWN = CROWD | {"faults": [{"device": 0, "at": "3.3 ms", "until": "5 ms"}]}
+DOWN_IN_POOLS = pools("round_robin", "round_robin") | {"faults": [{"device": 3, "at": "9.3 ms", "until": "12 ms"}]}
 MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "long_prompt_tokens is ignored": (configured(long_prompt_tokens=None), LONG, FOLDED),
     "long_prompt_tokens is twice as many": (configured(long_prompt_tokens=12), LONG, FOLDED),
@@ -559,6 +585,15 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
         last_of_equals, given_up("whole", "least_outstanding"), FULL,
     ),
     "layers go in turn, not where fewest wait": (routed_by(in_turn), SHORT_OF_BLOCKS, FULL),
+    "blocks are set aside a step late": (late_blocks, pools("round_robin", "round_robin"), FULL),
+    "blocks are set aside a step late where few are free": (late_blocks, SHORT_OF_BLOCKS, FULL),
+    "blocks are set aside a step late for layers": (
+        late_blocks, pools("round_robin", "round_robin", transfer="layerwise"), FULL,
+    ),
+    "the last sequence leaves first what fails": (last_leaves_first, DOWN, FULL),
+    "the last sequence leaves first what fails in the folded replay": (last_leaves_first, DOWN, FOLDED),
+    "the last sequence leaves first a decode replica that fails": (last_leaves_first, DOWN_IN_POOLS, FULL),
+    "the queue of a decode replica is a stack when another one has failed": (last_first, FAILING_DECODE, FULL),
     "a block less is taken over": (fewer_blocks, cached(200), FULL),
     "one block of a prompt is taken over": (half_a_prompt_at_most, cached(200), FULL),
     "nothing is taken over": (nothing_cached, cached(200), FULL),

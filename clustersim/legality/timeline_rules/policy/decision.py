@@ -13,8 +13,10 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, Rows, judged, merged
-from clustersim.legality.history import ADMITTED, FACTS, PREEMPTED, SWAPPED_IN, Declared
-from clustersim.legality.timeline_rules.policy.declared import Policies
+from clustersim.legality.history import ADMITTED, FACTS, PREEMPTED, REUSED, SWAPPED_IN, Declared
+from clustersim.legality.timeline_rules.policy.declared import Policies, keeps_whole
+from clustersim.legality.timeline_rules.requests.moments import given_up
+from clustersim.legality.timeline_rules.views.grouping import without
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.swaps import held_at
 
@@ -27,7 +29,11 @@ def as_decided(reading: Reading, policies: Policies) -> Finding:
     if reading.history.folded is None or reading.pieces is None or reading.runs is None:
         return NOTHING
     return merged(
-        _taken_up(reading, policies), _between_steps(reading), _in_their_order(reading), _given_up(reading, policies)
+        _taken_up(reading, policies),
+        _between_steps(reading),
+        _beside_steps(reading),
+        _in_their_order(reading),
+        _given_up(reading, policies),
     )
 
 
@@ -73,6 +79,36 @@ def _between_steps(reading: Reading) -> Finding:
     )  # fmt: skip
 
 
+def _beside_steps(reading: Reading) -> Finding:
+    """Judge whether something begins or ends on a replica when something is decided there.
+
+    Of several stages that may be a pass; these are not looked at where some are cut off, and in two pools. When blocks
+    may be set aside for what another pool computes, RUN-3 says.
+    """
+    facts, runs, passes, moves = reading.history.facts, reading.runs, reading.passes, reading.history.moves
+    assert facts is not None
+    assert runs is not None
+    whole = passes is not None and not reading.declared.down and reading.declared.horizon_ns is None
+    some = [number for pool in reading.history.pools if pool.pp == 1 or whole for number in _replicas(pool)]
+    decided = np.isin(facts["kind"], (ADMITTED, PREEMPTED, SWAPPED_IN))
+    rows = without(np.flatnonzero(decided & np.isin(facts["replica"], some)), reading.hand_overs.reserved)
+    anywhere = [instant for one in reading.declared.down for instant in one.instants]
+    anywhere += [*given_up(reading.history).values()]
+    ends = np.empty(0, np.int64) if moves is None else moves["end_ns"].astype(np.int64)
+    idle = ~np.isin(facts["time_ns"][rows], np.concatenate((np.array(anywhere, np.int64), ends)))
+    for number in np.unique(facts["replica"][rows[idle]]).tolist():
+        here, apart = facts["replica"] == number, facts["replica"][rows] == number
+        its, mine = runs.replica == number, passes.replica == number if passes is not None else np.zeros(0, bool)
+        held = (passes.start[mine], passes.end[mine]) if passes is not None else ()
+        happens = (*held, runs.start[its], runs.recorded_end[its], facts["time_ns"][here & ~decided])
+        idle[apart] &= ~np.isin(facts["time_ns"][rows[apart]], np.concatenate(happens))
+    return judged(
+        len(rows), idle, "replica {fact.replica}, request {fact.request}",
+        "is {kind} at {fact.time_ns:,} ns, when nothing begins or ends there", THEN, fact=Rows(facts, rows),
+        kind=Rows(FACTS, facts["kind"][rows]),
+    )  # fmt: skip
+
+
 def _replicas(pool: Declared) -> range:
     return range(pool.first_replica, pool.first_replica + pool.dp)
 
@@ -81,14 +117,16 @@ def _in_their_order(reading: Reading) -> Finding:
     """Judge what two decisions of one instant that follow each other differ by, where nothing comes between them.
 
     Nothing does where prompts are taken up one after the other, where blocks are set aside for such as are computed
-    elsewhere, and where sequences come back from their host.
+    elsewhere, and where sequences come back from their host. Of what one takes over from a prefix cache, all or none
+    may have been in use.
     """
     facts, size = reading.history.facts, reading.declared.block_tokens
     assert facts is not None
-    if size is None or reading.declared.prefix_caching or any(pool.prefix_caching for pool in reading.history.pools):
+    if size is None or any(pool.prefix_caching and keeps_whole(pool) for pool in reading.history.pools):
         return NOTHING
     kind, replica, time, used = (facts[name].astype(np.int64) for name in ("kind", "replica", "time_ns", "used"))
     order = np.lexsort((np.arange(len(kind)), time, replica))
+    order = order[kind[order] != REUSED]  # which tells the same count once more
     one, other = order[:-1], order[1:]
     follows = (replica[one] == replica[other]) & (time[one] == time[other]) & (kind[one] == kind[other])
     both = np.flatnonzero(follows & np.isin(kind[other], (ADMITTED, SWAPPED_IN)))
@@ -96,8 +134,10 @@ def _in_their_order(reading: Reading) -> Finding:
     change = _change(reading, other, size)
     known = change != 0
     due = used[one] + change
+    over = _taken_over(reading, other) // size
     return judged(
-        int(known.sum()), known & (used[other] != due), "replica {fact.replica}, request {fact.request}",
+        int(known.sum()), known & ((used[other] < due) | (used[other] > due + over)),
+        "replica {fact.replica}, request {fact.request}",
         "{fact.used:,} blocks are told to be in use after it was {kind} at {fact.time_ns:,} ns, where {due:,} follow "
         "from what is told before",
         COUNT, fact=Rows(facts, other), kind=Rows(FACTS, kind[other]), due=due,
@@ -123,6 +163,18 @@ def _change(reading: Reading, rows: Int64Array, size: int) -> Int64Array:
     aside = np.flatnonzero((kind == ADMITTED) & np.isin(rows, reading.hand_overs.reserved))
     found[aside] = -(-facts["value"][rows[aside]] // size)
     return found
+
+
+def _taken_over(reading: Reading, rows: Int64Array) -> Int64Array:
+    """Return how many tokens a request that is admitted takes over."""
+    facts, told = reading.history.facts, reading.facts_of(REUSED)
+    assert facts is not None
+    found = np.zeros(len(rows), np.int64)
+    if not len(told):
+        return found
+    after = reading.residency.after(np.isin(np.arange(len(facts["kind"])), told))[rows]
+    mine = (after >= 0) & (facts["time_ns"][after] == facts["time_ns"][rows])
+    return np.where(mine, facts["value"][after].astype(np.int64), found)
 
 
 def _given_up(reading: Reading, policies: Policies) -> Finding:

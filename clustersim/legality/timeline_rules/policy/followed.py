@@ -6,9 +6,11 @@ The same scenario gives the same timeline: a record that could not have come fro
 from __future__ import annotations
 
 from clustersim.legality.finding import NOTHING, Finding, merged
+from clustersim.legality.timeline_rules.policy.aside import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
+from clustersim.legality.timeline_rules.policy.leaving import as_it_came
 from clustersim.legality.timeline_rules.policy.owners import as_kept
 from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
@@ -24,7 +26,17 @@ def as_declared(reading: Reading) -> Finding:
     policies = policies_of(reading)
     if policies is None:
         return NOTHING
-    judges = (as_scheduled, in_order, as_long_as_declared, as_routed, as_cached, as_kept, as_decided)
+    judges = (
+        as_scheduled,
+        in_order,
+        as_long_as_declared,
+        as_routed,
+        as_cached,
+        as_kept,
+        as_decided,
+        as_soon_as_room,
+        as_it_came,
+    )
     return merged(
         *(judge(reading, policies) for judge in judges), as_soon_as_asked(reading), as_soon_as_decided(reading)
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.policy import ANY_WAIT
-from clustersim.legality.finding import NOTHING, Fault, Finding, lacking, merged
+from clustersim.legality.finding import NOTHING, Fault, Finding, merged
 from clustersim.legality.history import (
     ADMITTED,
     ARRIVED,
@@ -82,6 +82,8 @@ class Walk:
         self.down = sorted(one.instants for one in declared.down if one.replica == replica)
         self.exact = not declared.down
         self.reserved = set(reading.hand_overs.reserved.tolist())
+        reservations = reading.hand_overs.reservations
+        self.vain = set() if reservations is None else set(reservations.vain.tolist())
 
     def rank(self, request: int, arrived: int) -> Rank:
         """Return what the queue is sorted by."""
@@ -120,7 +122,7 @@ class Walk:
                 queue.enter(request, self.rank(request, self.arrived[request]))
             elif kind == REJECTED and (request, now) not in leaves:
                 self.turned_away(request, now)
-            elif kind == PREEMPTED and (gone or moves):
+            elif kind == PREEMPTED and (gone or moves or int(self.rows[at]) in self.vain):
                 queue.leave(request)
             elif kind == PREEMPTED:
                 if message := self.victims.found(queue, request, now):
@@ -250,9 +252,6 @@ def in_order(reading: Reading, policies: Policies) -> Finding:
     found = []
     for number in range(policies.replicas):
         declared = policies.pools[policies.pool_at[number]]
-        if declared.role == "decode" and declared.down:
-            found.append(lacking("in which order decode replicas take up what waits (some of them fail)"))
-            continue
         mine = order[bounds[number] : bounds[number + 1]]
         chances = chances_of(policies, declared, number)
         if one_after_the_other(reading, declared, mine, chances):
