@@ -6,12 +6,12 @@ The same scenario gives the same timeline: a record that could not have come fro
 from __future__ import annotations
 
 from clustersim.legality.finding import NOTHING, Finding, merged
-from clustersim.legality.timeline_rules.policy.aside import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.decision import as_decided
 from clustersim.legality.timeline_rules.policy.declared import policies_of
+from clustersim.legality.timeline_rules.policy.departures import as_it_came
 from clustersim.legality.timeline_rules.policy.kept_prefixes import as_cached
-from clustersim.legality.timeline_rules.policy.leaving import as_it_came
 from clustersim.legality.timeline_rules.policy.owners import as_kept
+from clustersim.legality.timeline_rules.policy.reservations import as_soon_as_room
 from clustersim.legality.timeline_rules.policy.routed import as_routed
 from clustersim.legality.timeline_rules.policy.scheduled import as_scheduled
 from clustersim.legality.timeline_rules.policy.taken_up import in_order
