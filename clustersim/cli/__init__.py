@@ -19,6 +19,7 @@ from clustersim.errors import did_you_mean
 COMMANDS: Final = {
     "run": ("run:run", "Simulate a scenario: summary, run directory, dashboard."),
     "sweep": ("sweep:sweep", "Simulate many variants of a scenario: table and page."),
+    "why": ("why:why", "Find which limit costs most: lift one at a time."),
     "rate": ("rate:rate", "Find the highest rate at which targets are met."),
     "search": ("search:search", "Find the best of all legal plans."),
     "size": ("size:size", "Find the fewest devices that meet targets."),

@@ -45,7 +45,7 @@ def test_times_energy_and_cost_agree(summary) -> None:
 
 def test_every_expected_key_is_in_a_summary(summary) -> None:
     found = summary("topology={name: dgx-h100, nodes: 1, price: 3 USD/h}", "targets={ttft: 1 s}")
-    elsewhere = ("wall_s", "prefix_cache", "utilisation.pools", "experts")
+    elsewhere = ("wall_s", "prefix_cache", "utilisation.pools", "experts", "steady")
     keys = [key for key in SUMMARY_KEYS if not key.startswith(elsewhere) and key != "legal"]
     assert [key for key in keys if _value(found, key) is None] == []
 

@@ -78,7 +78,8 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     }
     users = [pool.policy is not None and pool.policy.scheduler is None for pool in history.pools]
     limits["choice_wait_ns"] = any_time if any(users) else none
-    if not any(pool.down for pool in history.pools):  # else it may have waited where it was in no step
+    told = all(name in runs.table for name in _TELLING)
+    if told and not any(pool.down for pool in history.pools):  # else it may have waited where it was in no step
         limits |= _while(reading, came, ended)
     for name, most in limits.items():
         words = f"spends {{ns:,}} ns on {name.removesuffix('_ns')}, which the record has for {{most:,}} ns at most"
@@ -127,9 +128,14 @@ _SUPPORTS: Final[dict[str, Callable[[Runs, Declared], BoolArray]]] = {
 """What is waited for → from which steps to the next ones of their replica that is possible."""
 
 
+_TELLING: Final = ("running", "prefill_tokens", "decode_tokens")
+"""Columns of steps that tell what was possible."""
+
+
 def _column(runs: Runs, name: str) -> Int64Array:
     found = runs.column(name)
-    return np.zeros(len(runs), np.int64) if found is None else found
+    assert found is not None
+    return found
 
 
 def _while(reading: Reading, came: Int64Array, ended: Int64Array) -> dict[str, Int64Array]:

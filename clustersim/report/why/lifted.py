@@ -1,0 +1,68 @@
+"""What lifting limits gave, as plain data: figures of the scenario as it is, and of each variant beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+METRICS: Final = {
+    "ttft_ms.p50": ("TTFT p50 ms", -1),
+    "ttft_ms.p99": ("TTFT p99 ms", -1),
+    "tpot_ms.p50": ("TPOT p50 ms", -1),
+    "tpot_ms.p99": ("TPOT p99 ms", -1),
+    "throughput.output_tokens_per_s": ("output tokens/s", 1),
+    "goodput.requests_per_s": ("goodput /s", 1),
+}
+"""Key of a summary → what it is called, and whether more of it is better (1) or less (−1)."""
+BINDS: Final = 0.005
+"""Relative gain in any metric from which on a limit binds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    """A limit, and what came out without it.
+
+    Parameters
+    ----------
+    limit, key : str
+    metrics : mapping
+        Key of ``METRICS`` → value, None where it is not defined.
+    gains : mapping
+        Key → by how much better it is than the baseline, relative to that; below 0 where it is worse.
+    why_not : str
+        Why there is nothing; empty otherwise.
+    """
+
+    limit: str
+    key: str
+    metrics: Mapping[str, float | None]
+    gains: Mapping[str, float]
+    why_not: str = ""
+
+    @property
+    def best(self) -> float:
+        """The largest gain."""
+        return max(self.gains.values(), default=0.0)
+
+    @property
+    def binds(self) -> bool:
+        """Whether anything gets better without the limit."""
+        return self.best >= BINDS
+
+
+def lifted(limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, Any], why_not: str = "") -> Lifted:
+    """Return what a variant came to beside the scenario as it is."""
+    reason = why_not or row["failed"] or ""
+    metrics = {} if reason else {name: row["numbers"].get(name) for name in METRICS}
+    gains = {}
+    for name, value in metrics.items():
+        before, (_, better) = baseline["numbers"].get(name), METRICS[name]
+        if before and value is not None:
+            gains[name] = better * (value - before) / before
+    return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason)
+
+
+def ranked(found: Sequence[Lifted]) -> list[Lifted]:
+    """Return limits by their largest gain, the largest first; those that can't be lifted last."""
+    return sorted(found, key=lambda one: (bool(one.why_not), -one.best))

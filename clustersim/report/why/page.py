@@ -1,0 +1,119 @@
+"""The page of ``clustersim why``: a tornado of gains, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from clustersim.report.dashboard import page, section
+from clustersim.report.figures.layout import PIXELS, Known, Panel, read_layout, some_of
+from clustersim.report.figures.panels import Drawn
+from clustersim.report.figures.style import template
+from clustersim.report.why.lifted import METRICS, Lifted
+
+FIGURES: Final[Known] = {
+    "tornado": {
+        "height": (420, PIXELS),
+        "metrics": (("ttft_ms.p99", "tpot_ms.p99", "throughput.output_tokens_per_s"), some_of(*METRICS)),
+    },
+    "lifted": {},
+}
+"""Figure → option → (default, check)."""
+_LEFT: Final = 'style="text-align:left"'
+
+
+def check_layout(layout: Mapping[str, Any]) -> None:
+    """Check a layout before anything is simulated.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    read_layout(layout, FIGURES)
+
+
+def why_html(
+    name: str, baseline: Mapping[str, float | None], found: Sequence[Lifted], layout: Mapping[str, Any]
+) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    name : str
+        Of the scenario.
+    baseline : mapping
+        Its metrics as it is.
+    found : sequence of Lifted
+        Ranked.
+    layout : mapping
+        A parsed dashboard file, such as ``dashboards/why.yaml``.
+    """
+    checked = read_layout(layout, FIGURES)
+    sections = [
+        section(panel, _PANELS[panel.figure](baseline, found, panel), f"figure-{number}")
+        for number, panel in enumerate(checked.panels)
+    ]
+    footer = f"{checked.title} · clustersim. Drag in a figure to zoom in, double-click to zoom out."
+    return page(name, "what each limit costs: the same requests with one lifted at a time", sections, footer=footer)
+
+
+def _tornado(baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel) -> Drawn:
+    title, some = "What would help", [one for one in found if not one.why_not]
+    figure = go.Figure(
+        layout={
+            "template": template(),
+            "height": panel.options["height"],
+            "barmode": "group",
+            "xaxis": {"tickformat": "+.0%", "title": {"text": "better (right) or worse (left) than as it is"},
+                      "zeroline": True, "zerolinecolor": "#5b6b7b"},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+        }
+    )  # fmt: skip
+    for name in panel.options["metrics"]:
+        values = [one.metrics.get(name) for one in some]
+        if any(value is not None for value in values):
+            figure.add_bar(
+                orientation="h",
+                y=[escape(one.limit) for one in some],
+                x=[one.gains.get(name, 0.0) for one in some],
+                customdata=[[baseline.get(name), value] for value in values],
+                name=escape(METRICS[name][0]),
+                hovertemplate="%{y}: " + escape(METRICS[name][0]) + " %{customdata[0]:,.4~g} → %{customdata[1]:,.4~g}"
+                " (%{x:+.1%})<extra></extra>",
+            )
+    caption = "Each bar is a run of its own, exact as any other. The limit that helps most is on top."
+    return Drawn(title=title, caption=caption, figure=figure)
+
+
+def _table(baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel) -> Drawn:
+    del panel
+    head = "".join(f"<th {_LEFT}>{words}</th>" for words in ("limit", "key"))
+    head += "".join(f"<th>{escape(words)}</th>" for words, _ in METRICS.values())
+    rows = [_row("as it is", "", baseline, "")]
+    rows += [_row(one.limit, one.key, one.metrics, one.why_not) for one in found]
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    caption = "A limit that can't be lifted here says why."
+    return Drawn(title="Figures", caption=caption, html=f'<div style="overflow-x:auto">{table}</div>')
+
+
+def _row(limit: str, key: str, metrics: Mapping[str, float | None], why_not: str) -> str:
+    if why_not:
+        cells = f'<td colspan="{len(METRICS)}" {_LEFT}>{escape(why_not)}</td>'
+    else:
+        cells = "".join(f"<td>{shown(metrics.get(name))}</td>" for name in METRICS)
+    return f"<tr><th {_LEFT}>{escape(limit)}</th><td {_LEFT}>{escape(key)}</td>{cells}</tr>"
+
+
+def shown(value: float | None) -> str:
+    """Return a metric for a table."""
+    return "–" if value is None else f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+_PANELS: Final[dict[str, Callable[[Mapping[str, float | None], Sequence[Lifted], Panel], Drawn]]] = {
+    "tornado": _tornado,
+    "lifted": _table,
+}

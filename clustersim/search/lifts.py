@@ -1,0 +1,162 @@
+"""The limits of a scenario that can be lifted one at a time, each as changes of its values.
+
+A limit is lifted where the scenario says it, as ``--set`` would; what devices and links are is changed in the topology
+written out. All else stays as it was resolved: an engine's defaults depend on the memory of a device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clustersim.scenario.scenario import Scenario
+
+MANY: Final = 1000
+"""So many times the bandwidth is as good as a free network."""
+ROOMY: Final = 16
+"""So many times the memory of a device."""
+_RESOLVED: Final = ("scheduler", "max_batch_requests", "max_batch_tokens", "prefix_caching", "memory_utilization")
+_HOST: Final = ("schedule", "schedule_per_request", "sample", "sample_per_request", "stage", "front_end")
+"""Times of an engine's profile that its host takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lift:
+    """A limit that is lifted.
+
+    Parameters
+    ----------
+    limit : str
+        What is lifted, in words.
+    key : str
+        The key of a scenario that decides about it.
+    changes : tuple of str
+        ``PATH=VALUE`` each; empty where it can't be lifted.
+    why_not : str
+        Why it can't; empty where it can.
+    """
+
+    limit: str
+    key: str
+    changes: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
+    """Return every limit of a scenario of so many requests."""
+    return [
+        *_budgets(scenario, requests),
+        _blocks(scenario),
+        _network(scenario, MANY, "a free network"),
+        _network(scenario, 2, "twice the bandwidth of every link"),
+        _host(scenario),
+        _faults(scenario),
+        *_replicas(scenario),
+        Lift(
+            limit="no prompts of other requests in a step",
+            key="serving.scheduler",
+            why_not="no value takes them out of the steps of one pool; two pools do (serving.scheduler: disaggregated)",
+        ),
+    ]
+
+
+def _pools(scenario: Scenario) -> list[tuple[str, Scenario]]:
+    """Return where ``serving`` and ``plan`` of each pool are said below their section."""
+    return [(f"{one.pools[0].name}." if scenario.hands_over else "", one) for one in scenario.each_pool()]
+
+
+def _budgets(scenario: Scenario, requests: int) -> Iterator[Lift]:
+    places, tokens = [], []
+    for at, one in _pools(scenario):
+        places.append(f"serving.{at}max_batch_requests={max(requests, one.serving.max_batch_requests)}")
+        tokens.append(f"serving.{at}max_batch_tokens={2 * one.serving.max_batch_tokens}")
+    yield Lift(limit="no cap on the batch", key=_key(places), changes=tuple(places))
+    yield Lift(limit="twice the token budget", key=_key(tokens), changes=tuple(tokens))
+
+
+def _key(changes: list[str]) -> str:
+    return " and ".join(one.partition("=")[0] for one in changes)
+
+
+def _blocks(scenario: Scenario) -> Lift:
+    """Give devices more memory; K/V blocks that are said are left to that."""
+    topology = _changed(scenario.portable["topology"], _roomy)
+    changes, said = [f"topology={json.dumps(topology)}", *_as_resolved(scenario)], []
+    for at, one in _pools(scenario):
+        if one.serving.kv_blocks is not None:
+            changes.append(f"serving.{at}kv_blocks={ROOMY * one.serving.kv_blocks}")
+            said.append(f"serving.{at}kv_blocks")
+    key = " and ".join(said) or "serving.memory_utilization"
+    return Lift(limit=f"{ROOMY} times the K/V memory", key=key, changes=tuple(changes))
+
+
+def _network(scenario: Scenario, times: int, words: str) -> Lift:
+    topology = _changed(scenario.portable["topology"], lambda key, value: _faster(key, value, times))
+    changes = (f"topology={json.dumps(topology)}", *_as_resolved(scenario))
+    return Lift(limit=words, key="topology", changes=changes)
+
+
+def _as_resolved(scenario: Scenario) -> Iterator[str]:
+    """Yield what the engine decided by its devices, so that it stays when these change."""
+    serving = scenario.portable["serving"]
+    for at, _ in _pools(scenario):
+        own = serving[at[:-1]] if at else serving
+        for key in _RESOLVED:
+            if isinstance(own.get(key), (str, int, float)):
+                yield f"serving.{at}{key}={json.dumps(own[key])}"
+
+
+def _host(scenario: Scenario) -> Lift:
+    engine = dict(scenario.portable["serving"]["engine"])
+    timed = {key: "0 s" for key in _HOST if key in engine}
+    return Lift(limit="no host time", key="serving.engine", changes=(f"serving.engine={json.dumps(engine | timed)}",))
+
+
+def _faults(scenario: Scenario) -> Lift:
+    if not scenario.faults:
+        return Lift(limit="no faults", key="faults", why_not="nothing fails")
+    return Lift(limit="no faults", key="faults", changes=("faults=[]",))
+
+
+def _replicas(scenario: Scenario) -> Iterator[Lift]:
+    for at, one in _pools(scenario):
+        words = f"one more {at[:-1]} replica".replace("  ", " ")
+        used = sum(pool.plan.world for _, pool in _pools(scenario)) + one.plan.world // one.plan.dp
+        changes = [f"plan.{at}dp={one.plan.dp + 1}"]
+        here, nodes = len(scenario.topology.devices), scenario.portable["topology"].get("nodes")
+        if used > here and not nodes:
+            why = f"the topology has {here} devices, and {used} are needed; it has no nodes to add"
+            yield Lift(limit=words, key=f"plan.{at}dp", why_not=why)
+            continue
+        if used > here:
+            changes.append(f"topology.nodes={math.ceil(used / (here // nodes))}")
+        yield Lift(limit=words, key=f"plan.{at}dp", changes=tuple(changes))
+
+
+def _changed(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+    """Return plain data with some of its values changed by their dotted key."""
+    if isinstance(value, dict):
+        return {name: _changed(inside, change, f"{key}.{name}") for name, inside in value.items()}
+    if isinstance(value, list):
+        return [_changed(inside, change, key) for inside in value]
+    return change(key, value)
+
+
+def _faster(key: str, value: Any, times: int) -> Any:
+    """Return a bandwidth of links so many times as large; what devices have is no link's."""
+    link = key.endswith("bandwidth") and ".memory." not in key
+    return _times(value, times) if link and isinstance(value, str) else value
+
+
+def _roomy(key: str, value: Any) -> Any:
+    memory = key.endswith((".memory.capacity", ".memory.usable"))
+    return _times(value, ROOMY) if memory and isinstance(value, str) else value
+
+
+def _times(text: str, times: int) -> str:
+    found = re.fullmatch(r"([0-9.eE+-]+)(\s*\D.*)", text)
+    return text if found is None else f"{float(found[1]) * times!r}{found[2]}"

@@ -1,0 +1,102 @@
+"""``clustersim why``: on prepared runs the limit that binds is the first advice; what can't be lifted is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from clustersim.cli import main
+from clustersim.report.why.lifted import METRICS
+from clustersim.scenario.document import parse_yaml
+from clustersim.scenario.load import build_scenario
+from clustersim.search.lifts import lifts_of
+from tests.laws.random_scenarios import LLAMA
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "topology": {"name": "dgx-h100", "nodes": 1},
+    "model": {"name": "tiny", "source": "a test", "config": LLAMA | {"num_hidden_layers": 2}},
+    "plan": {"tp": 2},
+    "serving": {"kv_block_tokens": 16, "max_batch_tokens": 8192, "engine": "vllm-0.19"},
+    "workload": {"arrivals": "all_at_once", "prompt_tokens": 256, "output_tokens": 16, "requests": 12},
+}
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def asked(folder: Path, *words: str, **serving: Any) -> dict[str, Any]:
+    """Ask why of the scenario with other values of serving, and return what is printed."""
+    file = folder / "tiny.yaml"
+    file.write_text(yaml.safe_dump(TINY | {"serving": TINY["serving"] | serving}), encoding="utf-8")
+    result = called("why", str(file), "--json", "--workers", "1", "--out", str(folder / "why"), *words)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("serving", "limit", "key"),
+    [
+        ({"max_batch_requests": 1}, "no cap on the batch", "serving.max_batch_requests"),
+        ({"kv_blocks": 20}, "16 times the K/V memory", "serving.kv_blocks"),
+    ],
+)
+def test_the_limit_that_binds_comes_first(serving: dict[str, int], limit: str, key: str, tmp_path: Path) -> None:
+    found = asked(tmp_path, **serving)
+    first = found["lifted"][0]
+    assert (first["limit"], first["key"], first["binds"]) == (limit, key, True)
+    assert first["metrics"]["ttft_ms.p99"] < found["baseline"]["ttft_ms.p99"]
+    assert set(first["metrics"]) == set(found["baseline"]) == set(METRICS)
+    assert {one["limit"] for one in found["not_lifted"]} == {"no faults", "no prompts of other requests in a step"}
+    assert limit in (tmp_path / "why" / "why.html").read_text(encoding="utf-8")
+
+
+def test_a_slow_link_comes_first(tmp_path: Path) -> None:
+    fault = "faults=[{link: [n0.g1, n0.nvswitch], factor: 0.01, at: 0 s}]"
+    found = asked(tmp_path, "--set", fault, "--set", "workload.requests=2")
+    assert {one["limit"] for one in found["lifted"][:2]} == {"no faults", "a free network"}
+
+
+def test_limits_that_do_not_bind_are_no_advice(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    result = called("why", str(file), "--workers", "1", "--out", str(tmp_path / "why"))
+    assert result.exit_code == 0, result.output
+    table, _, rest = result.stdout.partition("no gain")
+    assert "no cap on the batch" in rest
+    assert "no cap on the batch" not in table
+    assert "not tried: no faults: nothing fails" in rest
+
+
+def test_what_cannot_be_asked_about_is_refused(tmp_path: Path) -> None:
+    illegal = called("why", "illegal-five-ways", "--out", str(tmp_path / "why"))
+    assert (illegal.exit_code, "TP-1" in illegal.stderr) == (1, True)
+    assert not (tmp_path / "why" / "why.html").exists()
+    assert called("why", "no-such-scenario").exit_code == 2
+    odd = called("why", "quickstart", "--layout", "sweep", "--out", str(tmp_path / "odd"))
+    assert (odd.exit_code, "unknown figure 'curve'" in odd.stderr) == (2, True)
+
+
+def test_each_lift_changes_what_it_says_and_nothing_else() -> None:
+    scenario = build_scenario(parse_yaml(yaml.safe_dump(TINY), "tiny.yaml"), allow_code=False)
+    lifts = {one.limit: one.changes for one in lifts_of(scenario, 300)}
+    assert lifts["no cap on the batch"] == (f"serving.max_batch_requests={max(300, 1024)}",)
+    assert lifts["twice the token budget"] == ("serving.max_batch_tokens=16384",)
+    assert lifts["one more replica"] == ("plan.dp=2",)
+    own = scenario.portable["topology"]
+    twice = json.loads(lifts["twice the bandwidth of every link"][0].removeprefix("topology="))
+    assert twice["fabric"]["scaleup_bandwidth"] == "900.0 GB/s"
+    assert twice["device"] == own["device"]
+    roomy = json.loads(lifts["16 times the K/V memory"][0].removeprefix("topology="))
+    assert roomy["fabric"] == own["fabric"]
+    assert roomy["device"]["memory"]["capacity"] == "1280.0 GB"
+    engine = json.loads(lifts["no host time"][0].removeprefix("serving.engine="))
+    assert engine["schedule"] == engine["front_end"] == "0 s"
+    assert engine["graph_max_tokens"] == scenario.portable["serving"]["engine"]["graph_max_tokens"]
