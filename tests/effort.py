@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 from hypothesis import HealthCheck, settings
 
+T = TypeVar("T")
 PLAIN: Final = 1 / 4
 """Of a plain ``pytest``, which everybody waits for: the mutations that it must catch don't depend on it."""
 factor: float = PLAIN
@@ -35,6 +37,11 @@ def times(few: int) -> int:
 def examples(few: int, *, sieved: bool = False) -> settings:
     """Return the settings of a law that draws ``few`` examples; ``sieved`` where it throws most of its draws away."""
     return settings(max_examples=times(few), **({"suppress_health_check": list(HealthCheck)} if sieved else {}))
+
+
+def some(every: Sequence[T]) -> Sequence[T]:
+    """Return a part of what a law holds for, one in four but at least one, and all of it with ``--long=1``."""
+    return every[:: max(1, round(1 / factor))]
 
 
 def is_long() -> bool:

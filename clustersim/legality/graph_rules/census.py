@@ -46,7 +46,7 @@ def complete(view: GraphView, rule: str) -> Finding:
     plan, model = view.plan, view.model
     if not is_known(view) or plan is None or model is None or _absent(view) is not None:
         return NOTHING
-    wanted = roster(view, plan, model, lambda name: OWNER.get(name, "TP-8") == rule and name not in view.not_asked)
+    wanted = roster(view).about(lambda name: OWNER.get(name, "TP-8") == rule and name not in view.not_asked)
     node, rank = _members(view, plan, rule)
     names = {name: at for at, name in enumerate(dict.fromkeys((*wanted.names, *view.names)))}
     own = np.array([names[name] for name in wanted.names], np.int64)

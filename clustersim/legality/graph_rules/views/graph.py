@@ -175,7 +175,12 @@ class GraphView:
 
     def named(self, *names: str) -> BoolArray:
         """Return which nodes have one of these names, the parts of a ring counted as what they are parts of."""
-        return self.mask(lambda symbol: base_name(symbol) in names)
+        return np.array([name in names for name in self.base_names], bool)[self.symbol]
+
+    @cached_property
+    def base_names(self) -> tuple[str, ...]:
+        """The name of each symbol, the parts of a ring counted as what they are parts of."""
+        return tuple(base_name(symbol) for symbol in self.symbols)
 
     def column(self, name: str) -> Int64Array:
         """Return an integer field of the operators, per node."""

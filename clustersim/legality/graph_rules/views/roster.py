@@ -6,7 +6,7 @@ layouts of what they join (rules TP-2, SP-2 and SP-8), and from no list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,21 @@ class Roster:
     name: Int64Array
     times: Int64Array
 
+    def about(self, chosen: Callable[[str], bool]) -> Roster:
+        """Return the entries of the operators for whose name ``chosen`` holds, and no other name."""
+        kept = [at for at, name in enumerate(self.names) if chosen(name)]
+        number = np.full(len(self.names), -1)
+        number[kept] = np.arange(len(kept))
+        mine = number[self.name] >= 0
+        return Roster(
+            names=tuple(self.names[at] for at in kept),
+            step=self.step[mine],
+            layer=self.layer[mine],
+            rank=self.rank[mine],
+            name=number[self.name[mine]],
+            times=self.times[mine],
+        )
+
 
 def is_known(view: GraphView) -> bool:
     """Whether plan, model and steps tell which operators there should be.
@@ -75,8 +90,12 @@ def replicas_of(view: GraphView) -> tuple[Int64Array, Int64Array]:
     return every // dp, every % dp
 
 
-def roster(view: GraphView, plan: ParallelPlan, model: ModelSpec, about: Callable[[str], bool]) -> Roster:
-    """Return which of the operators that ``about(name)`` holds for the ranks of a graph's stages run in its steps."""
+@once
+def roster(view: GraphView) -> Roster:
+    """Return which operators the ranks of a graph's stages run in its steps; none where plan or model are unknown."""
+    plan, model = view.plan, view.model
+    if plan is None or model is None:
+        return _roster({}, [])
     names: dict[str, int] = {}
     parts: list[Int64Array] = []
     kinds = np.array([step.kind for step in view.steps])
@@ -89,13 +108,15 @@ def roster(view: GraphView, plan: ParallelPlan, model: ModelSpec, about: Callabl
                 continue
             first = replicas[here] * plan.replica_ranks + stage * plan.stage_ranks
             for duty in _duties(model, plan, kind, stage, modules):
-                if not about(duty.name):
-                    continue
                 ranks = local[: plan.tp] if duty.alone else local
                 rank = (first[:, None] + ranks).ravel()
                 same = (duty.layer, names.setdefault(duty.name, len(names)), duty.times)
                 layer, name, times = (np.full(len(rank), value) for value in same)
                 parts.append(np.stack([np.repeat(steps[here], len(ranks)), layer, rank, name, times]))
+    return _roster(names, parts)
+
+
+def _roster(names: Mapping[str, int], parts: Sequence[Int64Array]) -> Roster:
     step, layer, rank, name, times = np.concatenate(parts, axis=1) if parts else np.zeros((5, 0), np.int64)
     return Roster(names=tuple(names), step=step, layer=layer, rank=rank, name=name, times=times)
 
