@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cpu import SpentTime
 from tests.effort import PLAIN, set_factor
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Take the number of examples before any module of tests is loaded; compile modules once for all processes."""
     set_factor(config.getoption("--long"))
+    config.pluginmanager.register(SpentTime())
     os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # the kernel of compiled lanes as Python, which needs no compiler
     for finder in sys.meta_path:  # pytest rewrites asserts of whatever package brings a plugin: here, of 600 modules
         getattr(finder, "_must_rewrite", set()).discard("clustersim")

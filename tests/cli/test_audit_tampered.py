@@ -269,16 +269,17 @@ def test_every_figure_that_was_changed_is_found(pools: int, run_dir: Path, tmp_p
     assert not [where for where, said, value in compared(follows, told) if not same(said, value)]
     figures = [path for path, value in leaves(told) if type(value) in (int, float)]
     assert {path[0] for path in figures} >= {"kv_occupancy", "utilisation", "links", "energy", "ttft_prefill_ms"}
+    changed_ones = json.loads(json.dumps(told))
     for path in figures:
         if path[0] not in ("links", "scenario", "targets", "reasons") and all(isinstance(key, str) for key in path):
             assert expectation(".".join(path), 1).key == ".".join(path)
-        changed_one = json.loads(json.dumps(told))
-        holder = changed_one
+        holder = changed_ones
         for key in path[:-1]:
             holder = holder[key]
         holder[path[-1]] = holder[path[-1]] * 1.0001 + 1e-6
-        odd = [where for where, said, value in compared(follows, changed_one) if not same(said, value)]
-        assert odd == ["".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]]
+    odd = [where for where, said, value in compared(follows, changed_ones) if not same(said, value)]
+    places = ["".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:] for path in figures]
+    assert sorted(odd) == sorted(places)
 
 
 def test_a_figure_of_a_request_that_was_changed_is_found(copy: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ plan: {tp: 8}
 workload: {arrivals: {process: constant, rate: 40/s}, prompt_tokens: 1000, output_tokens: 20, requests: 120}
 targets: {ttft: 300 ms, tpot: 50 ms}
 """
-POOLS = ("--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving={scheduler: disaggregated}")
+POOLS = (
+    "--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving={scheduler: disaggregated}",
+    "--set", "workload.requests=40",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +37,9 @@ def size(*args: str) -> Result:
     return CliRunner().invoke(main, ["size", "small.yaml", "--workers", "1", *args], catch_exceptions=False)
 
 
+@cache
 def found(*args: str) -> dict[str, Any]:
+    """Return what is found; no folder and no other test makes it different."""
     told = size("--json", *args)
     assert told.exit_code == 0, told.stderr
     plain: dict[str, Any] = json.loads(told.stdout)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.catalog import names, path_of
-from clustersim.cluster import device_from
+from clustersim.catalog import names
 from clustersim.cost import MeasuredPoints, Precision, RooflineCost, TableCost
 from tests.effort import examples
+from tests.shipped import device
 
 HEADS = {"heads": 16.0, "kv_heads": 4.0, "qk_dim": 128.0, "v_dim": 128.0}
 LATENT = {"heads": 16.0, "kv_heads": 1.0, "qk_dim": 576.0, "v_dim": 512.0, "shared_kv": 1.0}
@@ -23,10 +22,6 @@ SHAPES = {
     "memory": {"bytes": (0, 10**10)},
 }
 FIXED = {"attention_prefill": HEADS, "attention_decode": HEADS}
-
-
-def device(name):
-    return device_from(yaml.safe_load(path_of("topologies/devices", name).read_text(encoding="utf-8")))
 
 
 ROOFLINES = {

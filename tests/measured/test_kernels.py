@@ -15,11 +15,9 @@ from __future__ import annotations
 import math
 
 import pytest
-import yaml
 
-from clustersim.catalog import path_of
-from clustersim.cluster import device_from
 from clustersim.cost import Precision, RooflineCost
+from tests.shipped import device
 
 HEADS = {"heads": 32, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
 LATENT = {"heads": 128, "kv_heads": 1, "qk_dim": 576, "v_dim": 512, "shared_kv": 1}
@@ -124,8 +122,7 @@ POINTS = {  # device → (weights, work, measured microseconds)
 
 
 def seconds(name, weights, work):
-    device = device_from(yaml.safe_load(path_of("topologies/devices", name).read_text(encoding="utf-8")))
-    cost = RooflineCost(device, Precision(weights=weights))
+    cost = RooflineCost(device(name), Precision(weights=weights))
     return sum(float(cost.seconds(op, shape)) for op, shape in zip(*work, strict=True))
 
 

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import yaml
 
-from clustersim.catalog import names, path_of
-from clustersim.cluster import device_from
+from clustersim.catalog import names
 from clustersim.cost import Precision, RooflineCost
+from tests import shipped
 
 HEADS = {"heads": 32.0, "kv_heads": 8.0, "qk_dim": 128.0, "v_dim": 128.0}
 
 
-def devices():
-    return [
-        device_from(yaml.safe_load(path_of("topologies/devices", name).read_text(encoding="utf-8")))
-        for name in names("topologies/devices")
-    ]
-
-
-@pytest.fixture(params=devices(), ids=lambda device: device.name)
+@pytest.fixture(params=names("topologies/devices"))
 def device(request):
-    return request.param
+    return shipped.device(request.param)
 
 
 def test_no_product_is_faster_than_peak_compute_or_bandwidth(device):
