@@ -161,7 +161,8 @@ def _while(reading: Reading, came: Int64Array, ended: Int64Array) -> dict[str, I
                     np.add.at(found[name], who, steps.until_next(held[mine]))
                 prompts = _column(runs, "prefill_tokens")[mine] > 0
                 np.add.at(found["interference_ns"], who, steps.whole(prompts))
-    found["interference_ns"] -= _own_prompts(reading, len(came))
+    own = np.where(ended > 0, _own_prompts(reading, len(came)), 0)
+    found["interference_ns"] -= own
     return found
 
 
