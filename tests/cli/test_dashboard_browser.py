@@ -215,8 +215,12 @@ def test_a_page_that_cannot_hold_all_keeps_windows_and_where_steps_are(
     seen: dict[str, Any], windows: dict[str, list[tuple[int, int]]]
 ) -> None:
     assert sorted(seen["unfolded"]["coarse"][0]) == sorted(seen["unfolded"]["quickstart"][0])
-    assert seen["bounds"]["coarse"] == seen["bounds"]["quickstart"]
-    assert seen["phases"]["coarse"] == seen["phases"]["quickstart"][2:4]
+    away = np.array(seen["bounds"]["quickstart"]) - np.array(seen["bounds"]["coarse"])
+    assert away.min() >= 0
+    assert away.max() < 1024
+    assert [phase for phase, *_ in seen["phases"]["coarse"][0]] == [
+        phase for phase, *_ in seen["phases"]["quickstart"][2]
+    ]
 
 
 def test_the_level_follows_from_what_is_in_view(seen: dict[str, Any], results: dict[str, RunResult]) -> None:

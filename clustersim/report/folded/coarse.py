@@ -1,7 +1,8 @@
 """Passes without the operators of most of them, where a page can't hold all: steps stay where they are.
 
-Outside some windows all passes of a run take as long as they do on average, and passes that no other follows share the
-durations of one that takes about as long. When runs start and end stays exact; ``told`` says whose operators are.
+Outside some windows passes have the durations of others that take about as long, so that shares of time stay what they
+are, about. When runs start and end stays, to the microsecond; ``told`` says whose operators are, and passes of other
+runs are drawn as long as each other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from clustersim.report.folded.windows import overlapping
 
 _LEVELS: Final = 8
 """Lengths per octave that are told apart where one pass stands for others."""
+_COARSE_NS: Final = 1024
+"""To which instants of runs that are not told are rounded: a page that can't hold all is millions of times as long."""
+_BITS: Final = 4
+"""Bits after the first that are left of durations that are not told."""
 
 
 def coarse(passes: FoldedPasses, templates: tuple[PassTemplate, ...], windows: Int64Array) -> FoldedPasses:
@@ -34,21 +39,27 @@ def coarse(passes: FoldedPasses, templates: tuple[PassTemplate, ...], windows: I
         Start and end, ns.
     """
     told = overlapping(passes.bounds[0], passes.bounds[1], windows)
+    bounds = np.where(told, passes.bounds, passes.bounds // _COARSE_NS * _COARSE_NS)
     runs, longer = dict(passes.runs), np.zeros(len(told), np.int64)
     longer[runs["irregular"] > 0] = passes.stretched["longer"]
     row, durations = runs["row"].copy(), []
     for place, number in enumerate(passes.programs):
         mine = np.flatnonzero(runs["program"] == place)
         one = _Program(templates[number], passes.durations[place], runs["steps"][mine], row[mine], told[mine])
-        took = passes.bounds[1, mine] - passes.bounds[0, mine]
-        row[mine], found = one.shared_rows(), one.averaged(took)
+        took = bounds[1, mine] - bounds[0, mine]
+        row[mine], found = one.shared_rows(), one.rounded()
         longer[mine] = np.where(told[mine], longer[mine], took - one.lengths(row[mine], found))
         durations.append(found)
     used, durations = _renumbered(runs["program"], row, durations)
     odd = (longer != 0) | (told & (runs["irregular"] > 0))
-    changed = {"row": used, "irregular": odd.astype(np.int64), "told": told.astype(np.int64)}
+    changed = {
+        "row": used,
+        "gap": _gaps(runs, bounds),
+        "irregular": odd.astype(np.int64),
+        "told": told.astype(np.int64),
+    }
     stretched = _stretched(passes, told, odd) | {"longer": longer[odd]}
-    return replace(passes, runs=runs | changed, durations=durations, stretched=stretched)
+    return replace(passes, runs=runs | changed, bounds=bounds, durations=durations, stretched=stretched)
 
 
 class _Program:
@@ -69,21 +80,19 @@ class _Program:
         self.base = durations.fixed @ np.delete(self.counts, self.varying)
 
     def shared_rows(self) -> Int64Array:
-        """Return rows of durations: of single passes that are not told, of the first that is about as long."""
+        """Return rows of durations: of passes that are not told, of the first that is about as long."""
         level = np.floor(np.log2(np.maximum(self.base, 1)) * _LEVELS).astype(np.int64)
         _, first, of = np.unique(level, return_index=True, return_inverse=True)
-        return np.where(self.told | (self.steps > 1), self.row, first[of][self.row])
+        return np.where(self.told, self.row, first[of][self.row])
 
-    def averaged(self, took: Int64Array) -> Durations:
-        """Return durations in which those of passes whose operators are not told are the mean over their run."""
+    def rounded(self) -> Durations:
+        """Return durations in which those that vary, of passes that are not told, are about the mean over their run."""
         kept = self.told[self.of]
         mean = [np.bincount(self.of, column, len(self.steps)) // self.steps for column in self.durations.varying.T]
         means = np.stack(mean, axis=1).astype(np.int64) if mean else np.empty((len(self.steps), 0), np.int64)
-        varying = np.where(kept[:, None], self.durations.varying, means[self.of])
+        varying = np.where(kept[:, None], self.durations.varying, _rounded(means)[self.of])
         lengths = self.durations.lengths
-        if len(lengths):
-            lengths = np.where(kept, lengths, (took // self.steps)[self.of])
-        return replace(self.durations, varying=varying, lengths=lengths)
+        return replace(self.durations, varying=varying, lengths=np.where(kept, lengths, 0) if len(lengths) else lengths)
 
     def lengths(self, row: Int64Array, durations: Durations) -> Int64Array:
         """Return how long each run takes by such durations."""
@@ -93,6 +102,21 @@ class _Program:
             each = self.base[row][self.of] + durations.varying @ self.counts[self.varying]
         firsts = np.cumsum(self.steps) - self.steps
         return np.add.reduceat(each, firsts) if len(firsts) else firsts
+
+
+def _gaps(runs: dict[str, npt.NDArray[Any]], bounds: Int64Array) -> Int64Array:
+    """Return the time since the run before on the same stage ended, ns; of the first one since the run began."""
+    gap: Int64Array = bounds[0].copy()
+    same = (np.diff(runs["replica"]) == 0) & (np.diff(runs["stage"]) == 0)
+    gap[1:] -= np.where(same, bounds[1, :-1], 0)
+    return gap
+
+
+def _rounded(values: Int64Array) -> Int64Array:
+    """Return numbers of which only the first few bits are left."""
+    scale = np.exp2(np.maximum(np.floor(np.log2(np.maximum(values, 1))) - _BITS, 0)).astype(np.int64)
+    found: Int64Array = values // scale * scale
+    return found
 
 
 def _renumbered(

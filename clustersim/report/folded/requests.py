@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.report.metrics.latencies import Columns
-from clustersim.serving.decision import FACT_KINDS
+from clustersim.serving.decision import ARRIVED, FACT_KINDS, FINISHED, REUSED
 from clustersim.timeline.timeline import Timeline
 
 _TOLD: Final = ("prompt_tokens", "output_tokens", "generated_tokens", "preemptions")
-_INSTANTS: Final = ("arrived_ns", "first_token_ns", "finished_ns")
 _ORDER: Final = (
     "arrived", "rejected", "preempted", "swapped_out", "admitted", "reused", "swapped_in", "handed_over", "received",
     "finished", "cancelled", "lost",
@@ -21,17 +20,20 @@ _ORDER: Final = (
 
 
 def request_columns(requests: Columns) -> dict[str, npt.NDArray[Any]]:
-    """Return the numbers of requests, in their order, with what each asked for and when; −1 for what did not happen."""
+    """Return the numbers of requests, in their order, what each asked for, and when; −1 for what did not happen."""
     order = np.argsort(requests["request"], kind="stable")
-    instants = {name: _whole(requests[name][order]) for name in _INSTANTS}
-    return {name: requests[name][order] for name in ("request", *_TOLD)} | instants
+    arrived = np.asarray(requests["arrived_ns"], np.int64)[order]
+    after = {f"{name}_after": _after(requests[f"{name}_ns"][order], arrived) for name in ("first_token", "finished")}
+    return {name: requests[name][order] for name in ("request", *_TOLD)} | {"arrived_ns": arrived} | after
 
 
 def fact_columns(timeline: Timeline) -> dict[str, npt.NDArray[Any]]:
-    """Return what was decided, in order of (request, time)."""
+    """Return what was decided in between, in order of (request, time): arrivals and last tokens are with requests."""
     facts, rank = timeline.facts, np.array([_ORDER.index(kind) for kind in FACT_KINDS])
-    order = np.lexsort((facts["replica"], rank[facts["kind"]], facts["time_ns"], facts["request"]))
-    return {name: facts[name][order] for name in ("request", "time_ns", "kind", "replica")}
+    some = np.flatnonzero(~np.isin(facts["kind"], (ARRIVED, FINISHED, REUSED)))
+    kind, time, request = (facts[name][some] for name in ("kind", "time_ns", "request"))
+    order = np.lexsort((facts["replica"][some], rank[kind], time, request))
+    return {"request": request[order], "time_ns": time[order], "kind": kind[order]}
 
 
 def chunk_columns(timeline: Timeline) -> dict[str, npt.NDArray[Any]]:
@@ -41,7 +43,9 @@ def chunk_columns(timeline: Timeline) -> dict[str, npt.NDArray[Any]]:
     return {name: chunks[name][order] for name in ("request", "replica", "step", "count", "sampled")}
 
 
-def _whole(column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return instants, which may be NaN, as whole numbers: −1 for those."""
+def _after(column: npt.NDArray[Any], arrived: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return how long after its arrival something happened to a request, ns; −1 where it did not (NaN)."""
     values = np.asarray(column, np.float64)
-    return np.where(np.isnan(values), -1.0, values).astype(np.int64)
+    missing = np.isnan(values)
+    found: npt.NDArray[np.int64] = np.where(missing, -1, np.where(missing, 0.0, values).astype(np.int64) - arrived)
+    return found

@@ -17,6 +17,7 @@ from clustersim.report.folded.programs import program_columns, program_words
 from clustersim.report.folded.requests import chunk_columns, fact_columns, request_columns
 from clustersim.report.folded.shapes import Shapes
 from clustersim.report.folded.transfers import move_columns, send_columns
+from clustersim.report.folded.windows import overlapping
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.spans import FAMILIES, family_of
 from clustersim.serving.decision import FACT_KINDS
@@ -73,6 +74,7 @@ def whole_run(
     tables = [request_columns(requests), fact_columns(timeline), chunk_columns(timeline)]
     if kept is not None:
         passes = coarse(passes, timeline.templates, kept.windows)
+        steps = rows_of(steps, np.flatnonzero(overlapping(steps["start_ns"], steps["end_ns"], kept.windows)))
         tables = [rows_of(table, np.flatnonzero(np.isin(table["request"], kept.requests))) for table in tables]
     names, ops = timeline.words
     families = list(FAMILIES)

@@ -257,8 +257,15 @@ class FoldedRun {
 
   /* When a pass of a run starts; the one after the last one starts when the run ends, where nothing stretched it. */
   startOf(run, index) {
+    if (!this.told(run) && this.runs.end[run]) return this.evenly(run, index);
     const {start, program, first, row} = this.runs, found = this.durations[program[run]], from = first[run];
     return start[run] + index * found.base[row[run]] + found.until[from + index] - found.until[from];
+  }
+
+  /* Where the page lacks the durations of passes, they are as long as each other. */
+  evenly(run, index) {
+    const {start, end, steps} = this.runs;
+    return start[run] + Math.round((end[run] - start[run]) * index / steps[run]);
   }
 
   endOf(run, index) {

@@ -84,7 +84,10 @@ function stepLine(run, pass, index) {
   return "step " + (run.runs.step[pass] + index) + " of replica " + run.runs.replica[pass] + ": " + run.programs[run.runs.program[pass]].kind;
 }
 
+/* What a step carried, where the page has that. */
 function carried(run, place, [pass, index]) {
+  const {windows} = run.words, inside = ([from, to]) => run.startOf(pass, index) < to && run.endOf(pass, index) > from;
+  if (windows && !windows.some(inside)) return [];
   const row = run.stepRow(place.replica, run.runs.step[pass] + index);
   if (row < 0) return [];
   const {batch_requests, prefill_tokens, decode_tokens} = run.steps;

@@ -15,6 +15,8 @@ class Requests {
   }
 
   constructor(columns, facts, chunks, data, run) {
+    const instant = after => Float64Array.from(after, (ns, row) => ns < 0 ? -1 : columns.arrived_ns[row] + ns);
+    Object.assign(this, {first_token_ns: instant(columns.first_token_after), finished_ns: instant(columns.finished_after)});
     Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, run, count: columns.request.length});
   }
 
@@ -64,12 +66,12 @@ class Requests {
     return found.sort((a, b) => a.start - b.start);
   }
 
-  /* What happened to a request: facts, and the ends of its prompt, in order of time: [instant, what]. */
+  /* What happened to a request: facts, the ends of its prompt, and its last token, in order of time: [instant, what]. */
   eventsOf(row, chunks) {
-    const {time_ns, kind} = this.facts, events = [];
+    const {time_ns, kind} = this.facts, events = this.finished_ns[row] < 0 ? [] : [[this.finished_ns[row], "finished"]];
     for (const at of this.of(this.facts, this.request[row])) events.push([time_ns[at], this.kinds[kind[at]]]);
     for (const chunk of chunks) if (chunk.sampled) events.push([chunk.end, "prompted"]);
-    const late = word => word === "prompted" ? 0 : 1;
+    const late = word => word === "prompted" ? 0 : word === "finished" ? 2 : 1;
     return events.map((event, at) => [...event, at]).sort((a, b) => a[0] - b[0] || late(a[1]) - late(b[1]) || a[2] - b[2]);
   }
 
