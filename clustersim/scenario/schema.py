@@ -251,6 +251,7 @@ class ServingPart(Part):
     host_kv: Bytes | None = None
     prefix_caching: bool | None = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    context_window: Count | Literal["model", "unlimited"] = "model"
     queue_limit: Count | None = None
     queue_timeout: Duration | None = None
     router: str = "round_robin"

@@ -70,6 +70,8 @@ class ServingConfig:
         See ``serving.router``.
     prefix_routing : PrefixRouting
         Of the router ``prefix_aware``.
+    context_window : int or None
+        Most tokens of prompt and output together; a request with more is rejected. None: no limit but the K/V pool.
     queue_limit : int or None
         A request that finds so many waiting at its replica is rejected.
     queue_timeout_ns : int or None
@@ -92,6 +94,7 @@ class ServingConfig:
     prefix_caching: bool = False
     router: RouterName | UserClass = "round_robin"
     prefix_routing: PrefixRouting = field(default_factory=PrefixRouting)
+    context_window: int | None = None
     queue_limit: int | None = None
     queue_timeout_ns: int | None = None
     transfer: TransferName = "whole"

@@ -62,6 +62,9 @@ class Members:
         """Return why a request can never run here, or None."""
         if sequence.prompt_tokens == 0:
             return "the prompt is empty"
+        window = self.config.context_window
+        if window is not None and sequence.prompt_tokens + sequence.output_tokens > window:
+            return f"is longer, with its output, than the context window of {window:,} tokens"
         tokens = sequence.prompt_tokens + max(0, sequence.output_tokens - 1)
         needed = self.pool.needed(tokens)
         if needed > self.pool.blocks:

@@ -110,6 +110,7 @@ def _policy(scenario: Scenario, number: int) -> Policy:
         order=serving.order.by,
         patience_ns=serving.order.patience_ns,
         long_prompt_tokens=serving.long_prompt_tokens,
+        context_window=serving.context_window,
         queue_limit=serving.queue_limit,
         queue_timeout_ns=serving.queue_timeout_ns,
         swaps=serving.preemption == "swap",

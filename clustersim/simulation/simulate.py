@@ -16,7 +16,6 @@ from clustersim.clock import Int64Array, to_ns
 from clustersim.cost.protocol import CostModel
 from clustersim.cost.table import TableCost
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.model.architecture import ModelSpec
 from clustersim.replay.compiled.choice import expected_s
 from clustersim.replay.input import CompiledMode
 from clustersim.replay.replay import Progress, ReplayInput, ReplayResult, replay
@@ -177,7 +176,7 @@ def simulate(
         input=inputs,
         simulate_s=took,
         notes=(
-            *_too_long(requests, scenario.model),
+            *_too_long(requests, scenario),
             *_shared_prefixes(requests, scenario.serving),
             *(
                 note
@@ -188,15 +187,18 @@ def simulate(
     )
 
 
-def _too_long(requests: Requests, model: ModelSpec) -> tuple[str, ...]:
-    """Say how many requests are longer than the model's context window; the last token needs no position."""
-    limit = model.max_positions
-    positions = requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)
-    count = 0 if limit is None else int((positions > limit).sum())
+def _too_long(requests: Requests, scenario: Scenario) -> tuple[str, ...]:
+    """Say how many requests are longer than the model's context window, and served because the scenario says so."""
+    limit, window = scenario.model.max_positions, scenario.serving.context_window
+    tokens = requests.prompt_tokens + requests.output_tokens
+    served = tokens <= (window or tokens)
+    count = 0 if limit is None else int((served & (tokens > limit)).sum())
     if not count:
         return ()
     are = "request is" if count == 1 else "requests are"
-    return (f"{count:,} {are} longer than the context window of {limit:,} tokens, and served all the same.",)
+    said = "unlimited" if window is None else f"{window:,}"
+    told = f"{count:,} {are} longer than the model's context window of {limit:,} tokens, and served all the same"
+    return (f"{told}: serving.context_window is {said}.",)
 
 
 def _shared_prefixes(requests: Requests, serving: ServingConfig) -> tuple[str, ...]:

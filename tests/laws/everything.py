@@ -111,6 +111,7 @@ def features(document: dict[str, Any]) -> Counter[str]:
     found["swap"] = serving.get("preemption") == "swap"
     found["ranked queue"] = serving.get("order", {}).get("by", "arrival") != "arrival"
     found["queue limit"] = "queue_limit" in serving
+    found["context window"] = "context_window" in serving
     found["queue timeout"] = "queue_timeout" in serving
     found["clients that give up"] = "cancel_after" in workload
     for fault in document.get("faults", ()):

@@ -162,6 +162,8 @@ def impatience(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     if draw(st.integers(0, 3)) == 0:
         serving["order"] = {"by": "priority", "patience": draw(st.sampled_from(("1 ms", "unlimited")))}
         workload["priority"] = {"values": [0, 1], "weights": [1, 2]}
+    if draw(st.integers(0, 5)) == 0:
+        serving["context_window"] = draw(st.sampled_from((8, 24, 60)))
     return serving, workload
 
 

@@ -23,6 +23,8 @@ class Policy:
         What one level of priority or one token of the prompt is worth in waiting, or ``ANY_WAIT``.
     long_prompt_tokens : int or None
         Most tokens of one prompt in one step; None: no limit of its own.
+    context_window : int or None
+        Most tokens of a request with its output; one with more is turned away.
     queue_limit, queue_timeout_ns : int or None
         How many may wait, and for how long until they are first admitted.
     swaps : bool
@@ -38,6 +40,7 @@ class Policy:
     order: str
     patience_ns: int
     long_prompt_tokens: int | None
+    context_window: int | None
     queue_limit: int | None
     queue_timeout_ns: int | None
     swaps: bool

@@ -73,10 +73,12 @@ class Intake:
         self.reasons: dict[int, str] = {}
         self.ended = 0
         self.reported = 0
-        self.refusal = lanes[0].scheduler.scheduler.refusal
-        pool = lanes[0].scheduler.scheduler.pool
+        scheduler = lanes[0].scheduler.scheduler
+        self.refusal, pool, window = scheduler.refusal, scheduler.pool, scheduler.config.context_window
         needed = -(-(requests.prompt_tokens + np.maximum(requests.output_tokens - 1, 0)) // pool.block_tokens)
         self.refused = (requests.prompt_tokens == 0) | (needed > pool.blocks)
+        if window is not None:
+            self.refused |= requests.prompt_tokens + requests.output_tokens > window
 
     def record(self, lane: Lane, came: Int64Array) -> None:
         """Hand on what a lane did: the arrivals of these requests, then the rest."""

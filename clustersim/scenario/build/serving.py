@@ -44,6 +44,9 @@ def as_the_engine_decides(part: ServingPart, engine: Engine, places: Mapping[str
         found = {key: of for key, of in (_PLAIN | engine.decides(said, place)).items() if said[key] is None}
         own = {key: found.pop(key) for key in tuple(found) if name and hasattr(pool, key)}
         update = found | update | ({name: pool.model_copy(update=own)} if name else {})
+    if part.context_window == "model":
+        window = next(iter(places.values())).positions
+        update["context_window"] = "unlimited" if window is None else window
     return part.model_copy(update=update)
 
 
@@ -70,14 +73,15 @@ def build_serving(part: ServingPart, document: Document, *, allow_code: bool = F
     if problems:
         raise InputError(problems)
     ends = (f"{key}{end}" for key in METHODS for end in ("", "_options"))
-    elsewhere = {"engine", "order", "host_kv", *POOLS, "transfer", "queue_timeout", *ends}
+    elsewhere = {"engine", "order", "host_kv", *POOLS, "transfer", "queue_timeout", "context_window", *ends}
     plain = {key: of for key, of in part.model_dump(exclude=elsewhere).items() if of is not None}
     timeout = None if part.queue_timeout is None else to_ns(part.queue_timeout)
     host = part.host_kv if part.host_kv is not None or part.preemption == "recompute" else DEFAULT_HOST_KV_BYTES
     routing = PrefixRouting(**ways)
     return ServingConfig(
         **chosen, order=_order(part.order), prefix_routing=routing, queue_timeout_ns=timeout, host_kv_bytes=host,
-        transfer=part.transfer or "whole", **plain,
+        transfer=part.transfer or "whole",
+        context_window=part.context_window if isinstance(part.context_window, int) else None, **plain,
     )  # fmt: skip
 
 

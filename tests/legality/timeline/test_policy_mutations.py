@@ -232,6 +232,25 @@ def limit_of_queues(of: Callable[[int], int | None]) -> Mutation:
     return mutate
 
 
+def window_of(of: Callable[[int | None], int | None]) -> Mutation:
+    """Let who decides what can never run take another context window."""
+
+    def mutate(patch: Patch) -> None:
+        own = Members.refusal
+
+        def wrong(self: Members, sequence: Any) -> str | None:
+            declared = self.config
+            self.config = replace(declared, context_window=of(declared.context_window))
+            try:
+                return own(self, sequence)
+            finally:
+                self.config = declared
+
+        patch.setattr(Members, "refusal", wrong)
+
+    return mutate
+
+
 def timeouts(of: Callable[[int], int | None]) -> Mutation:
     def mutate(patch: Patch) -> None:
         own = Patience.__init__
@@ -446,6 +465,7 @@ SHORT = {
     "arrivals": {"process": "all_at_once"}, "prompt_tokens": {"uniform": {"low": 4, "high": 16}},
     "output_tokens": {"uniform": {"low": 20, "high": 30}}, "requests": 16,
 }  # fmt: skip
+WINDOWED = serving(context_window=36) | {"workload": SHORT}
 CRAMPED = serving(kv_blocks=40) | {"workload": SHORT}
 RANKED = serving(kv_blocks=40, order={"by": "shortest_prompt", "patience": "unlimited"}) | {"workload": SHORT}
 CRAMPED_WHOLE = serving(kv_blocks=40, scheduler="continuous") | {"workload": SHORT}
@@ -604,6 +624,10 @@ MUTATIONS: dict[str, tuple[Mutation, dict[str, Any], dict[str, Any]]] = {
     "queue_limit is one more": (limit_of_queues(lambda limit: limit + 1), LIMITED, FULL),
     "queue_limit is one less": (limit_of_queues(lambda limit: limit - 1), LIMITED, FULL),
     "queue_limit is nobody's": (limit_of_queues(lambda _: 3), FEW, FULL),
+    "context_window is ignored": (window_of(lambda _: None), WINDOWED, FULL),
+    "context_window is larger": (window_of(lambda window: window + 4), WINDOWED, FULL),
+    "context_window is smaller": (window_of(lambda window: window - 4), WINDOWED, FULL),
+    "context_window is nobody's": (window_of(lambda _: 30), {"workload": SHORT}, FULL),
     "queue_timeout is ignored": (timeouts(lambda _: None), TIMED, FULL),
     "queue_timeout is longer": (timeouts(lambda ns: ns + 1), TIMED, FULL),
     "queue_timeout is shorter": (timeouts(lambda ns: ns // 2), TIMED, FULL),

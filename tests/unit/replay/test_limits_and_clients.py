@@ -83,6 +83,15 @@ def test_a_request_that_is_given_up_while_it_waits_makes_room(mode):
 
 
 @MODES
+def test_what_is_longer_than_the_context_window_is_rejected(mode):
+    given = deployment([(0, 4, 4), (0, 5, 4), (0, 4, 5), (9_000, 1, 1)], mode=mode, context_window=8)
+    result = replay(given)
+    assert [request for _, request, *_ in told(result, "rejected")] == [1, 2]
+    assert set(result.reasons.values()) == {"is longer, with its output, than the context window of 8 tokens"}
+    assert [request for _, request, *_ in told(result, "finished")] == [3, 0]
+
+
+@MODES
 def test_urgent_requests_go_first(mode):
     given = deployment([(0, 4, 1)] * 3, mode=mode, max_batch_requests=1, order=Order(by="priority", patience_ns=10**9))
     result = replay(with_clients(given, priorities=[1, 1, 0]))

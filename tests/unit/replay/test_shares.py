@@ -150,7 +150,7 @@ def test_an_error_is_the_same_from_any_process():
     )
     assert inputs.entry.plan.dp == 3
     prompts = np.array([100] * 8 + [2_000_000_000])
-    serving = replace(inputs.entry.serving, max_batch_tokens=1 << 31)
+    serving = replace(inputs.entry.serving, max_batch_tokens=1 << 31, context_window=None)
     inputs = replace(inputs, requests=replace(inputs.requests, prompt_tokens=prompts))
     inputs = with_entry(inputs, kv_blocks=(1 << 31) - 1, serving=serving)
     told = []

@@ -12,20 +12,18 @@ from tests.audit import simulated
 BASE = ("plan={tp: 8}", "model=mistral-7b", "targets={}", "expect={}")
 
 
-def notes(prompt_tokens: int, output_tokens: int) -> tuple[str, ...]:
+def notes(prompt_tokens: int, output_tokens: int, *more: str) -> tuple[str, ...]:
     lengths = f"prompt_tokens: {prompt_tokens}, output_tokens: {output_tokens}"
     workload = f"workload={{arrivals: all_at_once, {lengths}, requests: 2}}"
-    return simulated(load("quickstart", (*BASE, workload))).notes
+    return simulated(load("quickstart", (*BASE, workload, *more))).notes
 
 
-def test_requests_beyond_the_context_window_are_noted() -> None:
-    assert notes(32_767, 3) == (
-        "2 requests are longer than the context window of 32,768 tokens, and served all the same.",
-    )
-
-
-def test_requests_that_just_fit_the_context_window_are_not_noted() -> None:
-    assert notes(32_767, 2) == ()
+def test_requests_beyond_the_context_window_are_noted_where_they_are_served() -> None:
+    told = "2 requests are longer than the model's context window of 32,768 tokens, and served all the same"
+    assert notes(32_767, 2, "serving.context_window=unlimited") == (f"{told}: serving.context_window is unlimited.",)
+    assert notes(32_767, 2, "serving.context_window=40000") == (f"{told}: serving.context_window is 40,000.",)
+    assert notes(32_767, 2) == ()  # they are rejected
+    assert notes(32_767, 1, "serving.context_window=unlimited") == ()
 
 
 def test_prefixes_that_a_trace_records_and_nothing_reuses_are_noted(tmp_path: Path) -> None:

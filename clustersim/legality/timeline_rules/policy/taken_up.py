@@ -162,7 +162,9 @@ class Walk:
         limit, there = self.policy.queue_limit, len(self.queue.waiting)
         if not self.exact or self.queue.resting or self.policy.swaps or self.declared.role == "decode":
             return
+        window = self.policy.context_window
         never = self.prompt[request] == 0
+        never |= window is not None and self.prompt[request] + self.output[request] > window
         tokens = self.prompt[request] + max(self.output[request] - 1, 0)
         for pool in self.reading.history.pools:
             if pool.pool_blocks is None or pool.block_tokens is None:

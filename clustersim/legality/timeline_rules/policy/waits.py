@@ -1,4 +1,4 @@
-"""RUN-5: requests wait no longer than ``queue_timeout``, and a closed loop has as many in flight as was declared."""
+"""RUN-5: no request waits longer than ``queue_timeout``, or at all beyond the context window; loops are as declared."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from clustersim.legality.timeline_rules.policy.declared import NEVER, Policies
 from clustersim.legality.timeline_rules.views.reading import Reading
 
 TIMELY: Final = "reject a request when it has waited as long as serving.queue_timeout says, and is not admitted"
+WINDOW: Final = "turn away, as it comes, a request that is longer with its output than the context window"
 CLOSED: Final = "let the next request of a closed loop arrive when one ends, and not before"
 
 
 def as_long_as_declared(reading: Reading, policies: Policies) -> Finding:
-    """Judge when requests that wait are rejected, and when those of a closed loop arrive."""
+    """Judge which requests may wait, when those that do are rejected, and when those of a closed loop arrive."""
     facts, requests = reading.history.facts, reading.history.requests
     if facts is None or requests is None:
         return NOTHING
     count = max(len(requests["prompt_tokens"]), int(facts["request"].max(initial=-1)) + 1)
-    return merged(_in_time(reading, policies, count), _closed_loop(reading, count))
+    return merged(_in_time(reading, policies, count), _in_window(reading, policies), _closed_loop(reading, count))
 
 
 def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
@@ -48,6 +49,24 @@ def _in_time(reading: Reading, policies: Policies, count: int) -> Finding:
 
     wrong = early | stays | (waited & (admitted < rejected))
     return judged(int((due < NEVER).sum()), wrong, "request {at}", message, TIMELY)
+
+
+def _in_window(reading: Reading, policies: Policies) -> Finding:
+    policy, requests = policies.pools[0].policy, reading.history.requests
+    assert policy is not None
+    assert requests is not None
+    window = policy.context_window
+    if window is None:
+        return NOTHING
+    tokens = requests["prompt_tokens"].astype(np.int64) + requests["output_tokens"]
+    beyond = tokens > window
+    if beyond.any():
+        beyond &= reading.residency.first_ns(len(tokens), ARRIVED) < NEVER
+    return judged(
+        len(tokens), beyond, "request {at}",
+        "is let in with {tokens:,} tokens, its output included, where serving.context_window is {window:,}", WINDOW,
+        tokens=tokens, window=window,
+    )  # fmt: skip
 
 
 def _closed_loop(reading: Reading, count: int) -> Finding:
