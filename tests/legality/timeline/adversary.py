@@ -59,8 +59,6 @@ UNSEEN: Final = {
     "moves.layer": "a part of a shard",
     "steps.waiting": "who waits somewhere else since a replica failed",
     "facts.used": "between decisions of one instant that something else comes between",
-    "facts.time_ns": "what fails leaves a moment before; a decision of several stages while the step before still runs",
-    "facts.request": "in which order what fails is left",
     "facts.value": "what is set aside layer by layer",
     "templates.variant": "a number of a placement, from which nothing is computed",
     "templates.symbols": "of an operator that takes no time, which no pass runs",
