@@ -51,7 +51,10 @@ def account_for(document: dict[str, Any]) -> Counter[str]:
 
 def audited_again(result: RunResult, verdict: Verdict) -> list[str]:
     """Write a run, and return what an audit finds wrong with its run directory; nothing audits the dashboard."""
-    with TemporaryDirectory() as folder, patch("clustersim.report.files.run_directory.dashboard_of", lambda *_: ""):
+    with (
+        TemporaryDirectory() as folder,
+        patch("clustersim.report.files.run_directory.dashboard_of", lambda *_, **__: ""),
+    ):
         path = Path(folder) / "run"
         write_run(path, result, summary_of(result, verdict), verdict_json(result.scenario, verdict), overview())
         found, _ = audit_run_directory(path, None, None)
