@@ -11,26 +11,23 @@ from itertools import zip_longest
 
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.rule import Violation
+from clustersim.replay.input import ReplayInput
 from clustersim.replay.prepared import Prepared
-from clustersim.scenario.scenario import Scenario
-from clustersim.simulation.replay_input import replay_input
-from clustersim.workload.requests import Requests
 
 FIX = "let every rank run the operators that the plan expands to, in that order and over those groups"
 
 
-def other_operators(scenario: Scenario, requests: Requests, templates: Sequence[PassTemplate]) -> Iterator[Violation]:
+def other_operators(inputs: ReplayInput, templates: Sequence[PassTemplate]) -> Iterator[Violation]:
     """Yield a violation of rule TP-5 per stage and kind of step whose recorded operators are not those of the plan.
 
     Parameters
     ----------
-    scenario : Scenario
-    requests : Requests
-        Its requests.
+    inputs : ReplayInput
+        What the replay was a function of.
     templates : sequence of PassTemplate
         As recorded.
     """
-    expanded = Prepared(replay_input(scenario, requests)).recorder.templates
+    expanded = Prepared(inputs).recorder.templates
     for found, wanted in zip_longest(templates, expanded):
         if found is None or wanted is None or found.fingerprint != wanted.fingerprint:
             shown = wanted if found is None else found

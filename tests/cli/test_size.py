@@ -22,7 +22,7 @@ targets: {ttft: 300 ms, tpot: 50 ms}
 """
 POOLS = (
     "--set", "plan={prefill: {tp: 4}, decode: {tp: 4}}", "--set", "serving={scheduler: disaggregated}",
-    "--set", "workload.requests=40",
+    "--set", "workload.requests=40", "--set", "workload.output_tokens=8",
 )  # fmt: skip
 
 

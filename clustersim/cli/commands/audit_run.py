@@ -67,7 +67,7 @@ def audit_run_directory(
     verdict = with_agreements(check_history(history), own)
     files = agreements(recorded, together((check_scenario(recorded.scenario), verdict)))
     verdict = with_agreements(verdict, files)
-    strange = tuple(other_operators(recorded.scenario, recorded.arrivals, recorded.run.timeline.templates))
+    strange = tuple(other_operators(recorded.input, recorded.run.timeline.templates))
     differing_runs = [_differs(where, words) for where, same, words in results if not same]
     return (
         replace(verdict, violations=(*verdict.violations, *strange, *differing_runs)),

@@ -11,13 +11,14 @@ from typing import Any
 from clustersim.clock import to_ns
 from clustersim.errors import InputError, Problem
 from clustersim.legality.history import History
+from clustersim.replay.input import ReplayInput
 from clustersim.report.files.run_directory import VERDICT_TYPES, RunDirectory, read_run
 from clustersim.scenario.load import load
 from clustersim.scenario.scenario import Scenario
 from clustersim.simulation.audit import with_spent
 from clustersim.simulation.declared import history_of
 from clustersim.simulation.recorded import refuse_other_plan, request_columns
-from clustersim.simulation.replay_input import kv_blocks
+from clustersim.simulation.replay_input import kv_blocks, replay_input
 from clustersim.timeline.digest import digest_of
 from clustersim.timeline.head import read_object, shown
 from clustersim.timeline.tokens import TokenTimes, token_times
@@ -84,6 +85,11 @@ class RecordedRun:
         front_end_ns = to_ns(self.scenario.engine.front_end_s)
         told = {"prompt_tokens": self.arrivals.prompt_tokens, "output_tokens": self.arrivals.output_tokens}
         return request_columns(self.run.timeline, told, self.times, front_end_ns)
+
+    @cached_property
+    def input(self) -> ReplayInput:
+        """What its replay was a function of."""
+        return replay_input(self.scenario, self.arrivals)
 
     @cached_property
     def history(self) -> History:

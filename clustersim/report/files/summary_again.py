@@ -12,7 +12,6 @@ from clustersim.replay.input import ReplayResult
 from clustersim.replay.links.contention import Contention
 from clustersim.report.files.recorded import RecordedRun
 from clustersim.report.files.summary import summary_of
-from clustersim.simulation.replay_input import replay_input
 from clustersim.simulation.simulate import RunResult
 
 
@@ -30,7 +29,7 @@ def run_again(recorded: RecordedRun) -> RunResult:
         requests=requests,
         times=recorded.times,
         replayed=_replayed(recorded, requests),
-        input=replay_input(recorded.scenario, recorded.arrivals),
+        input=recorded.input,
         simulate_s=0.0,
     )
 
