@@ -111,6 +111,41 @@ Told = str | Rows | Callable[[int], str]
 """A template, as ``str.format`` reads it; rows of such, by position; or what makes the text from a position."""
 
 
+class FindingOfParts:
+    """A finding on many places, made part by part: what it takes stays small, however many there are.
+
+    Parameters
+    ----------
+    fix : str
+        What would be legal.
+    """
+
+    def __init__(self, fix: str) -> None:
+        self._fix = fix
+        self._looked_at = self._broken = 0
+        self._first: tuple[str, str] | None = None
+
+    def look(self, looked_at: int, broken: Any, where: Told, message: Told, /, **columns: Any) -> None:
+        """Look at one more part; parameters are those of :func:`judged`."""
+        self._looked_at += int(looked_at)
+        many = int(np.count_nonzero(broken))
+        self._broken += many
+        if self._first is None and many:
+            first = int(np.argmax(broken))
+            place = where[first] if isinstance(where, Rows) else where
+            fields = _Fields(columns, place if isinstance(place, Row) else None, first)
+            self._first = _told(place, fields, first), _told(message, fields, first)
+
+    @property
+    def finding(self) -> Finding:
+        """One fault for all broken places, told by the first."""
+        if self._first is None:
+            return Finding(looked_at=self._looked_at)
+        where, message = self._first
+        fault = Fault(where=where, message=message + and_more(self._broken - 1), fix=self._fix)
+        return Finding(looked_at=self._looked_at, faults=(fault,))
+
+
 def judged(looked_at: int, broken: Any, where: Told, message: Told, fix: str, /, **columns: Any) -> Finding:
     """Return a finding with one fault for all places where ``broken`` is true, told by the first.
 
@@ -128,14 +163,9 @@ def judged(looked_at: int, broken: Any, where: Told, message: Told, fix: str, /,
         What templates name: sequences and :class:`Rows` by position in ``broken``, functions of that position, and
         what is the same everywhere. They are looked up at the first broken place alone.
     """
-    places = np.flatnonzero(broken)
-    if not len(places):
-        return Finding(looked_at=int(looked_at))
-    first = int(places[0])
-    place = where[first] if isinstance(where, Rows) else where
-    fields = _Fields(columns, place if isinstance(place, Row) else None, first)
-    told = _told(message, fields, first) + and_more(len(places) - 1)
-    return Finding(looked_at=int(looked_at), faults=(Fault(where=_told(place, fields, first), message=told, fix=fix),))
+    judging = FindingOfParts(fix)
+    judging.look(looked_at, broken, where, message, **columns)
+    return judging.finding
 
 
 def _told(told: Row | Told, fields: _Fields, at: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from clustersim.timeline.tables import Tables
 
 BLOCK_STEPS: Final = 1 << 16
 """Steps that are expanded at a time; a longer run is a block of its own."""
+PART: Final = 1 << 15
+"""Rows that are looked at together: what is worked out of them stays near the processor, in memory that is there."""
 
 
 def within(counts: Int64Array) -> Int64Array:
@@ -35,12 +37,28 @@ def blocks(counts: Int64Array, most: int = BLOCK_STEPS) -> Iterator[slice]:
         first = last
 
 
-def by_template(tables: Tables, rows: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Yield the templates of some rows of ``passes``, and where in ``rows`` each of them is."""
-    numbers = tables.passes["template"][rows]
+def parts(count: int, times: int = 1) -> Iterator[slice]:
+    """Split so many rows into slices of ``PART``, or of so many times as many."""
+    for low in range(0, count, PART * times):
+        yield slice(low, min(low + PART * times, count))
+
+
+def by_number(numbers: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Yield the numbers that are there, and where each of them is."""
     order, ends = np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))
     for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
         yield number, order[ends[number - 1] if number else 0 : ends[number]]
+
+
+def by_template(tables: Tables, chosen: Any) -> Iterator[tuple[int, Int64Array]]:
+    """Yield templates, and which rows of ``passes`` have each, of those that are chosen: bool of shape (passes,)."""
+    found: dict[int, list[Int64Array]] = {}
+    for some in parts(len(chosen)):
+        rows = some.start + np.flatnonzero(chosen[some])
+        for number, places in by_number(tables.passes["template"][rows]):
+            found.setdefault(number, []).append(rows[places])
+    for number in sorted(found):
+        yield number, np.concatenate(found.pop(number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,10 +105,16 @@ class Passes:
 
     def blocks(self, runs: Int64Array) -> Iterator[Block]:
         """Expand rows of ``passes``, in the order given."""
-        counts = self.tables.passes["steps"][runs].astype(np.int64)
-        for some in blocks(counts):
-            many = counts[some]
-            yield Block(runs=runs[some], of=np.repeat(np.arange(len(many)), many), index=within(many))
+        counts = self.tables.passes["steps"][runs]
+        if (counts == 1).all():
+            for low in range(0, len(runs), BLOCK_STEPS):
+                some = runs[low : low + BLOCK_STEPS]
+                yield Block(runs=some, of=np.arange(len(some)), index=np.zeros(len(some), np.int64))
+            return
+        counts = counts.astype(np.int64)
+        for chosen in blocks(counts):
+            many = counts[chosen]
+            yield Block(runs=runs[chosen], of=np.repeat(np.arange(len(many)), many), index=within(many))
 
     @cached_property
     def _groups(self) -> tuple[Int64Array, list[tuple[int, tuple[int, ...]]]]:
@@ -135,7 +159,8 @@ class Passes:
             if columns:
                 steps = order[ends[number] - many[number] : ends[number]]
                 at = varying_at[block.of[steps]] + block.index[steps] * len(columns)
-                yield template, columns, steps, self.tables.varying[at[:, None] + np.arange(len(columns))]
+                each = at[:, None] if len(columns) == 1 else at[:, None] + np.arange(len(columns))
+                yield template, columns, steps, self.tables.varying[each]
 
     def lengths(self, block: Block) -> Int64Array:
         """Return the sum of all durations of each step: how long the pass of a chain takes, and no pass longer."""

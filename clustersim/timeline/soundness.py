@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from clustersim.errors import InputError, Problem
 from clustersim.graph.blueprint import STEP_KINDS
 from clustersim.timeline.head import HEAD, MOST, MOST_LAYERS, MOST_RANKS
+from clustersim.timeline.passes import parts
 from clustersim.timeline.stretch import Stretch
-from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS, Tables
+from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST, TABLES, VECTORS, Table, Tables
 from clustersim.timeline.timeline import Timeline
 
 MOST_REPLICAS: Final = 1 << 20
@@ -141,31 +142,47 @@ def _references(timeline: Tables) -> Iterator[UnsoundValue]:
     """Judge what rows say of other rows and of lists of values."""
     passes, rows = timeline.passes, timeline.rows
     widths = np.array([template.num_classes for template in timeline.templates], np.int64)
-    chains = np.array([template.is_chain for template in timeline.templates], bool)
-    stages = np.array([template.stage for template in timeline.templates], np.int64)
-    varying = np.array([len(columns) for columns in timeline.column_sets], np.int64)
     highest = np.array([max(columns, default=-1) for columns in timeline.column_sets], np.int64)
     if len(rows["at"]):
         yield from _inside("rows", "at", rows["at"], widths[rows["template"]], timeline.row_values, "row_values")
         odd = highest[rows["columns"]] >= widths[rows["template"]]
         words = "a set of columns that its template has"
         yield from _judged("rows", "columns", rows["columns"], odd, words)
-    if len(passes["row"]):
-        steps, of = passes["steps"].astype(np.int64), passes["template"]
-        odd = rows["template"][passes["row"]] != of
-        yield from _judged("passes", "row", passes["row"], odd, "a row of durations of its template")
-        odd = stages[of] != passes["stage"]
-        yield from _judged("passes", "template", of, odd, "a template of its stage")
-        taken = np.where(passes["starts_at"] < 0, 0, steps)
-        yield from _inside("passes", "starts_at", passes["starts_at"], taken, timeline.starts, "starts")
-        implied = (passes["starts_at"] < 0) & (steps > 1) & ~chains[of]
-        words = "where its starts are: they do not follow from durations"
-        yield from _judged("passes", "starts_at", passes["starts_at"], implied, words)
-        taken = steps * varying[rows["columns"][passes["row"]]]
-        yield from _inside("passes", "varying_at", passes["varying_at"], taken, timeline.varying, "varying")
-        odd = (passes["irregular"] >= 0) & ((steps != 1) | ~_fitting(timeline))
-        yield from _judged("passes", "irregular", passes["irregular"], odd, "-1, or times of one pass of its template")
+    named = _Named(
+        chains=np.array([template.is_chain for template in timeline.templates], bool),
+        stages=np.array([template.stage for template in timeline.templates], np.int64),
+        varying=np.array([len(columns) for columns in timeline.column_sets], np.int64),
+    )
+    some = ({name: values[part] for name, values in passes.items()} for part in parts(len(passes["row"])))
+    if any(True for part in some for _ in _of_passes(timeline, named, part)):
+        yield from _of_passes(timeline, named, passes)  # of all, as it is told in which row of them
     yield from _transferred(timeline)
+
+
+class _Named(NamedTuple):
+    """What passes name: whether templates are chains, and their stages; how many columns of each set vary."""
+
+    chains: Any
+    stages: Any
+    varying: Any
+
+
+def _of_passes(timeline: Tables, named: _Named, passes: Table) -> Iterator[UnsoundValue]:
+    """Judge what passes say of rows of durations, templates and lists of values."""
+    rows, steps, of = timeline.rows, passes["steps"].astype(np.int64), passes["template"]
+    odd = rows["template"][passes["row"]] != of
+    yield from _judged("passes", "row", passes["row"], odd, "a row of durations of its template")
+    odd = named.stages[of] != passes["stage"]
+    yield from _judged("passes", "template", of, odd, "a template of its stage")
+    taken = np.where(passes["starts_at"] < 0, 0, steps)
+    yield from _inside("passes", "starts_at", passes["starts_at"], taken, timeline.starts, "starts")
+    implied = (passes["starts_at"] < 0) & (steps > 1) & ~named.chains[of]
+    words = "where its starts are: they do not follow from durations"
+    yield from _judged("passes", "starts_at", passes["starts_at"], implied, words)
+    taken = steps * named.varying[rows["columns"][passes["row"]]]
+    yield from _inside("passes", "varying_at", passes["varying_at"], taken, timeline.varying, "varying")
+    odd = (passes["irregular"] >= 0) & ((steps != 1) | ~_fitting(timeline, passes))
+    yield from _judged("passes", "irregular", passes["irregular"], odd, "-1, or times of one pass of its template")
 
 
 def _in_order(timeline: Timeline) -> Iterator[UnsoundValue]:
@@ -190,12 +207,12 @@ def _ordered(table: str, column: str, low: Any, high: Any, name: str) -> Iterato
     yield from _judged(table, column, high, high < low, lambda row: f"at least the {low[row]:,} of {name}")
 
 
-def _fitting(timeline: Tables) -> Any:
+def _fitting(timeline: Tables, passes: Table) -> Any:
     """Return whether what each pass says of its irregular times has as many values as its template asks for."""
-    found = np.ones(len(timeline.passes["irregular"]), bool)
-    for at in np.flatnonzero(timeline.passes["irregular"] >= 0).tolist():
-        times = timeline.irregular[int(timeline.passes["irregular"][at])]
-        template = timeline.templates[int(timeline.passes["template"][at])]
+    found = np.ones(len(passes["irregular"]), bool)
+    for at in np.flatnonzero(passes["irregular"] >= 0).tolist():
+        times = timeline.irregular[int(passes["irregular"][at])]
+        template = timeline.templates[int(passes["template"][at])]
         if isinstance(times, Stretch):
             instances = times.pairs[:, 0]
             found[at] = ((instances >= 0) & (instances < len(template.instance_class))).all()
@@ -207,7 +224,9 @@ def _fitting(timeline: Tables) -> Any:
 
 def _transferred(timeline: Tables) -> Iterator[UnsoundValue]:
     at, layout = timeline.transfers["at"], timeline.layout
-    widths = 2 * layout.values("stage_ranks")[layout.of_replica(timeline.transfers["replica"])]
+    each = 2 * layout.values("stage_ranks")
+    alike = len(each) == 1  # no look at whose they are is needed
+    widths = np.broadcast_to(each, at.shape) if alike else each[layout.of_replica(timeline.transfers["replica"])]
     due = np.cumsum(widths) - widths
     yield from _judged(
         "transfers", "at", at, at != due, lambda row: f"{due[row]:,}: {widths[row]} times of each transfer"

@@ -38,6 +38,10 @@ class Features:
     def __len__(self) -> int:
         return int(self.run.shape[1])
 
+    def part(self, some: slice) -> Features:
+        """Return the features of some of the steps, which are worked out for all of them."""
+        return _Part(self, some)
+
     def going_on(self, of: Int64Array, index: Int64Array) -> Features:
         """Return the features of steps that come so many after those at ``of``, each in the same run as that one."""
         place = np.minimum(self.place[:, of] + index, self.contents.places - 1)
@@ -239,3 +243,15 @@ class Features:
             middle = low + np.stack([prompts for _, prompts in self._halves]).astype(np.int64)
             found[name] = np.stack((upto[middle] - upto[low], upto[high] - upto[middle]))
         return found
+
+
+class _Part(Features):
+    """The features of some steps among others."""
+
+    def __init__(self, whole: Features, some: slice) -> None:
+        super().__init__(whole.contents, whole.run[:, some], whole.place[:, some])
+        self._whole, self._some = whole, some
+
+    def get(self, name: str, s: int) -> FloatArray:
+        """Return a feature at an SP coordinate."""
+        return self._whole.get(name, s)[self._some]

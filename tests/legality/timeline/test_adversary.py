@@ -15,6 +15,7 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.timeline_rules.requests.present import as_present
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.simulation.audit import history_of_run
+from clustersim.timeline import passes
 from clustersim.timeline.tables import TABLES, VECTORS
 from tests.effort import times
 from tests.legality.timeline.adversary import RUNS, UNSEEN, changed, changes_of, events_of, run_of, verdict_on
@@ -57,3 +58,21 @@ def test_no_change_of_a_history_that_no_reader_saw_leads_to_a_defect(name: str) 
         parts = {table: getattr(whole, table) for table in ("steps", "chunks", "decodes", "facts", "moves")}
         check_history(replace(history, folded=whole, **parts))
         assert change.table.partition("[")[0] in (*TABLES, *VECTORS, "irregular", "column_sets", "pools", "templates")
+
+
+@pytest.mark.parametrize("name", ["TP × PP, mixed steps", "preemption", "swap", "two pools", "prefix caching"])
+def test_what_is_told_is_the_same_however_many_rows_are_looked_at_together(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, draw = run_of(name), random.Random(name)
+    history, every = history_of_run(result), list(changes_of(result.timeline, 4, draw))
+    for change in draw.sample(every, min(CHANGES, len(every))):
+        whole = changed(result.timeline, change)
+        tables = {table: getattr(whole, table) for table in ("steps", "chunks", "decodes", "facts", "moves")}
+        other = replace(history, folded=whole, **tables)
+        told = []
+        for rows in (passes.PART, 3):
+            monkeypatch.setattr(passes, "PART", rows)
+            told.append(check_history(other))
+        assert told[0] == told[1], change
+        monkeypatch.undo()

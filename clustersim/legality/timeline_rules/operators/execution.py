@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.declared.transfers import Carriage
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import STREAMS
 from clustersim.legality.timeline_rules.operators.slowness import (
     COST,
@@ -18,10 +18,12 @@ from clustersim.legality.timeline_rules.operators.tensor import EXPERTS, collect
 from clustersim.legality.timeline_rules.requests.told import inside_steps
 from clustersim.legality.timeline_rules.transfers.carried import outputs
 from clustersim.legality.timeline_rules.transfers.swaps import copies_cost
+from clustersim.legality.timeline_rules.views.grouping import gathered
 from clustersim.legality.timeline_rules.views.occupation import Occupation, losses
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import COMPUTE, Sheet
+from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import Tables
 
 WAIT = "start an operator when all that it needs has ended"
@@ -115,21 +117,28 @@ def as_recorded(reading: Reading) -> Finding:
         findings.append(_bounds(reading, passes))
     if tables.stages > 1:
         findings.append(outputs(reading))
-        assert reading.sends is not None
-        assert passes.leaves is not None
-        assert passes.sends_for is not None
-        sends = reading.sends
-        found = np.flatnonzero((sends.has[:, None] > 0) & (passes.sends_for >= 0))
-        places, ranks = np.divmod(found, sends.ends.shape[1])
-        start, end, left, cost = (
-            values.ravel()[found] for values in (sends.starts, sends.ends, passes.leaves, passes.sends_for)
-        )
-        findings.append(judged(
-            len(places), (start < left) | (end - start < cost), "{stage_pass}, send of local rank {ranks}",
-            "runs from {start:,} to {end:,} ns, but its output leaves at {left:,} ns and sending it costs {cost:,} ns",
-            WAIT, stage_pass=Rows(passes, places), ranks=ranks, start=start, end=end, left=left, cost=cost,
-        ))  # fmt: skip
+        findings.append(_sent_when_made(reading, passes))
     return merged(*findings)
+
+
+def _sent_when_made(reading: Reading, passes: Occupation) -> Finding:
+    """Judge whether outputs leave their ranks when they are there, and are under way for their cost at least."""
+    assert reading.sends is not None
+    judging = FindingOfParts(WAIT)
+    for some in parts(len(passes)):
+        made, sends = passes.part(some), reading.sends.of(some)
+        assert made.leaves is not None
+        assert made.sends_for is not None
+        sent = (sends.has[:, None] > 0) & (made.sends_for >= 0)
+        broken = sent & ((sends.starts < made.leaves) | (sends.ends - sends.starts < made.sends_for))
+        places, ranks = np.nonzero(broken)
+        judging.look(
+            int(sent.sum()), np.ones(len(places), bool), "{stage_pass}, send of local rank {ranks}",
+            "runs from {start:,} to {end:,} ns, but its output leaves at {left:,} ns and sending it costs {cost:,} ns",
+            stage_pass=Rows(made, places), ranks=ranks, start=sends.starts[broken], end=sends.ends[broken],
+            left=made.leaves[broken], cost=made.sends_for[broken],
+        )  # fmt: skip
+    return judging.finding
 
 
 def _durations(reading: Reading) -> Finding:
@@ -168,23 +177,26 @@ def _losses(tables: Tables, carriage: Carriage | None) -> Finding:
 def _bounds(reading: Reading, passes: Occupation) -> Finding:
     runs, stages = reading.runs, reading.declared.pp
     assert runs is not None
-    run = runs.at(passes.replica, passes.step)
-    first, last = passes.stage == 0, passes.stage == stages - 1
-    known = run >= 0
-    begins = first & known & (passes.step == runs.step[run])
-    final = last & known & (passes.step + passes.count == (runs.step + runs.count)[run])
-    late = begins & (passes.start != runs.start[run])
-    recorded = runs.recorded_end
-    short = final & (passes.end != recorded[run])
-    bounds = judged(
-        int(begins.sum() + final.sum()), late | short, Rows(passes),
-        "its operators run from {start:,} to {end:,} ns, the step is recorded from {run.start:,} to {recorded:,} ns",
-        "let a step last from its first operator to its last", run=Rows(runs, run), recorded=Rows(recorded, run),
-    )  # fmt: skip
-    counts = np.bincount(run[known], weights=passes.count[known], minlength=len(runs))
+    counts, past, recorded = np.zeros(len(runs)), runs.step + runs.count, runs.recorded_end
+    bounds = FindingOfParts("let a step last from its first operator to its last")
+    for some in parts(len(passes)):
+        part = passes.part(some)
+        run = runs.at(part.replica, part.step)
+        known = run >= 0
+        begins = (part.stage == 0) & known & (part.step == runs.step[run])
+        final = (part.stage == stages - 1) & known & (part.step + part.count == past[run])
+        late = begins & (part.start != runs.start[run])
+        short = final & (part.end != recorded[run])
+        bounds.look(
+            int(begins.sum() + final.sum()), late | short, Rows(part),
+            "its operators run from {start:,} to {end:,} ns, the step is recorded from {run.start:,} to "
+            "{recorded:,} ns",
+            run=Rows(runs, run), recorded=Rows(recorded, run),
+        )  # fmt: skip
+        gathered(counts, np.add, run[known], part.count[known])
     complete = judged(
         len(runs), counts != runs.count * stages, Rows(runs),
         "has {counts:.0f} passes, where {count} steps of {stages} stages have {due}",
         "run every step on every stage once", counts=counts, stages=stages, due=runs.count * stages,
     )  # fmt: skip
-    return merged(bounds, complete)
+    return merged(bounds.finding, complete)

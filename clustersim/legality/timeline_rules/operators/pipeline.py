@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.clock import Int64Array
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import KINDS, STREAMS, SpanTable
 from clustersim.legality.timeline_rules.operators.halves import halves_apart
 from clustersim.legality.timeline_rules.transfers.carried import payloads
@@ -22,25 +22,24 @@ def after_arrival(reading: Reading) -> Finding:
 
 
 def _in_time(reading: Reading, arrivals: Arrivals) -> Finding:
-    passes, arrived, sent = arrivals.passes, arrivals.arrived, arrivals.sent
-    if reading.history.folded is None and not sent.any():
+    if reading.history.folded is None and not len(arrivals.sends.at):
         return lacking("when outputs arrive (no spans of the stream send were recorded)")
-    upstream = np.flatnonzero(passes.stage < reading.declared.pp - 1)
-    following = arrivals.following[upstream]
-    known = following >= 0
-    start = np.where(known, passes.start[following], 0)
-    own_start = passes.start[upstream]
-    broken = known & (~sent[upstream] | (start < arrived[upstream])) & (start >= own_start)
-
     words = (
         "starts at {start:,} ns on an output that stage {before.stage} never sent",
         "starts at {start:,} ns, but the output of stage {before.stage} arrives at {arrived:,} ns",
     )
-    return judged(
-        int(known.sum()), broken, Rows(passes, following), Rows(words, sent, upstream),
-        "start a stage when the output of the one before it has arrived on every rank", start=start,
-        before=Rows(passes, upstream), arrived=Rows(arrived, upstream),
-    )  # fmt: skip
+    judging = FindingOfParts("start a stage when the output of the one before it has arrived on every rank")
+    for some, passes, following in arrivals.parts():
+        sends = arrivals.sends.of(some)
+        arrived, sent = sends.ends.max(axis=1, initial=0), sends.has == 1  # outputs of ranks that idle need not arrive
+        known = (passes.stage < reading.declared.pp - 1) & (following >= 0)
+        start = np.where(known, arrivals.passes.start[following], 0)
+        broken = known & (~sent | (start < arrived)) & (start >= passes.start)
+        judging.look(
+            int(known.sum()), broken, Rows(arrivals.passes, following), Rows(words, sent), start=start,
+            before=Rows(passes), arrived=arrived,
+        )  # fmt: skip
+    return judging.finding
 
 
 def _computed(spans: SpanTable) -> Int64Array:
@@ -110,16 +109,17 @@ def stages_in_order(reading: Reading) -> Finding:
     findings = []
     arrivals = reading.arrivals
     if arrivals is not None:
-        passes = arrivals.passes
-        known = np.flatnonzero(arrivals.following >= 0)
-        following = arrivals.following[known]
-        if not arrivals.sent.any():
+        if not len(arrivals.sends.at):
             findings.append(_apart(reading))
-        findings.append(judged(
-            len(known), passes.start[following] < passes.start[known], Rows(passes, following),
-            "starts at {start:,} ns, before stage {known.stage} of the same step at {known.start:,} ns",
-            "run the stages of a step in order", known=Rows(passes, known),
-        ))  # fmt: skip
+        judging, every = FindingOfParts("run the stages of a step in order"), arrivals.passes
+        for _, passes, following in arrivals.parts():
+            known = following >= 0
+            judging.look(
+                int(known.sum()), known & (every.start[following] < passes.start), Rows(every, following),
+                "starts at {start:,} ns, before stage {known.stage} of the same step at {known.start:,} ns",
+                known=Rows(passes),
+            )  # fmt: skip
+        findings.append(judging.finding)
     runs = reading.runs
     if runs is not None and reading.declared.decode_overlap == "none":
         tokens = runs.column("decode_tokens")

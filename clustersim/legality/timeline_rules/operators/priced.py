@@ -7,6 +7,7 @@ step to step, and not each span: in a regular pass those last as long as these s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial, reduce
 from typing import Final
 
 import numpy as np
@@ -43,39 +44,59 @@ def as_priced(reading: Reading) -> Finding:
         prices = Prices(declared.deployment, declared.first_replica)
         replica = tables.passes["replica"]
         mine = (replica >= declared.first_replica) & (replica < declared.first_replica + declared.dp)
-        some = np.flatnonzero(mine)
-        for number, places in by_template(tables, some):
-            of_template = _OfTemplate(passes, tables.templates[number], contents, prices, declared)
-            findings.extend(of_template.findings(some[places]))
+        steps = _Steps(contents, declared.pp)
+        for number, rows in by_template(tables, mine):
+            of_template = _OfTemplate(passes, tables.templates[number], steps, prices, declared)
+            findings.extend(of_template.findings(rows))
     return merged(*findings)
+
+
+class _Steps:
+    """What steps have that passes begin with: worked out once for all stages, as these take the same steps."""
+
+    def __init__(self, contents: Contents, stages: int) -> None:
+        self.contents, self._stages = contents, stages
+        self._of_kind: dict[str, tuple[Int64Array, Int64Array, Features]] = {}
+
+    def at(self, kind: str, replica: Int64Array, step: Int64Array) -> Features:
+        """Return the features of all passes of one kind of step on one stage."""
+        if kind in self._of_kind:
+            replicas, steps, features = self._of_kind[kind]
+            if np.array_equal(replicas, replica) and np.array_equal(steps, step):
+                return features
+        features = self.contents.at(replica, step)
+        if self._stages > 1:
+            self._of_kind[kind] = replica, step, features
+        return features
 
 
 class _OfTemplate:
     """Looks at the passes of one template."""
 
     def __init__(
-        self, passes: Passes, template: PassTemplate, contents: Contents, prices: Prices, declared: Declared
+        self, passes: Passes, template: PassTemplate, steps: _Steps, prices: Prices, declared: Declared
     ) -> None:
         self.passes, self.tables = passes, passes.tables
-        self.template, self.contents, self.prices, self.declared = template, contents, prices, declared
+        self.template, self.contents, self.prices, self.declared = template, steps.contents, prices, declared
+        self.steps = steps
         self.classes, self.unknown = prices.of_template(template)
 
     def findings(self, passes: Int64Array) -> Iterator[Finding]:
         """Yield what is wrong with the durations that some passes refer to."""
         if self.unknown:
             yield lacking(f"what {', '.join(sorted(self.unknown))} should last")
-        yield from self._rows(passes)
-        yield from self._varying(passes)
+        table = self.tables.passes
+        begin = self.steps.at(self.template.kind, table["replica"][passes], table["first_step"][passes])
+        yield from self._rows(passes, begin)
+        yield from self._varying(passes, begin)
 
-    def _visits(self, passes: Int64Array) -> tuple[Int64Array, Int64Array, Features]:
+    def _visits(self, passes: Int64Array, begin: Features) -> tuple[Int64Array, Int64Array, Features]:
         """Return passes, steps and what these have: of each pass the first, and all where decodes change."""
         table = self.tables.passes
         step, many = table["first_step"][passes].astype(np.int64), table["steps"][passes].astype(np.int64)
-        replica = table["replica"][passes].astype(np.int64)
-        begin = self.contents.at(replica, step)
         if (many == 1).all():
             return passes, step, begin
-        chosen = begin.changes_within(self.contents.at(replica, step + many - 1))
+        chosen = begin.changes_within(self.contents.at(table["replica"][passes], step + many - 1))
         found = [(passes, step)]
         for block in self.passes.blocks(passes[chosen]):
             here = block.runs[block.of]
@@ -84,9 +105,9 @@ class _OfTemplate:
         visited, steps = (np.concatenate(column) for column in zip(*found, strict=True))
         return visited, steps, self.contents.at(table["replica"][visited].astype(np.int64), steps)
 
-    def _rows(self, passes: Int64Array) -> Iterator[Finding]:
+    def _rows(self, passes: Int64Array, begin: Features) -> Iterator[Finding]:
         table, rows = self.tables.passes, self.tables.rows
-        visited, step, features = self._visits(passes)
+        visited, step, features = self._visits(passes, begin)
         if not features.recorded.all():
             visited, step = visited[features.recorded], step[features.recorded]
             features = self.contents.at(table["replica"][visited].astype(np.int64), step)
@@ -111,26 +132,28 @@ class _OfTemplate:
         priced: dict[int, list[Priced]],
     ) -> Int64Array:  # fmt: skip
         """Return the first visit of each row, and all others that differ from it in what it is priced by."""
-        at = np.arange(len(some))
-        first_of = np.zeros(int(row[some].max(initial=-1)) + 1, np.int64)
-        first_of[row[some][::-1]] = at[::-1]  # what is assigned last stays
-        first = first_of[row[some]]
+        at, of = np.arange(len(some)), row[some]
+        first_of = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
+        first_of[of[::-1]] = at[::-1]  # what is assigned last stays
+        first = first_of[of]
         names = {(name, one.s) for operators in priced.values() for one in operators for name in one.work.features}
         differs = first == at
         if any(one.groups for operators in priced.values() for one in operators):
             differs |= replica[some] != replica[some][first]
         for name, s in names:
-            values = np.nan_to_num(features.get(name, s)[some], nan=-1.0)
+            values = features.get(name, s)[some]
+            values = np.nan_to_num(values, nan=-1.0) if np.isnan(values).any() else values
             differs |= values != values[first]
         return np.flatnonzero(differs)
 
-    def _varying(self, passes: Int64Array) -> Iterator[Finding]:
-        table = self.tables.passes
+    def _varying(self, passes: Int64Array, of_passes: Features) -> Iterator[Finding]:
+        table, at = self.tables.passes, 0
         for block in self.passes.blocks(passes):
             replicas, firsts, many = (
                 table[name][block.runs].astype(np.int64) for name in ("replica", "first_step", "steps")
             )
-            begin, as_one = self.contents.at(replicas, firsts), False
+            begin, as_one = of_passes.part(slice(at, at + len(block.runs))), False
+            at += len(block.runs)
             if len(block.of) > 2 * len(block.runs) and begin.recorded.all():
                 as_one = bool((begin.run == self.contents.at(replicas, firsts + many - 1).run).all())
             for _, columns, steps, values in self.passes.varying(block):
@@ -145,9 +168,9 @@ class _OfTemplate:
                     replica, step, values = replica[known], step[known], values[known]
                     features = self.contents.at(replica, step)
                 gap = self._gap(features)
-                for at, cls in enumerate(columns):
-                    yield self._judged(self.classes.get(cls, []), features, gap, values[:, at], replica, step)
-                lasts = {cls: values[:, at] for at, cls in enumerate(columns)}
+                lasts = {cls: values[:, number] for number, cls in enumerate(columns)}
+                for cls, took in lasts.items():
+                    yield self._judged(self.classes.get(cls, []), features, gap, took, replica, step)
                 yield from self._by_sum(features, lasts, replica, step)
 
     def _by_sum(
@@ -199,9 +222,8 @@ class _OfTemplate:
                 each = self.prices.collective_ns(one, features, replica, stage)
             else:
                 each = [self.prices.kernel_ns(one, features, gap)]
-            apart = np.array([np.abs(values - cost) - ROUNDING * cost for cost in each])
-            off = apart.max(axis=0)
-            cost = np.choose(apart.argmax(axis=0), each)
+            apart = [np.abs(values - cost) - ROUNDING * cost for cost in each]
+            off = reduce(np.maximum, apart)
             known = int(np.isfinite(off).sum())
             if known < len(off):
                 findings.append(
@@ -213,10 +235,15 @@ class _OfTemplate:
                 known, off > ROUNDING_NS, self._where(one),
                 "{one.name} ({one.work.op}) is recorded with {values:,} ns, and costs {cost:,.0f} ns by the declared "
                 "cost model with what the step has",
-                COST, replica=replica, step=step, one=one, values=values, cost=cost,
+                COST, replica=replica, step=step, one=one, values=values, cost=partial(_farthest, apart, each),
             ))  # fmt: skip
         return merged(*findings)
 
     def _where(self, one: Priced) -> str:
         layer = f", layer {one.layer}" if one.layer >= 0 else ""
         return f"replica {{replica}}, stage {self.template.stage}, step {{step}}{layer}"
+
+
+def _farthest(apart: list[FloatArray], costs: list[FloatArray], at: int) -> float:
+    """Return which of several costs a duration is farthest from."""
+    return float(costs[int(np.argmax([values[at] for values in apart]))][at])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, judged, lacking, merged
 from clustersim.legality.history import ADMITTED, History
 from clustersim.legality.timeline_rules.links.capacity import of_flows
 from clustersim.legality.timeline_rules.requests.failing import leaves_what_fails
@@ -15,6 +15,7 @@ from clustersim.legality.timeline_rules.requests.work import works
 from clustersim.legality.timeline_rules.transfers.swaps import cut_off
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.sheet import Sheet
+from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import HOST
 
 
@@ -84,21 +85,22 @@ def _sends(reading: Reading) -> Finding:
     tables, passes = reading.history.folded, reading.passes
     if tables is None or passes is None or tables.stages == 1:
         return NOTHING
-    assert reading.sends is not None
-    starts, ends = reading.sends.starts, reading.sends.ends
+    sends = reading.sends
+    assert sends is not None
     findings = []
-    for rank in range(starts.shape[1]):
-        rows = np.flatnonzero(ends[:, rank] > 0)
-        same = (passes.replica[rows][1:] == passes.replica[rows][:-1]) & (
-            passes.stage[rows][1:] == passes.stage[rows][:-1]
-        )
-        overlap = same & (starts[rows, rank][1:] < ends[rows, rank][:-1])
-        findings.append(judged(
-            len(rows), overlap, "{later}, local rank {rank}",
-            "sends from {start:,} ns, while it sends step {before.step} until {end:,} ns",
-            "let a rank send one output at a time", later=Rows(passes, rows[1:]), before=Rows(passes, rows), rank=rank,
-            start=Rows(starts[:, rank], rows[1:]), end=Rows(ends[:, rank], rows),
-        ))  # fmt: skip
+    for rank in range(sends.times.shape[2]):
+        judging, last = FindingOfParts("let a rank send one output at a time"), np.empty(0, np.int64)
+        for some in parts(len(sends.at)):
+            rows = some.start + np.flatnonzero(sends.times[sends.rows[some], 1, rank] > 0)
+            each = np.concatenate((last, rows))
+            last, at, (start, end) = each[-1:], sends.at[each], sends.times[sends.rows[each], :, rank].T
+            same = (passes.replica[at[1:]] == passes.replica[at[:-1]]) & (passes.stage[at[1:]] == passes.stage[at[:-1]])
+            judging.look(
+                len(rows), same & (start[1:] < end[:-1]), "{later}, local rank {rank}",
+                "sends from {start:,} ns, while it sends step {before.step} until {end:,} ns",
+                later=Rows(passes, at[1:]), before=Rows(passes, at), rank=rank, start=start[1:], end=end,
+            )  # fmt: skip
+        findings.append(judging.finding)
     return merged(*findings)
 
 

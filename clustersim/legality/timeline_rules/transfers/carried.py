@@ -8,7 +8,7 @@ Transfers that a failure cut off are not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,9 +17,10 @@ import numpy as np
 from clustersim.clock import FloatArray, Int64Array
 from clustersim.legality.declared.transfers import BoolArray, Ways
 from clustersim.legality.declared.users import HAND_OVER, SWAP
-from clustersim.legality.finding import NOTHING, Finding, Rows, judged, lacking, merged
+from clustersim.legality.finding import NOTHING, Finding, FindingOfParts, Rows, lacking, merged
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.views.reading import Reading
+from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import HOST
 
 HALF_NS: Final = 0.501
@@ -62,30 +63,38 @@ def outputs(reading: Reading) -> Finding:
         return NOTHING
     if reading.declared.carriage is None:
         return lacking("what sends take (no routes were declared)")
-    return merged(*map(_timed, outputs_in(reading)))
+    return _timed(_outputs(reading, parts(len(reading.passes))))
 
 
 def outputs_in(reading: Reading) -> Iterator[Transfers]:
     """Yield the outputs that stages of one pool sent on."""
+    return _outputs(reading, [slice(0, 0 if reading.passes is None else len(reading.passes))])
+
+
+def _outputs(reading: Reading, chosen: Iterable[slice]) -> Iterator[Transfers]:
+    """Yield the outputs of some passes after those of others."""
     passes, sends, declared = reading.passes, reading.sends, reading.declared
     if passes is None or sends is None or declared.carriage is None or declared.pp == 1:
         return
-    known = (passes.replica >= declared.first_replica) & (passes.replica < declared.first_replica + declared.dp)
-    known &= passes.stage < declared.pp
-    found = np.flatnonzero((sends.ends > 0) & known[:, None])
-    places, ranks = np.divmod(found, sends.ends.shape[1])
-    start, end, carried = (values.ravel()[found] for values in (sends.starts, sends.ends, sends.carried))
-    number = (passes.replica[places].astype(np.int64) - declared.first_replica) * declared.pp + passes.stage[places]
-    yield Transfers(
-        ways=declared.carriage.sends(declared.first_rank),
-        pair=number * declared.stage_ranks + ranks,
-        carried=carried,
-        settled=passes.start[places],
-        start=start,
-        end=end,
-        where="{place}, send of local rank {rank}",
-        columns={"place": Rows(passes, places), "rank": ranks},
-    )
+    ways = declared.carriage.sends(declared.first_rank)
+    for some in chosen:
+        made, sent = passes.part(some), sends.of(some)
+        known = (made.replica >= declared.first_replica) & (made.replica < declared.first_replica + declared.dp)
+        known &= made.stage < declared.pp
+        found = (sent.ends > 0) & known[:, None]
+        places, ranks = np.nonzero(found)
+        start, end, carried = (values[found] for values in (sent.starts, sent.ends, sent.carried))
+        number = (made.replica[places] - declared.first_replica) * declared.pp + made.stage[places]
+        yield Transfers(
+            ways=ways,
+            pair=number * declared.stage_ranks + ranks,
+            carried=carried,
+            settled=made.start[places],
+            start=start,
+            end=end,
+            where="{place}, send of local rank {rank}",
+            columns={"place": Rows(made, places), "rank": ranks},
+        )
 
 
 def payloads(reading: Reading) -> Finding:
@@ -98,22 +107,26 @@ def payloads(reading: Reading) -> Finding:
         return lacking("what should have been sent (hidden_bytes, or the tokens of steps, were not told)")
     sends = reading.sends
     assert sends is not None
-    at = runs.at(passes.replica, passes.step)
-    rows = np.flatnonzero((sends.has > 0) & (at >= 0))
-    carried = sends.carried[rows]
-    tokens = (prefills + decodes)[at[rows]]
-    told, due = sum(carried.T), tokens * declared.hidden_bytes * declared.tp
-    uneven = np.zeros(len(rows), bool)  # of one rank that sends what is due, it is even
-    for rank in range(declared.stage_ranks if declared.stage_ranks > 1 else 0):
-        uneven |= carried[:, rank] != carried[:, rank - rank % declared.tp]
-        uneven |= carried[:, rank] % declared.hidden_bytes != 0
-    return judged(
-        len(rows), (told != due) | uneven, Rows(passes, rows),
-        "sends {told:,} bytes{parts} where {tokens:,} tokens × {declared.hidden_bytes:,} bytes from each of "
-        "{declared.tp} TP ranks are {due:,}",
-        "send the hidden state of every token of the step", told=told, tokens=tokens, declared=declared, due=due,
-        parts=Rows(("", ", not as many from each TP rank,"), told == due),
-    )  # fmt: skip
+    due_tokens = prefills + decodes
+    judging = FindingOfParts("send the hidden state of every token of the step")
+    for some in parts(len(passes)):
+        made, sent = passes.part(some), sends.of(some)
+        at = runs.at(made.replica, made.step)
+        rows = np.flatnonzero((sent.has > 0) & (at >= 0))
+        carried, tokens = sent.carried[rows], due_tokens[at[rows]]
+        told, due = sum(carried.T), tokens * declared.hidden_bytes * declared.tp
+        uneven = np.zeros(len(rows), bool)  # of one rank that sends what is due, it is even
+        for rank in range(declared.stage_ranks if declared.stage_ranks > 1 else 0):
+            uneven |= carried[:, rank] != carried[:, rank - rank % declared.tp]
+            uneven |= carried[:, rank] % declared.hidden_bytes != 0
+        judging.look(
+            len(rows), (told != due) | uneven, Rows(made, rows),
+            "sends {told:,} bytes{parts} where {tokens:,} tokens × {declared.hidden_bytes:,} bytes from each of "
+            "{declared.tp} TP ranks are {due:,}",
+            told=told, tokens=tokens, declared=declared, due=due,
+            parts=Rows(("", ", not as many from each TP rank,"), told == due),
+        )  # fmt: skip
+    return judging.finding
 
 
 def moves_take(history: History) -> Finding:
@@ -125,7 +138,7 @@ def moves_take(history: History) -> Finding:
         return lacking("what moves of K/V take (no routes were declared)")
     broken_off = bool(history.declared.down) and history.hands_over
     cut = lacking("what transfers took that a failure cut off (they are not recorded)") if broken_off else NOTHING
-    return merged(*map(_timed, moves_in(history)), cut)
+    return merged(*(_timed([one]) for one in moves_in(history)), cut)
 
 
 def moves_in(history: History) -> Iterator[Transfers]:
@@ -170,23 +183,23 @@ def _apart(history: History, rows: Int64Array) -> BoolArray | None:
     return found
 
 
-def _timed(some: Transfers) -> Finding:
+def _timed(transfers: Iterable[Transfers]) -> Finding:
     """Judge how long transfers take."""
-    least, most = some.ways.bounds(some.pair, some.carried, (some.settled, some.start, some.end), some.apart)
-    took = some.end - some.start
-    findings = [
-        judged(
-            looked, broken, some.where,
-            "takes {took:,} ns for {carried:,} bytes, which take {bound:,.0f} ns at {word} over its route", TAKE,
-            took=took, carried=some.carried, bound=bound, word=word, **some.columns,
-        )
-        for looked, broken, bound, word in (
+    judgings = [FindingOfParts(TAKE) for _ in range(3)]
+    for some in transfers:
+        least, most = some.ways.bounds(some.pair, some.carried, (some.settled, some.start, some.end), some.apart)
+        took = some.end - some.start
+        for judging, (looked, broken, bound, word) in zip(judgings, (
             (len(took), took < least - ROUNDED_NS, least, "least"),
             (0, took > most + ROUNDED_NS, most, "most, as nothing else can be on it,"),
             (0, _misses(some, took, least), least, "least, and as nothing else can be on it at most,"),
-        )
-    ]  # fmt: skip
-    return merged(*findings)
+        ), strict=True):  # fmt: skip
+            judging.look(
+                looked, broken, some.where,
+                "takes {took:,} ns for {carried:,} bytes, which take {bound:,.0f} ns at {word} over its route",
+                took=took, carried=some.carried, bound=bound, word=word, **some.columns,
+            )  # fmt: skip
+    return merged(*(judging.finding for judging in judgings))
 
 
 def _misses(some: Transfers, took: Int64Array, alone: FloatArray) -> BoolArray:

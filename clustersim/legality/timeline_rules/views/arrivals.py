@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,23 +12,14 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import STREAMS, SpanTable
 from clustersim.legality.timeline_rules.views.grouping import Groups
 from clustersim.legality.timeline_rules.views.occupation import Occupation, in_order, order_key
-from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.timeline.passes import parts
 from clustersim.timeline.tables import Tables
 
 
-class Arrivals(NamedTuple):
-    """Passes, the pass of the next stage of each (−1: none), when its output has arrived, and whether it was sent."""
+class Sent(NamedTuple):
+    """Sends of some passes: int64 arrays of shape (passes, ranks), zeros where there is none.
 
-    passes: Occupation
-    following: Int64Array
-    arrived: Int64Array
-    sent: BoolArray
-
-
-class Sends(NamedTuple):
-    """Sends by the pass whose output they carry: int64 arrays of shape (passes, ranks).
-
-    ``has`` is how many rows of transfers each pass has, of shape (passes,).
+    ``has`` is how many rows of transfers each pass has, of shape (passes,); of several, the last one is told.
     """
 
     starts: Int64Array
@@ -35,41 +28,89 @@ class Sends(NamedTuple):
     has: Int64Array
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sends:
+    """Sends of the passes that have any.
+
+    Parameters
+    ----------
+    at : int64 array of shape (sends,)
+        The pass whose output each carries, ascending.
+    rows : int64 array of shape (sends,)
+        Where in ``times`` and ``carried`` it is.
+    has : int64 array of shape (sends,)
+        How many rows of transfers the pass has.
+    times, carried : int64 arrays of shape (transfers, 2, ranks) and (transfers, ranks)
+        When they are under way, and bytes, −1 where these were not told.
+    """
+
+    at: Int64Array
+    rows: Int64Array
+    has: Int64Array
+    times: Int64Array
+    carried: Int64Array
+
+    def of(self, some: slice) -> Sent:
+        """Return the sends of some passes that follow each other."""
+        low, high = np.searchsorted(self.at, (some.start, some.stop)).tolist()
+        times, carried, has = self.times[self.rows[low:high]], self.carried[self.rows[low:high]], self.has[low:high]
+        if high - low < some.stop - some.start:
+            place, found = self.at[low:high] - some.start, (times, carried, has)
+            times, carried, has = (np.zeros((some.stop - some.start, *each.shape[1:]), np.int64) for each in found)
+            for all_of_them, each in zip((times, carried, has), found, strict=True):
+                all_of_them[place] = each
+        return Sent(times[:, 0], times[:, 1], carried, has)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrivals:
+    """When outputs of passes have arrived at the next stage.
+
+    Parameters
+    ----------
+    passes : Occupation
+    sends : Sends
+    """
+
+    passes: Occupation
+    sends: Sends
+
+    def parts(self) -> Iterator[tuple[slice, Occupation, Int64Array]]:
+        """Yield passes, part by part: which, what they are, and the pass of the next stage of each (−1: none)."""
+        for some in parts(len(self.passes)):
+            passes = self.passes.part(some)
+            yield some, passes, _next(self.passes, passes)
+
+
 def sends_of(tables: Tables, passes: Occupation) -> Sends:
     """Return the sends of a folded timeline."""
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
     transfers, own = tables.transfers, passes.key
-    replica, stage, step = (transfers[name].astype(np.int64) for name in ("replica", "stage", "step"))
-    rows = in_order(replica, stage, step)
-    key = order_key(replica, stage, step)[rows]
-    starts, ends, carried = (np.zeros((len(own), ranks), np.int64) for _ in range(3))
-    has = np.zeros(len(own), np.int64)
-    if len(key) and len(own):
-        at = np.flatnonzero(passes.stage < tables.stages - 1)
-        if not (passes.distinct and np.array_equal(own[at], key)):  # not one of each pass but those of the last stage
-            at = np.minimum(np.searchsorted(own, key), len(own) - 1)
-            known = own[at] == key
-            at, rows = at[known], rows[known]
-        first = transfers["at"][rows].astype(np.int64)
-        for rank in range(ranks):
-            starts[at, rank] = tables.transfer_times[first + rank]
-            ends[at, rank] = tables.transfer_times[first + (ranks + rank)]
-        carried[at] = tables.sent_bytes(rows, ranks)
-        has = np.bincount(at, minlength=len(own))
-    return Sends(starts, ends, carried, has)
+    place, key = in_order(transfers["replica"], transfers["stage"], transfers["step"])
+    rows = np.empty_like(place)
+    for some in parts(len(place)):
+        rows[place[some]] = np.arange(some.start, some.stop)
+    at = np.flatnonzero(passes.stage < tables.stages - 1)
+    each = len(at) == len(key) and all(np.array_equal(own[at[some]], key[some]) for some in parts(len(at)))
+    if not (each and passes.distinct):  # not one of each pass but those of the last stage
+        at = np.searchsorted(own, key)
+        known = own[np.minimum(at, len(own) - 1)] == key if len(own) else np.zeros(len(key), bool)
+        at, rows = at[known], rows[known]
+    has = _once(at)
+    if not (at[1:] > at[:-1]).all():
+        at, back, has = np.unique(at, return_index=True, return_counts=True)
+        rows = rows[back + has - 1]
+    times, carried = tables.transfer_times.reshape(-1, 2, ranks), tables.transfer_bytes.reshape(-1, ranks)
+    return Sends(at=at, rows=rows, has=has, times=times, carried=carried)
 
 
-def _next(passes: Occupation) -> Int64Array:
-    """Return the pass of the next stage for each pass, −1 where there is none."""
-    own = passes.key
-    key = order_key(passes.replica, passes.stage + 1, passes.step)
-    at = np.minimum(np.searchsorted(own, key), max(len(own) - 1, 0))
-    return np.where(own[at] == key, at, -1) if len(own) else at
-
-
-def arrivals_of(sends: Sends, passes: Occupation) -> Arrivals:
-    """Return the arrivals of a folded timeline; outputs of ranks that idle need not arrive."""
-    return Arrivals(passes, _next(passes), sends.ends.max(axis=1, initial=0), sends.has == 1)
+def _next(passes: Occupation, some: Occupation) -> Int64Array:
+    """Return the pass of the next stage for each of some passes, −1 where there is none."""
+    key = order_key(some.replica, some.stage + 1, some.step)
+    low, high = np.searchsorted(passes.key, (key.min(initial=0), key.max(initial=0)), side="left").tolist()
+    own = passes.key[low : high + 1]  # there alone
+    at = np.minimum(np.searchsorted(own, key), len(own) - 1)
+    return np.where(own[at] == key, low + at, -1) if len(own) else np.full(len(key), -1)
 
 
 def arrivals_in(table: SpanTable) -> Arrivals:
@@ -87,11 +128,16 @@ def arrivals_in(table: SpanTable) -> Arrivals:
         count=np.ones(len(first), np.int64),
         start=groups.least(columns["start_ns"][inner]),
         end=groups.most(columns["end_ns"][inner]),
+        key=groups.keys,
         leaves=None,
         sends_for=None,
     )
-    at = out.find(groups.keys)
-    arrived = (
-        np.where(at >= 0, out.most(columns["end_ns"][sent])[at], 0) if len(out) else np.zeros(len(first), np.int64)
-    )
-    return Arrivals(passes, _next(passes), arrived, at >= 0)
+    of = out.find(groups.keys)
+    at = np.flatnonzero(of >= 0)
+    times = np.stack((out.least(columns["start_ns"][sent]), out.most(columns["end_ns"][sent])), axis=1)[:, :, None]
+    untold = np.full((len(times), 1), -1)
+    return Arrivals(passes=passes, sends=Sends(at=at, rows=of[at], has=_once(at), times=times, carried=untold))
+
+
+def _once(at: Int64Array) -> Int64Array:
+    return np.broadcast_to(np.int64(1), at.shape)

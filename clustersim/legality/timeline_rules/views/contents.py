@@ -6,6 +6,8 @@ lies in. A block that lies beyond the hashes of its prompt, or is not full, has 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -39,12 +41,14 @@ class Contents:
         starts = _equal_starts(flat, firsts[:-1], sizes)
         self.blocks = np.minimum(prompts, sizes * hash_tokens) // block_tokens
         self._first = np.cumsum(self.blocks) - self.blocks
-        block = within(self.blocks)
-        last = ((block + 1) * block_tokens - 1) // hash_tokens
-        of = starts[np.repeat(firsts[:-1], self.blocks) + last]
-        numbers = np.stack((of, block), axis=1)
-        self._numbers = _numbered(numbers[:, 0], numbers[:, 1])
-        self.numbers = int(self._numbers.max(initial=-1)) + 1
+        # A hash has the blocks that end in it: as many in each prompt, up to where the prompt ends.
+        depth = within(sizes)
+        low, high = depth * hash_tokens // block_tokens, (depth + 1) * hash_tokens // block_tokens
+        many = np.maximum(np.minimum(high, np.repeat(self.blocks, sizes)) - low, 0)
+        most = np.zeros(int(starts.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(most, starts, many)
+        self._numbers = np.repeat((np.cumsum(most) - most)[starts], many) + within(many)
+        self.numbers = int(most.sum())
 
     def of(self, request: Int64Array, block: Int64Array) -> Int64Array:
         """Return the numbers of blocks that have one."""
@@ -55,6 +59,42 @@ class Contents:
         """Return the numbers of the blocks of a prompt from ``first`` on, up to ``past``."""
         start = int(self._first[request])
         return self._numbers[start + first : start + max(first, past)]
+
+    def runs(self, request: Int64Array, first: Int64Array, past: Int64Array) -> BlockRuns:
+        """Return blocks [first, past) of prompts, as one those of which each of these has all or none."""
+        begin, end = self._first[request] + first, self._first[request] + past
+        opens = self._opens(begin, end)
+        low, high = np.searchsorted(opens, begin), np.searchsorted(opens, end)
+        many = np.maximum(high - low, 0)
+        at = np.repeat(low, many) + within(many)
+        return BlockRuns(np.repeat(np.arange(len(request)), many), self._numbers[opens[at]], np.diff(opens)[at])
+
+    def _opens(self, *cuts: Int64Array) -> Int64Array:
+        """Return where runs of blocks begin, in all prompts one after the other, and where the last one ends.
+
+        A run ends with a block that is followed by different ones, or by none, or that something ends with: since
+        equal blocks have equal starts, it does so in every prompt that has it.
+        """
+        cut = np.zeros(len(self._numbers) + 1, bool)
+        cut[self._first[self.blocks > 0]] = cut[-1] = True
+        for places in cuts:
+            cut[places] = True
+        before, after = self._numbers[:-1], self._numbers[1:]
+        following = np.full(self.numbers, -1)
+        following[before] = after
+        ends = np.zeros(self.numbers, bool)
+        ends[self._numbers[cut[1:]]] = True
+        ends[before[following[before] != after]] = True
+        cut[1:] = ends[self._numbers]
+        return np.flatnonzero(cut)
+
+
+class BlockRuns(NamedTuple):
+    """Runs of blocks: whose each is, the number of its first block, and how many these are."""
+
+    of: Int64Array
+    number: Int64Array
+    many: Int64Array
 
 
 def _numbered(first: Int64Array, second: Int64Array) -> Int64Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clustersim.clock import Int64Array
@@ -59,6 +61,14 @@ class Groups:
             return np.full(len(keys), -1, np.int64)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[at] == keys, at, -1)
+
+
+def gathered(into: Any, combine: np.ufunc, at: Int64Array, values: Any) -> None:
+    """Combine values into those at some positions, as ``combine.at``, which is slow where each position comes once."""
+    if (at[1:] > at[:-1]).all():
+        into[at] = combine(into[at], values)
+    else:
+        combine.at(into, at, values)
 
 
 def without(rows: Int64Array, others: Int64Array) -> Int64Array:

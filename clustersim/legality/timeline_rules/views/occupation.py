@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.clock import Int64Array
 from clustersim.graph.template import PassTemplate
 from clustersim.legality.timeline_rules.views.unfolding import TemplateRows, is_loss
-from clustersim.timeline.passes import Passes, blocks, by_template
+from clustersim.timeline.passes import Passes, by_number, parts
 from clustersim.timeline.tables import Tables
 
 AT_A_TIME: Final = 4096
@@ -23,14 +23,17 @@ AT_A_TIME: Final = 4096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Occupation:
-    """Passes, or runs of passes that follow each other without a gap.
+    """Passes, or runs of passes that follow each other without a gap, in order of (replica, stage, step).
 
     Parameters
     ----------
-    replica, stage, step, count : int64 arrays of shape (passes,)
-        ``step`` is the first of ``count``.
+    replica, stage, step, count : integer arrays of shape (passes,)
+        ``step`` is the first of ``count``. As narrow as they were recorded: where they are added to, :meth:`part` has
+        them as int64.
     start, end : int64 arrays
         Of the first and the last of them, ns.
+    key : int64 array
+        What orders them (:func:`order_key`).
     leaves : int64 array of shape (passes, ranks) or None
         When the output of each local rank leaves; None where there is one stage.
     sends_for : int64 array of shape (passes, ranks) or None
@@ -43,13 +46,27 @@ class Occupation:
     count: Int64Array
     start: Int64Array
     end: Int64Array
+    key: Int64Array
     leaves: Int64Array | None
     sends_for: Int64Array | None
 
-    @cached_property
-    def key(self) -> Int64Array:
-        """A number that orders passes by (replica, stage, step)."""
-        return order_key(self.replica, self.stage, self.step)
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def part(self, some: slice) -> Occupation:
+        """Return some of them, all columns as int64."""
+        leaves, sends_for = self.leaves, self.sends_for
+        return Occupation(
+            replica=self.replica[some].astype(np.int64),
+            stage=self.stage[some].astype(np.int64),
+            step=self.step[some].astype(np.int64),
+            count=self.count[some].astype(np.int64),
+            start=self.start[some],
+            end=self.end[some],
+            key=self.key[some],
+            leaves=None if leaves is None else leaves[some],
+            sends_for=None if sends_for is None else sends_for[some],
+        )
 
     @cached_property
     def distinct(self) -> bool:
@@ -62,21 +79,45 @@ class Occupation:
 
     def last_step(self, at: int) -> int:
         """Return the last of the steps of a run of passes."""
-        return int(self.step[at] + self.count[at] - 1)
+        return int(self.step[at]) + int(self.count[at]) - 1
 
 
 def order_key(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
-    """Return a number that orders by (replica, stage, step)."""
+    """Return a number that orders by (replica, stage, step), int64 as these are."""
     found: Int64Array = replica << 48
     found |= stage << 36
     found |= step
     return found
 
 
-def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> Int64Array:
-    """Return rows in that order, equal ones as they are; each stage's are mostly in order already."""
-    rows = np.argsort(stage.astype(np.int16), kind="stable")
-    found: Int64Array = rows[np.argsort(order_key(replica, stage, step)[rows], kind="stable")]
+def in_order(replica: Int64Array, stage: Int64Array, step: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return where rows go in that order, equal ones as they are, and the keys there.
+
+    What is put where it goes, part by part, is read and written in runs: rows are mostly in order of their steps, and
+    so each stage's are in order already.
+    """
+    place, key = np.empty(len(stage), np.int64), np.empty(len(stage), np.int64)
+    goes = np.concatenate(([0], np.cumsum(np.bincount(stage))))
+    for some in parts(len(stage)):
+        for number, rows in by_number(stage[some]):
+            place[some.start + rows] = goes[number] + np.arange(len(rows))
+            goes[number] += len(rows)
+        key[place[some]] = order_key(*(column[some].astype(np.int64) for column in (replica, stage, step)))
+    if (key[1:] >= key[:-1]).all():
+        return place, key
+    order = np.argsort(key, kind="stable")
+    last = np.empty(len(order), np.int64)
+    last[order] = np.arange(len(order))
+    return last[place], key[order]
+
+
+def put(values: Int64Array, place: Int64Array) -> Int64Array:
+    """Return values, each where it goes."""
+    if not any(values.strides):  # one for all
+        return values
+    found = np.empty_like(values)
+    for some in parts(len(place)):
+        found[place[some]] = values[some]
     return found
 
 
@@ -118,50 +159,53 @@ def occupation_of(tables: Tables) -> Occupation:
     folds = (table["steps"] == 1) | ((tables.stages == 1) & (table["starts_at"] < 0))
     chain = np.array([template.is_chain for template in tables.templates], bool)
     summed = regular & folds & (chain[table["template"]] if len(chain) else False)
-    parts = [_summed(tables, passes, np.flatnonzero(summed))]
+    found = [_summed(tables, passes, np.flatnonzero(summed))]
     stretched, others = np.flatnonzero(~regular), np.flatnonzero(regular & ~summed)
     for number, template in enumerate(tables.templates):
-        parts.extend(_stretched(tables, passes, template, stretched[table["template"][stretched] == number]))
-        parts.extend(_expanded(tables, passes, template, others[table["template"][others] == number]))
-    columns = {name: _joined(parts, name) for name in ("replica", "stage", "step", "count", "start", "end")}
+        found.extend(_stretched(tables, passes, template, stretched[table["template"][stretched] == number]))
+        found.extend(_expanded(tables, passes, template, others[table["template"][others] == number]))
+    columns = {name: _joined(found, name) for name in ("replica", "stage", "step", "count", "start", "end")}
     if tables.lockstep > 1:  # a pass of several replicas holds the stage of each
         count = len(columns["replica"])
         columns = {name: np.repeat(values, tables.lockstep) for name, values in columns.items()}
-        columns["replica"] += np.tile(np.arange(tables.lockstep), count)
-    order = in_order(columns["replica"], columns["stage"], columns["step"])
+        columns["replica"] = columns["replica"] + np.tile(np.arange(tables.lockstep), count)
+    place, key = in_order(columns["replica"], columns["stage"], columns["step"])
+    columns = {name: put(columns.pop(name), place) for name in tuple(columns)}
     leaves = sends = None
     if tables.stages > 1:
-        leaves, sends = (_joined(parts, name)[order] for name in ("leaves", "sends_for"))
-    spare = np.empty(len(order), np.int64)  # sorted into the memory of the one before: most is there once
-    for name, values in columns.items():
-        columns[name], spare = np.take(values, order, out=spare, mode="clip"), values
-    return Occupation(**columns, leaves=leaves, sends_for=sends)
+        sends = put(_joined(found, "sends_for"), place)
+        leaves = np.broadcast_to(columns["end"][:, None], sends.shape)  # of chains, from all ranks at once
+        if any("leaves" in part for part in found):
+            each = [
+                part.get("leaves", np.broadcast_to(part["end"][:, None], part["sends_for"].shape)) for part in found
+            ]
+            leaves = put(np.concatenate(each), place)
+    return Occupation(**columns, key=key, leaves=leaves, sends_for=sends)
 
 
-def _joined(parts: list[dict[str, Int64Array]], name: str) -> Int64Array:
-    return parts[0][name] if len(parts) == 1 else np.concatenate([part[name] for part in parts])
+def _joined(found: list[dict[str, Int64Array]], name: str) -> Int64Array:
+    return found[0][name] if len(found) == 1 else np.concatenate([part[name] for part in found])
 
 
-def _part(tables: Tables, runs: Int64Array, **more: Int64Array) -> dict[str, Int64Array]:
-    table = tables.passes
-    found = {name: table[name][runs].astype(np.int64) for name in ("replica", "stage")}
-    return found | {"step": table["first_step"][runs].astype(np.int64)} | more
+def _part(tables: Tables, runs: Int64Array | slice, **more: Int64Array) -> dict[str, Int64Array]:
+    columns = {"replica": "replica", "stage": "stage", "step": "first_step"}
+    return {name: tables.passes[column][runs] for name, column in columns.items()} | more
 
 
 def _summed(tables: Tables, passes: Passes, runs: Int64Array) -> dict[str, Int64Array]:
     table = tables.passes
-    lengths = np.zeros(len(runs), np.int64)
+    end = np.empty(len(runs), np.int64)
     at = 0
     for block in passes.blocks(runs):
         many = len(block.runs)
         each = passes.lengths(block)
-        lengths[at : at + many] = each if block.is_single else np.add.reduceat(each, block.firsts)
+        end[at : at + many] = each if block.is_single else np.add.reduceat(each, block.firsts)
+        end[at : at + many] += table["start_ns"][block.runs]
         at += many
-    start = table["start_ns"][runs].astype(np.int64)
-    found = _part(tables, runs, count=table["steps"][runs].astype(np.int64), start=start, end=start + lengths)
+    rows = slice(None) if len(runs) == len(table["steps"]) else runs  # of all, no copies
+    count = table["steps"][rows] if tables.stages == 1 else np.broadcast_to(np.int64(1), len(runs))
+    found = _part(tables, rows, count=count, start=table["start_ns"][rows], end=end)
     if tables.stages > 1:
-        ranks = tables.sp_tp[0] * tables.sp_tp[1]
-        found["leaves"] = np.broadcast_to(found["end"][:, None], (len(runs), ranks))
         found["sends_for"] = _send_costs(tables, passes, runs)
     return found
 
@@ -170,19 +214,18 @@ def _send_costs(tables: Tables, passes: Passes, runs: Int64Array) -> Int64Array:
     """Return what the send of each rank costs, of single passes."""
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
     costs = np.full((len(runs), ranks), -1, np.int64)
-    for number, mine in by_template(tables, runs):
-        classes = list(tables.templates[number].send_classes)
-        if not classes:
-            continue
-        for some in blocks(np.ones(len(mine), np.int64)):
-            (block,) = passes.blocks(runs[mine[some]])
-            costs[mine[some][:, None], np.arange(len(classes))] = passes.durations(block, number, classes)
+    for some in parts(len(runs), 8):
+        here = runs[some]
+        for number, mine in by_number(tables.passes["template"][here]):
+            classes = list(tables.templates[number].send_classes)
+            for block in passes.blocks(here[mine]) if classes else ():
+                costs[some.start + mine, : len(classes)] = passes.durations(block, number, classes)
     return costs
 
 
 def _expanded(tables: Tables, passes: Passes, template: PassTemplate, runs: Int64Array) -> list[dict[str, Int64Array]]:
     """Step by step, for what is no chain or has stages."""
-    parts = []
+    made = []
     number = int(tables.passes["template"][runs[0]]) if len(runs) else 0
     ranks = tables.sp_tp[0] * tables.sp_tp[1]
     for block in passes.blocks(runs):
@@ -202,8 +245,8 @@ def _expanded(tables: Tables, passes: Passes, template: PassTemplate, runs: Int6
                 classes = list(template.send_classes)
                 costs[:, : len(classes)] = durations[some][:, classes]
                 part["sends_for"] = costs
-            parts.append(part)
-    return parts
+            made.append(part)
+    return made
 
 
 def losses(tables: Tables) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -219,18 +262,16 @@ def _stretched(tables: Tables, passes: Passes, template: PassTemplate, runs: Int
     """Passes that contention made longer: chains with their losses, others node by node."""
     found = [is_loss(tables.irregular[at]) for at in tables.passes["irregular"][runs].tolist()]
     lossy = np.array(found, bool)
-    parts = []
+    made = []
     if lossy.any():
         part = _summed(tables, passes, runs[lossy])
         rows, _, lost = losses(tables)
         total = np.bincount(rows, weights=lost, minlength=len(tables.passes["irregular"])).astype(np.int64)
         part["end"] = part["end"] + total[runs[lossy]]
-        if "leaves" in part:
-            part["leaves"] = part["leaves"] + total[runs[lossy]][:, None]
-        parts.append(part)
+        made.append(part)
     if not lossy.all():
-        parts.append(_node_by_node(tables, passes, template, runs[~lossy]))
-    return parts
+        made.append(_node_by_node(tables, passes, template, runs[~lossy]))
+    return made
 
 
 def _node_by_node(tables: Tables, passes: Passes, template: PassTemplate, runs: Int64Array) -> dict[str, Int64Array]:

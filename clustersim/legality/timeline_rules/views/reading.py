@@ -12,8 +12,8 @@ from clustersim.clock import Int64Array
 from clustersim.legality.history import CANCELLED, FINISHED, LOST, PREEMPTED, Declared, History
 from clustersim.legality.timeline_rules.requests.whereabouts import Whereabouts, whereabouts_of
 from clustersim.legality.timeline_rules.transfers.owners import owner_at
-from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, arrivals_of, sends_of
-from clustersim.legality.timeline_rules.views.grouping import without
+from clustersim.legality.timeline_rules.views.arrivals import Arrivals, Sends, arrivals_in, sends_of
+from clustersim.legality.timeline_rules.views.grouping import gathered, without
 from clustersim.legality.timeline_rules.views.hand_overs import HandOvers
 from clustersim.legality.timeline_rules.views.occupation import Occupation, occupation_of
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
@@ -24,6 +24,7 @@ from clustersim.legality.timeline_rules.views.sheet import Sheet, sheet_of_spans
 from clustersim.legality.timeline_rules.views.swaps import Swap, swaps_of
 from clustersim.legality.timeline_rules.views.unfolding import sheets_of_tables
 from clustersim.legality.timeline_rules.views.use import Use, use_of
+from clustersim.timeline.passes import parts
 
 
 class Reading:
@@ -50,9 +51,10 @@ class Reading:
         runs = Runs(self.history.steps)
         passes = self.passes
         if passes is not None and len(runs):
-            at = runs.at(passes.replica, passes.step)
-            known = at >= 0
-            np.maximum.at(runs.end, at[known], passes.end[known])
+            for some in parts(len(passes)):
+                at = runs.at(passes.replica[some], passes.step[some])
+                known = at >= 0
+                gathered(runs.end, np.maximum, at[known], passes.end[some][known])
         return runs
 
     @cached_property
@@ -99,11 +101,11 @@ class Reading:
 
     @cached_property
     def arrivals(self) -> Arrivals | None:
-        """Passes, the pass of the next stage of each, when its output has arrived there, and whether it was sent."""
+        """When outputs of passes have arrived at the next stage; None where there is one stage, or no span."""
         if self.declared.pp == 1:
             return None
         if self.sends is not None and self.passes is not None:
-            return arrivals_of(self.sends, self.passes)
+            return Arrivals(passes=self.passes, sends=self.sends)
         spans = self.history.spans
         return arrivals_in(spans) if spans is not None and spans.numbered else None
 

@@ -25,7 +25,6 @@ from clustersim.legality.declared.faults import Outage
 from clustersim.legality.timeline_rules.views.contents import Contents
 from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.runs import Runs
-from clustersim.timeline.passes import within
 from clustersim.timeline.tables import Table
 
 _BEFORE_FACTS = -1
@@ -158,42 +157,32 @@ def sharing_of(
     chunk = np.flatnonzero(pieces.is_chunk if caches is None else pieces.is_chunk & caches[pieces.replica])
     mine = contents.blocks[pieces.request[chunk]]
     filled = [np.minimum(tokens[chunk] // size, mine) for tokens in (pieces.computed, pieces.computed + pieces.count)]
-    made = _blocks(pieces, chunk, filled[0], filled[1])
     opened = np.flatnonzero(reused.piece >= 0)
-    known = np.minimum(reused.tokens // size, contents.blocks[reused.request])
-    taken = _blocks(pieces, reused.piece[opened], np.zeros(len(opened), np.int64), known[opened])
-    fact = opened[taken.of]
-
-    piece = np.concatenate((chunk[made.of], reused.piece[fact]))
-    block = np.concatenate((made.block, taken.block))
-    time = np.concatenate((pieces.end[chunk[made.of]], reused.time[fact]))
-    place = _place(pieces, contents, piece, block, failures(pieces.replica[piece], time, down))
-    row = np.concatenate((np.full(len(made.of), _BEFORE_FACTS), reused.row[fact]))
+    known = np.minimum(reused.tokens // size, contents.blocks[reused.request])[opened]
+    of = np.concatenate((chunk, reused.piece[opened]))
+    blocks = contents.runs(
+        pieces.request[of],
+        np.concatenate((filled[0], np.zeros(len(opened), np.int64))),
+        np.concatenate((filled[1], known)),
+    )
+    piece, made = of[blocks.of], blocks.of < len(chunk)
+    time = np.concatenate((pieces.end[chunk], reused.time[opened]))[blocks.of]
+    row = np.concatenate((np.full(len(chunk), _BEFORE_FACTS), reused.row[opened]))[blocks.of]
+    fact = np.concatenate((np.full(len(chunk), -1), opened))[blocks.of]
+    place = _place(pieces, blocks.number, piece, failures(pieces.replica[piece], time, down))
     turn = pieces.turn_of[piece]
     ends = np.flatnonzero(freed_at[turn] < never)
-    made_here = np.concatenate((np.ones(len(made.of), bool), np.zeros(len(taken.of), bool)))
     return _followed(
         place=np.concatenate((place, place[ends])),
         replica=np.concatenate((pieces.replica[piece], pieces.replica[piece[ends]])),
         time=np.concatenate((time, freed_at[turn[ends]])),
         row=np.concatenate((row, freed_row[turn[ends]])),
         change=np.concatenate((np.ones(len(piece), np.int64), np.full(len(ends), -1))),
-        made=np.concatenate((made_here, np.zeros(len(ends), bool))),
-        fact=np.concatenate((np.full(len(made.of), -1), fact, np.full(len(ends), -1))),
+        many=np.concatenate((blocks.many, blocks.many[ends])),
+        made=np.concatenate((made, np.zeros(len(ends), bool))),
+        fact=np.concatenate((fact, np.full(len(ends), -1))),
         facts=len(reused.row),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    of: Int64Array
-    block: Int64Array
-
-
-def _blocks(pieces: Pieces, which: Int64Array, first: Int64Array, past: Int64Array) -> _Blocks:
-    """Return the blocks [first, past) of each of ``which`` pieces: whose each is, and its number in the prompt."""
-    many = np.maximum(past - first, 0)
-    return _Blocks(np.repeat(np.arange(len(which)), many), np.repeat(first, many) + within(many))
 
 
 def failures(replica: Int64Array, time: Int64Array, down: Sequence[Outage]) -> Int64Array:
@@ -204,11 +193,8 @@ def failures(replica: Int64Array, time: Int64Array, down: Sequence[Outage]) -> I
     return found
 
 
-def _place(
-    pieces: Pieces, contents: Contents, piece: Int64Array, block: Int64Array, failures: Int64Array
-) -> Int64Array:
-    """Return a number for (replica, how often it had failed, content) of each block."""
-    content = contents.of(pieces.request[piece], block)
+def _place(pieces: Pieces, content: Int64Array, piece: Int64Array, failures: Int64Array) -> Int64Array:
+    """Return a number for (replica, how often it had failed, content)."""
     life = pieces.replica[piece] * (int(failures.max(initial=0)) + 1) + failures
     return life * (int(content.max(initial=-1)) + 1) + content
 
@@ -220,6 +206,7 @@ def _followed(
     time: Int64Array,
     row: Int64Array,
     change: Int64Array,
+    many: Int64Array,
     made: BoolArray,
     fact: Int64Array,
     facts: int,
@@ -239,6 +226,7 @@ def _followed(
     kept[revived - 1] += 1  # what came before is the end of its last holder
     unknown = np.zeros(facts, bool)
     unknown[fact[(fact >= 0) & (computed == 0)]] = True
+    saved, kept = saved * many[order], kept * many[order]
     some = np.flatnonzero((saved != 0) | (kept != 0))
     some = some[np.lexsort((row[some], time[some], replica[some]))]
     return Sharing(
