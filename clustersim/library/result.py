@@ -109,7 +109,7 @@ class Result:
         from clustersim.report.layouts import layout as read
 
         ran, panels = self.replayed, read(layout)
-        figures = (self.summary, ran.columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
+        figures = (self.summary, ran.table_columns, ran.step_rows, ran.timeline, ran.token_gaps, panels)
         html = dashboard_of(*figures, shapes=shapes_of(ran.scenario))
         write_dashboard(Path(path), html)
         return Path(path)

@@ -77,10 +77,7 @@ class RunResult:
     @cached_property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The columns of requests, as figures are worked out from them: with NaN for what did not happen."""
-        return {
-            name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
-            for name, values in self.requests.items()
-        }
+        return _with_nan(self.requests)
 
     @cached_property
     def causes(self) -> Causes:
@@ -93,6 +90,11 @@ class RunResult:
         """The columns of ``requests.parquet``: those of requests, and what the time of each went to."""
         return {**self.requests, **cause_columns(self.causes, self.requests)}
 
+    @property
+    def table_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Those of the table, with NaN for what did not happen, as they are read again."""
+        return _with_nan(self.table)
+
     @cached_property
     def prefix_cache(self) -> Figures | None:
         """How much of the prompts was cached (``run.prefixes``); None where none are kept or could be shared."""
@@ -104,6 +106,13 @@ class RunResult:
     def step_rows(self) -> StepRows:
         """Its steps, as rows that are the same figures in both replays."""
         return StepRows(self.timeline, self.scenario.serving.kv_block_tokens)
+
+
+def _with_nan(columns: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    return {
+        name: np.where(values.mask, np.nan, values.data) if isinstance(values, np.ma.MaskedArray) else values
+        for name, values in columns.items()
+    }
 
 
 def simulate(

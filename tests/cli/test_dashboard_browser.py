@@ -19,8 +19,10 @@ import pytest
 from clustersim.report.figures.layout import FIGURES
 from clustersim.report.files.run_directory import dashboard_of
 from clustersim.report.files.summary import summary_of
+from clustersim.report.folded.requests import WAITS
 from clustersim.report.folded.shapes import shapes_of
 from clustersim.report.folded.whole import Kept, whole_run
+from clustersim.report.words.diagnosis import WORDS
 from clustersim.scenario.load import load
 from clustersim.simulation.simulate import RunResult, simulate
 from clustersim.timeline.spans import SPAN_COLUMNS
@@ -95,6 +97,7 @@ async function act() {
   const rows = linkedFigures.requests;
   rows.open(3); await pause();
   seen.opened = [rows.plot.layout.yaxis.ticktext[0], rows.view.from, rows.view.to, lanes.view.from, lanes.view.to];
+  seen.waits = Array.from(rows.requests.request.keys(), row => (rows.requests.waitOf(row) || [null])[0]);
   rows.open(1000); seen.missing = rows.note.textContent;
   seen.row = rows.toldAt(0, rows.requests.first_token_ns[3] + 1);
   rows.show(...rows.whole); await pause(); rows.click({clientX: 0, clientY: 0});
@@ -158,7 +161,7 @@ def seen(
 ) -> dict[str, Any]:
     """What a visitor of the dashboard of the quickstart sees, and what is unfolded of all runs."""
     run = results["quickstart"]
-    shown = (summary_of(run), run.columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
+    shown = (summary_of(run), run.table_columns, run.step_rows, run.timeline, run.token_gaps, LAYOUT)
     page = dashboard_of(*shown, shapes=shapes_of(run.scenario))
     parts = [data_part(name, one, windows[name]) for name, one in results.items()]
     kept = Kept(windows=np.array(windows["quickstart"][:1]), requests=np.array([2, 3]))
@@ -266,6 +269,17 @@ def test_a_request_is_found_by_its_number_and_by_its_point(seen: dict[str, Any],
     assert seen["row"][0] == "request 3"
     assert seen["row"][1].startswith("decodes: ")
     assert seen["pointed"] == "request 5"
+
+
+def test_waiting_has_the_colour_of_what_was_waited_for_longest(
+    seen: dict[str, Any], results: dict[str, RunResult]
+) -> None:
+    columns = results["quickstart"].table_columns
+    waits = [{cause: columns[f"{cause}_ns"][row] for cause in WAITS} for row in range(8)]
+    longest = [max(some, key=lambda cause: some[cause]) for some in waits]
+    expected = [WORDS[cause] if some[cause] else None for cause, some in zip(longest, waits, strict=True)]
+    assert seen["waits"] == expected
+    assert any(expected)
 
 
 @pytest.mark.parametrize("name", UNFOLDED)

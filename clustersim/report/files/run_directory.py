@@ -187,7 +187,7 @@ def write_run(
         (folder / "timeline").mkdir()
         save_timeline(result.timeline, folder / "timeline")
         if layout is not None:
-            figures = (summary, result.columns, result.step_rows, result.timeline, result.token_gaps, layout)
+            figures = (summary, result.table_columns, result.step_rows, result.timeline, result.token_gaps, layout)
             html = dashboard_of(*figures, shapes=shapes_of(result.scenario))
             write_dashboard(folder / "dashboard.html", html)
 

@@ -21,7 +21,7 @@ from clustersim.report.folded.windows import overlapping
 
 _LEVELS: Final = 8
 """Lengths per octave that are told apart where one pass stands for others."""
-_COARSE_NS: Final = 1024
+COARSE_NS: Final = 1024
 """To which instants of runs that are not told are rounded: a page that can't hold all is millions of times as long."""
 _BITS: Final = 4
 """Bits after the first that are left of durations that are not told."""
@@ -39,27 +39,24 @@ def coarse(passes: FoldedPasses, templates: tuple[PassTemplate, ...], windows: I
         Start and end, ns.
     """
     told = overlapping(passes.bounds[0], passes.bounds[1], windows)
-    bounds = np.where(told, passes.bounds, passes.bounds // _COARSE_NS * _COARSE_NS)
-    runs, longer = dict(passes.runs), np.zeros(len(told), np.int64)
-    longer[runs["irregular"] > 0] = passes.stretched["longer"]
-    row, durations = runs["row"].copy(), []
+    bounds = np.where(told, passes.bounds, passes.bounds // COARSE_NS * COARSE_NS)
+    row, durations = passes.runs["row"].copy(), []
     for place, number in enumerate(passes.programs):
-        mine = np.flatnonzero(runs["program"] == place)
-        one = _Program(templates[number], passes.durations[place], runs["steps"][mine], row[mine], told[mine])
-        took = bounds[1, mine] - bounds[0, mine]
-        row[mine], found = one.shared_rows(), one.rounded()
-        longer[mine] = np.where(told[mine], longer[mine], took - one.lengths(row[mine], found))
-        durations.append(found)
-    used, durations = _renumbered(runs["program"], row, durations)
-    odd = (longer != 0) | (told & (runs["irregular"] > 0))
+        mine = np.flatnonzero(passes.runs["program"] == place)
+        steps = passes.runs["steps"][mine]
+        one = _Program(templates[number], passes.durations[place], steps, row[mine], told[mine])
+        row[mine] = one.shared_rows()
+        durations.append(one.rounded())
+    used, durations = _renumbered(passes.runs["program"], row, durations)
     changed = {
         "row": used,
-        "gap": _gaps(runs, bounds),
-        "irregular": odd.astype(np.int64),
+        "gap": _gaps(passes.runs, bounds),
+        "irregular": passes.runs["irregular"] * told,
         "told": told.astype(np.int64),
+        "took": np.where(told, 0, (bounds[1] - bounds[0]) // COARSE_NS),
     }
-    stretched = _stretched(passes, told, odd) | {"longer": longer[odd]}
-    return replace(passes, runs=runs | changed, bounds=bounds, durations=durations, stretched=stretched)
+    stretched = _stretched(passes.stretched, told[passes.runs["irregular"] > 0])
+    return replace(passes, runs=passes.runs | changed, bounds=bounds, durations=durations, stretched=stretched)
 
 
 class _Program:
@@ -75,9 +72,7 @@ class _Program:
     ) -> None:
         self.durations, self.steps, self.row, self.told = durations, steps, row, told
         self.of = np.repeat(np.arange(len(steps)), steps)
-        self.varying = varying_classes(template)
-        self.counts = template.counts
-        self.base = durations.fixed @ np.delete(self.counts, self.varying)
+        self.base = durations.fixed @ np.delete(template.counts, varying_classes(template))
 
     def shared_rows(self) -> Int64Array:
         """Return rows of durations: of passes that are not told, of the first that is about as long."""
@@ -93,15 +88,6 @@ class _Program:
         varying = np.where(kept[:, None], self.durations.varying, _rounded(means)[self.of])
         lengths = self.durations.lengths
         return replace(self.durations, varying=varying, lengths=np.where(kept, lengths, 0) if len(lengths) else lengths)
-
-    def lengths(self, row: Int64Array, durations: Durations) -> Int64Array:
-        """Return how long each run takes by such durations."""
-        if len(durations.lengths):
-            each = durations.lengths
-        else:
-            each = self.base[row][self.of] + durations.varying @ self.counts[self.varying]
-        firsts = np.cumsum(self.steps) - self.steps
-        return np.add.reduceat(each, firsts) if len(firsts) else firsts
 
 
 def _gaps(runs: dict[str, npt.NDArray[Any]], bounds: Int64Array) -> Int64Array:
@@ -131,15 +117,11 @@ def _renumbered(
     return found, kept
 
 
-def _stretched(passes: FoldedPasses, told: npt.NDArray[np.bool_], odd: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Return what contention made of the operators of the passes that are told; nothing of the others."""
-    irregular = np.flatnonzero(passes.runs["irregular"] > 0)
-    found: dict[str, Any] = {}
+def _stretched(stretched: dict[str, Any], told: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Return what contention made of some of the irregular passes."""
+    found: dict[str, Any] = {"longer": stretched["longer"][told]}
     for name in ("shift", "grown"):
-        counts = passes.stretched[f"{name}_count"]
-        kept = np.repeat(told[irregular], counts)
-        of_run = np.zeros(len(told), np.int64)
-        of_run[irregular] = np.where(told[irregular], counts, 0)
-        found[f"{name}_count"] = of_run[odd]
-        found |= {f"{name}_{what}": passes.stretched[f"{name}_{what}"][kept] for what in ("node", "ns")}
+        counts = stretched[f"{name}_count"]
+        found[f"{name}_count"] = counts[told]
+        found |= {f"{name}_{what}": stretched[f"{name}_{what}"][np.repeat(told, counts)] for what in ("node", "ns")}
     return found

@@ -78,7 +78,10 @@ def folded_passes(tables: Tables) -> FoldedPasses:
         told = _Template(passes, place, number)
         pieces.extend(told.pieces(order[table["template"][order] == number]))
         durations.append(told.durations)
-    runs, bounds = _runs(tables, np.concatenate(pieces, axis=1) if pieces else np.empty((len(_PIECE), 0), np.int64))
+    joined = np.concatenate([np.empty((len(_PIECE), 0), np.int64), *pieces], axis=1)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    runs, bounds = _runs(tables, joined[:, np.argsort(rank[joined[0]], kind="stable")])
     stretched = stretched_columns(passes, order[table["irregular"][order] >= 0])
     return FoldedPasses(programs=programs, durations=durations, runs=runs, bounds=bounds, stretched=stretched)
 
@@ -131,12 +134,10 @@ class _Template:
 
 
 def _runs(tables: Tables, pieces: Int64Array) -> tuple[dict[str, npt.NDArray[Any]], Int64Array]:
-    """Sort pieces by (replica, stage, step), join those that follow each other and are alike; add their bounds."""
-    recorded, table = pieces[0], tables.passes
-    place = np.stack([table["replica"][recorded], table["stage"][recorded]])
-    order = np.lexsort((pieces[1], place[1], place[0]))
-    replica, stage = place[:, order].astype(np.int64)
-    recorded, step, steps, start, end, program, row = pieces[:, order]
+    """Join pieces, in order of (replica, stage, step), that follow each other and are alike; add the bounds of each."""
+    recorded, step, steps, start, end, program, row = pieces
+    table = tables.passes
+    replica, stage = (table[name][recorded].astype(np.int64) for name in ("replica", "stage"))
     odd = table["irregular"][recorded] >= 0
     before = (replica[1:] == replica[:-1]) & (stage[1:] == stage[:-1])
     gap = start.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,8 @@ from clustersim.serving.decision import ARRIVED, FACT_KINDS, FINISHED, REUSED
 from clustersim.timeline.timeline import Timeline
 
 _TOLD: Final = ("prompt_tokens", "output_tokens", "generated_tokens", "preemptions")
+WAITS: Final = ("batch_wait", "blocks_wait", "budget_wait", "choice_wait", "step_wait", "replica_wait")
+"""What a request may wait for before it is admitted: columns of ``requests.parquet``, without their unit."""
 _ORDER: Final = (
     "arrived", "rejected", "preempted", "swapped_out", "admitted", "reused", "swapped_in", "handed_over", "received",
     "finished", "cancelled", "lost",
@@ -24,7 +27,8 @@ def request_columns(requests: Columns) -> dict[str, npt.NDArray[Any]]:
     order = np.argsort(requests["request"], kind="stable")
     arrived = np.asarray(requests["arrived_ns"], np.int64)[order]
     after = {f"{name}_after": _after(requests[f"{name}_ns"][order], arrived) for name in ("first_token", "finished")}
-    return {name: requests[name][order] for name in ("request", *_TOLD)} | {"arrived_ns": arrived} | after
+    told = {name: requests[name][order] for name in ("request", *_TOLD)} | {"arrived_ns": arrived} | after
+    return told | _waited({name: requests[f"{name}_ns"][order] for name in WAITS if f"{name}_ns" in requests})
 
 
 def fact_columns(timeline: Timeline) -> dict[str, npt.NDArray[Any]]:
@@ -41,6 +45,16 @@ def chunk_columns(timeline: Timeline) -> dict[str, npt.NDArray[Any]]:
     chunks = timeline.chunks
     order = np.lexsort((chunks["step"], chunks["replica"], chunks["request"]))
     return {name: chunks[name][order] for name in ("request", "replica", "step", "count", "sampled")}
+
+
+def _waited(waits: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return for what each request waited longest, a number of ``WAITS``, and how long, ns; −1 where none is known."""
+    if not waits:
+        return {}
+    table = np.stack([np.nan_to_num(np.asarray(column, np.float64), nan=-1.0) for column in waits.values()])
+    most = table.argmax(axis=0)
+    longest = table.max(axis=0).astype(np.int64)
+    return {"waited_for": np.where(longest > 0, most, -1), "waited_ns": longest}
 
 
 def _after(column: npt.NDArray[Any], arrived: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

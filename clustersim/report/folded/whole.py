@@ -10,16 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.clock import Int64Array
+from clustersim.report.figures.causes import COLOURS
 from clustersim.report.folded.coarse import coarse
 from clustersim.report.folded.packed import packed
 from clustersim.report.folded.passes import FoldedPasses, folded_passes
 from clustersim.report.folded.programs import program_columns, program_words
-from clustersim.report.folded.requests import chunk_columns, fact_columns, request_columns
+from clustersim.report.folded.requests import WAITS, chunk_columns, fact_columns, request_columns
 from clustersim.report.folded.shapes import Shapes
 from clustersim.report.folded.transfers import move_columns, send_columns
 from clustersim.report.folded.windows import overlapping
 from clustersim.report.metrics.latencies import Columns
 from clustersim.report.traces.spans import FAMILIES, family_of
+from clustersim.report.words.diagnosis import WORDS
 from clustersim.serving.decision import FACT_KINDS
 from clustersim.timeline.parts import rows_of
 from clustersim.timeline.rank_nodes import rank_nodes
@@ -92,6 +94,7 @@ def whole_run(
         "rows": _rows(timeline, passes),
         "programs": _programs(timeline, passes, shapes),
         "facts": list(FACT_KINDS),
+        "waits": [[WORDS[cause], COLOURS[cause]] for cause in WAITS],
         "arrived": len(requests["request"]),
         "windows": None if kept is None else kept.windows.tolist(),
         "sections": {
@@ -150,9 +153,10 @@ def _rows(timeline: Timeline, passes: FoldedPasses) -> list[list[int]]:
 
 def _pass_rows(timeline: Timeline, passes: FoldedPasses) -> Iterator[Int64Array]:
     """Yield rank × streams + stream of what passes run, program by program."""
-    replica, stage, program = np.unique(
-        np.stack([passes.runs[name] for name in ("replica", "stage", "program")]), axis=1
-    )
+    stages, programs = int(passes.runs["stage"].max(initial=0)) + 1, len(passes.programs)
+    places = passes.runs["replica"] * stages + passes.runs["stage"]
+    place, program = np.divmod(np.unique(places * programs + passes.runs["program"]), max(1, programs))
+    replica, stage = np.divmod(place, stages)
     base = timeline.layout.stage_base(replica, stage)
     for number in np.unique(program).tolist():
         nodes = rank_nodes(timeline.templates[passes.programs[number]])

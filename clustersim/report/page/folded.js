@@ -2,6 +2,9 @@
    Times are nanoseconds since the start of the run; numbers below 2^53 are exact. */
 "use strict";
 
+/* Runs whose operators the page lacks are told in units of this; see report/folded/coarse.py. */
+const COARSE_NS = 1024;
+
 /* One template of passes: instances (what all ranks that do alike run at once), and nodes on ranks. */
 class Program {
   constructor(words, columns, place) {
@@ -231,7 +234,9 @@ class FoldedRun {
       passes[program] += runs.steps[run];
       runs.start[run] = end + runs.gap[run];
       runs.odd[run] = runs.irregular[run] ? odd++ : -1;
-      end = runs.end[run] = this.startOf(run, runs.steps[run]) + (runs.irregular[run] ? this.stretched.longer[odd - 1] : 0);
+      end = runs.end[run] = this.told(run)
+        ? this.startOf(run, runs.steps[run]) + (runs.irregular[run] ? this.stretched.longer[odd - 1] : 0)
+        : runs.start[run] + runs.took[run] * COARSE_NS;
       places[places.length - 1].to = run + 1;
     }
     return places;
@@ -257,7 +262,7 @@ class FoldedRun {
 
   /* When a pass of a run starts; the one after the last one starts when the run ends, where nothing stretched it. */
   startOf(run, index) {
-    if (!this.told(run) && this.runs.end[run]) return this.evenly(run, index);
+    if (!this.told(run)) return this.evenly(run, index);
     const {start, program, first, row} = this.runs, found = this.durations[program[run]], from = first[run];
     return start[run] + index * found.base[row[run]] + found.until[from + index] - found.until[from];
   }

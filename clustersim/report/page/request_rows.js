@@ -12,7 +12,7 @@ class RequestRows extends TimeFigure {
     this.find.addEventListener("change", () => this.open(Number(this.find.value)));
     plot.addEventListener("mousedown", event => { this.pressed = [event.clientX, event.clientY]; });
     plot.addEventListener("click", event => this.click(event));
-    drawPhases(document.getElementById(plot.id + "-legend"));
+    this.legend = document.getElementById(plot.id + "-legend");
     this.order();
     this.show(...this.whole, false);
     linkedFigures.add(this);
@@ -24,6 +24,7 @@ class RequestRows extends TimeFigure {
     const slowest = this.requests.slowest(this.by.value, this.many).filter(row => !this.asked.includes(row));
     this.shown = [...this.asked, ...slowest].slice(0, Math.max(this.many, this.asked.length));
     this.rowsShown = null;
+    this.drawLegend();
     this.draw();
     this.moveAxes();
   }
@@ -70,8 +71,10 @@ class RequestRows extends TimeFigure {
   fill(raster) {
     const colours = Object.fromEntries(Object.entries(PHASES).map(([phase, [colour]]) => [phase, pixel(colour)]));
     this.shown.forEach((row, at) => {
+      const wait = this.requests.waitOf(row);
       for (const {phase, start, end} of this.phasesOf(row))
-        if (start < raster.view.to && end > raster.view.from) raster.bar(at, start, end, colours[phase]);
+        if (start < raster.view.to && end > raster.view.from)
+          raster.bar(at, start, end, phase === "waiting" && wait ? pixel(wait[1]) : colours[phase]);
     });
     return {level: "requests"};
   }
@@ -83,10 +86,26 @@ class RequestRows extends TimeFigure {
     if (row === undefined) return null;
     const {requests} = this, phases = this.phasesOf(row).filter(one => one.start <= instant && instant < one.end), phase = phases[phases.length - 1];
     return [
-      "request " + requests.request[row], ...(phase ? [phaseLine(phase)] : []),
+      "request " + requests.request[row], ...(phase ? [phaseLine(phase)] : []), ...this.waitLines(row),
       requests.prompt_tokens[row].toLocaleString("en") + " prompt tokens, " + requests.generated_tokens[row] + " of " + requests.output_tokens[row] + " generated",
       ...this.latencyLines(row), "arrived at " + instantText(requests.arrived_ns[row]),
     ];
+  }
+
+  waitLines(row) {
+    const wait = this.requests.waitOf(row);
+    return wait ? [wait[0] + ": " + timeText(this.requests.waited_ns[row])] : [];
+  }
+
+  /* The phases that the rows have, and what these requests waited for. */
+  drawLegend() {
+    const phases = new Set(this.shown.flatMap(row => this.phasesOf(row).map(one => one.phase)));
+    const waits = new Map(this.shown.map(row => this.requests.waitOf(row)).filter(Boolean));
+    if (waits.size) phases.delete("waiting");
+    this.legend.replaceChildren(
+      ...[...waits].map(([words, colour]) => legendEntry(colour, words)),
+      ...Object.entries(PHASES).filter(([phase]) => phases.has(phase)).map(([, [colour, words]]) => legendEntry(colour, words)),
+    );
   }
 
   latencyLines(row) {
@@ -101,10 +120,6 @@ class RequestRows extends TimeFigure {
 function phaseLine({phase, start, end, count, replica, step}) {
   const where = phase === "chunk" ? " of " + count.toLocaleString("en") + " tokens, in step " + step + " of replica " + replica : "";
   return PHASES[phase][1] + where + ": " + spanLine(start, end);
-}
-
-function drawPhases(legend) {
-  legend.replaceChildren(...Object.values(PHASES).map(([colour, words]) => legendEntry(colour, words)));
 }
 
 async function clustersimRequests(id, many, request) {

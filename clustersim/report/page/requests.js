@@ -2,9 +2,9 @@
 "use strict";
 
 const PHASES = {
-  waiting: ["#E69F00", "waits to be admitted"], prompt: ["#F0A878", "prompt, between its chunks"], chunk: ["#D55E00", "chunk of the prompt"],
-  hand_over: ["#7A3E9D", "handed over"], decode: ["#0072B2", "decodes"], preempted: ["#B3261E", "lost its K/V, waits"],
-  swapped: ["#CC79A7", "swapped to the host"],
+  waiting: ["#9AA5B1", "waits to be admitted"], prompt: ["#C3DCEB", "prompt, between its chunks"], chunk: ["#004D80", "chunk of the prompt"],
+  hand_over: ["#7E57C2", "handed over"], decode: ["#0072B2", "decodes"], preempted: ["#CC79A7", "lost its K/V, waits"],
+  swapped: ["#7A5230", "swapped to the host"],
 };
 const ENDS = new Set(["finished", "cancelled", "lost", "rejected"]);
 
@@ -17,7 +17,7 @@ class Requests {
   constructor(columns, facts, chunks, data, run) {
     const instant = after => Float64Array.from(after, (ns, row) => ns < 0 ? -1 : columns.arrived_ns[row] + ns);
     Object.assign(this, {first_token_ns: instant(columns.first_token_after), finished_ns: instant(columns.finished_after)});
-    Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, run, count: columns.request.length});
+    Object.assign(this, {...columns, facts, chunks, kinds: data.facts, arrived: data.arrived, waits: data.waits, run, count: columns.request.length});
   }
 
   rowOf(request) {
@@ -94,6 +94,9 @@ class Requests {
     if (phase) turn(null, this.run.end);
     return [...found, ...chunks.map(chunk => ({phase: "chunk", ...chunk}))];
   }
+
+  /* What a request waited for longest before it was admitted: [words, colour]; null where that is not known. */
+  waitOf(row) { return this.waited_for && this.waited_for[row] >= 0 ? this.waits[this.waited_for[row]] : null; }
 
   endOf(row) { return this.finished_ns[row] >= 0 ? this.finished_ns[row] : Math.max(this.arrived_ns[row], ...this.phasesOf(row).map(one => one.end)); }
 }
