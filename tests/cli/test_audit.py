@@ -325,7 +325,12 @@ def test_audit_names_how_many_files_and_where_and_what_a_link_carries_when(tmp_p
 
 
 def test_audit_says_how_much_it_simulates_again(tmp_path: Path) -> None:
-    shallow = ("--set", "model={name: llama-3.1-70b, config: {num_hidden_layers: 2}}")
+    shallow = (
+        "--set",
+        "model={name: llama-3.1-70b, config: {num_hidden_layers: 2}}",
+        "--set",
+        "workload.trace.requests=8",
+    )
     result = called("audit", ran(tmp_path / "shallow", *shallow), "--again", "full")
     assert re.match(r"simulating [0-9]+ operators again, full …\n", result.stderr)
     assert "operators again" not in result.stdout
