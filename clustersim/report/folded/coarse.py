@@ -1,7 +1,7 @@
 """Passes without the operators of most of them, where a page can't hold all: steps stay where they are.
 
 Outside some windows passes have the durations of others that take about as long, so that shares of time stay what they
-are, about. When runs start and end stays, to the microsecond; ``told`` says whose operators are, and passes of other
+are, about. When runs start and end stays, to 16 microseconds; ``told`` says whose operators are, and passes of other
 runs are drawn as long as each other.
 """
 
@@ -21,7 +21,7 @@ from clustersim.report.folded.windows import overlapping
 
 _LEVELS: Final = 8
 """Lengths per octave that are told apart where one pass stands for others."""
-COARSE_NS: Final = 1024
+COARSE_NS: Final = 16384
 """To which instants of runs that are not told are rounded: a page that can't hold all is millions of times as long."""
 _BITS: Final = 4
 """Bits after the first that are left of durations that are not told."""

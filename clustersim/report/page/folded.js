@@ -3,7 +3,7 @@
 "use strict";
 
 /* Runs whose operators the page lacks are told in units of this; see report/folded/coarse.py. */
-const COARSE_NS = 1024;
+const COARSE_NS = 16384;
 
 /* One template of passes: instances (what all ranks that do alike run at once), and nodes on ranks. */
 class Program {

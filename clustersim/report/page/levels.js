@@ -4,6 +4,8 @@
 
 const KIND_COLOURS = {prefill: "#D55E00", decode: "#0072B2", mixed: "#7A3E9D"};
 const MOST_OPERATORS = 400000, MOST_STEPS = 20000;
+/* Of a stage with more runs in view than MOST_RUNS the share of time busy is added up once, in so many parts of the run. */
+const MOST_RUNS = 20000, PARTS = 65536;
 
 /* A picture of so many pixels; times and rows are given in the units of a view {from, to, top, bottom}. */
 class Raster {
@@ -110,7 +112,20 @@ class Levels {
     return {most, all, spans, long, layers};
   }
 
+  /* How many runs of stages are in view, and about how many passes these are. */
+  runsIn(view, places) {
+    const {step, steps} = this.run.runs, found = {runs: 0, passes: 0};
+    for (const place of places) {
+      const [first, last] = this.run.runsIn(place, view.from, view.to);
+      found.runs += last - first;
+      if (last > first) found.passes += step[last - 1] + steps[last - 1] - step[first];
+    }
+    return found;
+  }
+
   levelOf(view, width, places) {
+    const {runs, passes} = this.runsIn(view, places);
+    if (runs > MOST_STEPS) return {level: "heat", passes, spans: 0};
     const {most, all, spans, long, layers} = this.counted(view, places);
     const level = () => {
       if (most > width / 4 || all > MOST_STEPS) return "heat";
@@ -181,19 +196,33 @@ class Levels {
   draw_heat(raster, places) {
     const {view, width} = raster, bins = Math.min(width, 2048), binNs = (view.to - view.from) / bins;
     const seen = new Map();
-    const add = (busy, start, end, share) => addBusy(busy, (start - view.from) / binNs, (end - view.from) / binNs, share);
     for (const place of places)
       for (const group of this.groupsOf(place)) {
-        const busy = new Float32Array(bins), [first, last] = this.run.runsIn(place, view.from, view.to);
-        for (let run = first; run < last; run++) add(busy, this.run.runs.start[run], this.run.runs.end[run], this.busyShare(run, group));
+        const busy = this.busyIn(place, group, view, bins);
         for (const key of group.keys) seen.set(this.run.rowOf.get(place.base * this.streams + key), busy);
       }
     this.eachTransfer(view, (row, start, end) => {
       if (!seen.has(row)) seen.set(row, new Float32Array(bins));
-      add(seen.get(row), start, end, 1);
+      addBusy(seen.get(row), (start - view.from) / binNs, (end - view.from) / binNs, 1);
     });
     for (let row = Math.max(0, Math.ceil(view.top)); row <= Math.min(this.run.rows.length - 1, view.bottom); row++)
       this.heatRow(raster, row, seen.get(row) || new Float32Array(bins));
+  }
+
+  /* The share of time in which the streams of a group of a stage are busy, in so many bins of a view. */
+  busyIn(place, group, view, bins) {
+    const {start, end} = this.run.runs, binNs = (view.to - view.from) / bins, busy = new Float32Array(bins);
+    const [first, last] = this.run.runsIn(place, view.from, view.to);
+    if (last - first > MOST_RUNS && bins < PARTS) return resampled(this.partsOf(place, group), this.run.end, view, bins);
+    for (let run = first; run < last; run++)
+      addBusy(busy, (start[run] - view.from) / binNs, (end[run] - view.from) / binNs, this.busyShare(run, group));
+    return busy;
+  }
+
+  partsOf(place, group) {
+    if (!place.parts) place.parts = new Map();
+    if (!place.parts.has(group)) place.parts.set(group, this.busyIn(place, group, {from: 0, to: this.run.end}, PARTS));
+    return place.parts.get(group);
   }
 
   heatRow(raster, row, busy) {
@@ -247,6 +276,15 @@ function addBusy(busy, from, to, share) {
   const last = Math.min(busy.length - 1, Math.floor(to));
   for (let bin = Math.max(0, Math.floor(from)); bin <= last; bin++)
     busy[bin] += share * (Math.min(to, bin + 1) - Math.max(from, bin));
+}
+
+/* Shares of parts of a run, as those of bins of a view. */
+function resampled(parts, end, view, bins) {
+  const busy = new Float32Array(bins), partNs = end / parts.length, binNs = (view.to - view.from) / bins;
+  const last = Math.min(parts.length - 1, Math.floor(view.to / partNs));
+  for (let part = Math.max(0, Math.floor(view.from / partNs)); part <= last; part++)
+    addBusy(busy, (part * partNs - view.from) / binNs, ((part + 1) * partNs - view.from) / binNs, parts[part]);
+  return busy;
 }
 
 function busyGroups(programs, streams) {
