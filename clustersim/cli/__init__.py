@@ -24,7 +24,7 @@ COMMANDS: Final = {
     "search": ("search:search", "Find the best of all legal plans."),
     "size": ("size:size", "Find the fewest devices that meet targets."),
     "check": ("check:check", "Check that a plan is legal, before anything runs."),
-    "from-vllm": ("from_vllm:from_vllm", "Make a scenario of a vLLM command line."),
+    "from-command": ("from_command:from_command", "Make a scenario of a command line of vLLM or SGLang."),
     "compare": ("compare:compare", "Compare runs: what differs, and where it comes from."),
     "launch": ("launch:launch", "Write what starts a scenario with an engine."),
     "prove": ("prove:prove", "Prove a plan: execute its step graphs with numbers."),
@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "schema": ("schema:schema", "Print the JSON schema of scenarios, for editors."),
 }
 """Command → (module:function in ``commands``, one line of help)."""
+ALSO: Final = {"from-vllm": "from-command"}
+"""Other names of commands."""
 
 
 class _LazyGroup(click.Group):
@@ -49,6 +51,7 @@ class _LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALSO.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name][0].partition(":")
@@ -63,7 +66,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and name not in ALSO and not name.startswith("-"):
             ctx.fail(f"no command {name!r}{did_you_mean(name, list(COMMANDS))}")
         return super().resolve_command(ctx, args)
 

@@ -14,11 +14,18 @@ from clustersim.errors import InputError
 from clustersim.interop.bench_flags import FLAGS
 from clustersim.interop.command import Command, Grammar
 from clustersim.interop.entries import Draft
+from clustersim.interop.flags import VERSION
 from clustersim.interop.options import Options, count, whole
 from clustersim.interop.words import Word
 
-GRAMMAR: Final = Grammar(flags=FLAGS)
-SILENT: Final = Command(start=Word(text="vllm bench serve"), environment={}, positional=(), choices={})
+GRAMMAR: Final = Grammar(
+    engine="vLLM",
+    version=VERSION,
+    starts=(("vllm", "bench", "serve"), ("benchmark_serving.py",)),
+    example="vllm bench serve --request-rate 4",
+    flags=FLAGS,
+)
+SILENT: Final = Command(grammar=GRAMMAR, start=Word(text="vllm bench serve"))
 """The command without options."""
 DATASETS: Final = ("random", "prefix_repetition")
 TARGETS: Final = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
@@ -46,7 +53,7 @@ def ratio(text: str) -> float:
     return number
 
 
-def write_workload(command: Command, draft: Draft, *, prefix_caching: bool) -> None:
+def write_workload(command: Command, draft: Draft, *, caching: tuple[bool, str]) -> None:
     """Write the workload, its seed and its targets into a draft.
 
     Parameters
@@ -54,8 +61,8 @@ def write_workload(command: Command, draft: Draft, *, prefix_caching: bool) -> N
     command : Command
         ``vllm bench serve``.
     draft : Draft
-    prefix_caching : bool
-        Whether the server would reuse prefixes.
+    caching : (bool, str)
+        Whether the server would reuse prefixes, and the origin of that.
 
     Raises
     ------
@@ -79,8 +86,8 @@ def write_workload(command: Command, draft: Draft, *, prefix_caching: bool) -> N
         draft.set(f"workload.{path}", value, of)
     for path, value in targets.items():
         draft.set(f"targets.{path}", value, "--goodput")
-    if prefix and prefix_caching:
-        draft.set("serving.prefix_caching", True, "--enable-prefix-caching, vLLM's default")
+    if prefix and caching[0]:
+        draft.set("serving.prefix_caching", *caching)
         draft.set("workload.shared_prefixes.groups", groups, of_groups)
         draft.set("workload.shared_prefixes.tokens", prefix, "the length of the prefixes")
 

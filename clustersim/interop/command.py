@@ -1,4 +1,4 @@
-"""A command of vLLM taken apart: what starts it, its environment, and the options that were chosen."""
+"""A command of an engine taken apart: what starts it, its environment, and the options that were chosen."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from clustersim.interop.flags import Flag
 from clustersim.interop.words import Word, commands
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_IMAGE: Final = re.compile(r"(.*/)?vllm-openai([:@].*)?")
-_SERVER: Final = "vllm.entrypoints.openai.api_server"
 _NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _NODES: Final = {"--headless", "--node-rank"}
 """Options by which the command for a further node of the same server is known."""
@@ -54,11 +52,54 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A program: what starts it, and its options.
+
+    Parameters
+    ----------
+    engine, version : str
+        Whose program it is, and the release whose options these are.
+    starts : tuple of tuple of str
+        Words that start it; of the first one the last part of a path counts.
+    example : str
+        A whole command.
+    flags : Mapping of str to Flag
+        By name.
+    aliases : Mapping of str to str
+        Other names, short ones among them → name.
+    image : str
+        Pattern of the container image whose entry point it is; empty where there is none.
+    is_exact : bool
+        Whether names are read as ``argparse`` does, not also with underscores, with parts behind a dot, and, of
+        switches, as their opposites ``--no-…``.
+    keys : Mapping of str to str
+        Key of a scenario → option (:mod:`clustersim.interop.keys`).
+    """
+
+    engine: str
+    version: str
+    starts: tuple[tuple[str, ...], ...]
+    example: str
+    flags: Mapping[str, Flag]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+    is_exact: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The words that start it."""
+        return " ".join(("python", *self.starts[0]) if self.starts[0][0] == "-m" else self.starts[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A command.
 
     Parameters
     ----------
+    grammar : Grammar
+        Of its program.
     start : Word
         What starts the program, for messages about what is missing.
     environment : Mapping of str to Word
@@ -66,28 +107,21 @@ class Command:
     positional : tuple of Word
         What stands there without an option.
     choices : Mapping of str to Choice
-        By the option's name; of one that is given twice the last counts, as in vLLM.
+        By the option's name; of one that is given twice the last counts.
     twice : tuple of str
         Options that were.
     """
 
+    grammar: Grammar
     start: Word
-    environment: Mapping[str, Word]
-    positional: tuple[Word, ...]
-    choices: Mapping[str, Choice]
+    environment: Mapping[str, Word] = field(default_factory=dict)
+    positional: tuple[Word, ...] = ()
+    choices: Mapping[str, Choice] = field(default_factory=dict)
     twice: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
-    """The options of a program, long ones by name and short ones with what they stand for."""
-
-    flags: Mapping[str, Flag]
-    short: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command:
-    """Find the one ``vllm serve`` or ``vllm bench serve`` in a text, and take it apart.
+def read_command(text: str, file: str, grammar: Grammar) -> Command:
+    """Find the one command of a program in a text, and take it apart.
 
     Parameters
     ----------
@@ -95,9 +129,8 @@ def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command
         What would be typed into a shell; other commands may stand around it, also the same one for other nodes.
     file : str
         What the text is called in messages.
-    wanted : str
-        ``serve`` or ``bench serve``.
     grammar : Grammar
+        Of the program.
 
     Raises
     ------
@@ -107,24 +140,24 @@ def read_command(text: str, file: str, wanted: str, grammar: Grammar) -> Command
     found = []
     exported: dict[str, Word] = {}
     for words in commands(text, file):
-        begin = _begin(words, wanted)
+        begin = _begin(words, grammar)
         if begin is None:
             exported.update(_variables(words) if words[0].text == "export" else {})
         else:
             found.append((words, begin))
     if not found:
-        problem = Problem(file=file, message=f"found no `vllm {wanted}`; expected such as `{_EXAMPLES[wanted]}`")
-        raise InputError(problem)
+        raise InputError(Problem(file=file, message=f"found no `{grammar.name}`; expected such as `{grammar.example}`"))
     read = [_command(words, begin, exported, grammar) for words, begin in found]
     for other, (words, _) in zip(read[1:], found[1:], strict=True):
         if not _NODES & other.choices.keys() or _asked(other) != _asked(read[0]):
-            raise InputError(words[0].problem(f"a second `vllm {wanted}`; a scenario is one of them"))
+            raise InputError(words[0].problem(f"a second `{grammar.name}`; a scenario is one of them"))
     return read[0]
 
 
 def _command(words: list[Word], begin: int, exported: Mapping[str, Word], grammar: Grammar) -> Command:
     positional, choices, twice = _Arguments(grammar).read(words[begin:])
     return Command(
+        grammar=grammar,
         start=words[begin - 1],
         environment={**exported, **_variables(words[:begin])},
         positional=positional,
@@ -139,31 +172,20 @@ def _asked(command: Command) -> tuple[object, ...]:
     return ([word.text for word in command.positional], asked)
 
 
-def mentions(text: str, file: str, wanted: str) -> bool:
-    """Tell whether a text has a ``vllm serve`` or ``vllm bench serve``."""
-    return any(_begin(words, wanted) is not None for words in commands(text, file))
+def mentions(text: str, file: str, grammar: Grammar) -> bool:
+    """Tell whether a text has a command of a program."""
+    return any(_begin(words, grammar) is not None for words in commands(text, file))
 
 
-_EXAMPLES: Final = {
-    "serve": "vllm serve meta-llama/Llama-3.1-8B -tp 2",
-    "bench serve": "vllm bench serve --request-rate 4",
-}
-
-
-def _begin(words: Sequence[Word], wanted: str) -> int | None:
-    """Return where the arguments of the program begin in a command, if it is that program."""
+def _begin(words: Sequence[Word], grammar: Grammar) -> int | None:
+    """Return where the options of a program begin; None when the words start another one."""
     texts = [word.text for word in words]
-    names = [PurePosixPath(text).name for text in texts]
-    program = wanted.split()
-    for at, name in enumerate(names):
-        if name == "vllm" and texts[at + 1 : at + 1 + len(program)] == program:
-            return at + 1 + len(program)
-    for at, name in enumerate(names):
-        if wanted == "serve" and at and texts[at - 1 : at + 1] == ["-m", _SERVER]:
-            return at + 1
-        if wanted == "serve" and "run" in texts[:at] and _IMAGE.fullmatch(texts[at]):  # its entry point is the server
-            return at + 1
-        if wanted == "bench serve" and name == "benchmark_serving.py":
+    for at, text in enumerate(texts):
+        for start in grammar.starts:
+            if (PurePosixPath(text).name, *texts[at + 1 : at + len(start)]) == start:
+                return at + len(start)
+    for at, text in enumerate(texts):
+        if grammar.image and "run" in texts[:at] and re.fullmatch(grammar.image, text):  # its entry point is the server
             return at + 1
     return None
 
@@ -209,15 +231,16 @@ class _Arguments:
     def _option(self, words: Sequence[Word], at: int) -> tuple[Choice | None, int]:
         word = words[at]
         name, equals, value = word.text.partition("=")
-        if re.fullmatch(r"-O[0-3]", name):
+        if not self._grammar.is_exact and re.fullmatch(r"-O[0-3]", name):
             name, equals, value = "-O", "=", name[2:]
         flag, on = self._flag(word, name)
         following = _values(words, at + 1, flag.takes if flag is not None else "optional") if not equals else []
         if flag is None:
             return None, at + 1 + len(following)
         values = [_inner(word, value)] if equals else following
+        opposite = "" if self._grammar.is_exact else f", or --no-{flag.name[2:]}"
         if flag.takes == "switch" and equals:
-            self._problems.append(word.problem(f"takes no value; give {flag.name}, or --no-{flag.name[2:]}"))
+            self._problems.append(word.problem(f"takes no value; give {flag.name}{opposite}"))
         elif flag.takes in ("value", "values") and not values:
             self._problems.append(word.problem("needs a value, and has none"))
         elif flag.is_number and not values[0].expands and _NUMBER.fullmatch(values[0].text) is None:
@@ -228,19 +251,19 @@ class _Arguments:
 
     def _flag(self, word: Word, name: str) -> tuple[Flag | None, bool]:
         """Return the option that a word names: whole, shortened, or the opposite of a switch."""
-        flags = self._grammar.flags
-        name = name.partition(".")[0]  # --compilation-config.level=3 sets a part of one
-        long = self._grammar.short.get(name) or (name.replace("_", "-") if name.startswith("--") else name)
+        flags, aliases, exact = self._grammar.flags, self._grammar.aliases, self._grammar.is_exact
+        name = name if exact else name.partition(".")[0]  # --compilation-config.level=3 sets a part of one
+        long = aliases.get(name) or (name.replace("_", "-") if name.startswith("--") and not exact else name)
         if long in flags:
             return flags[long], True
-        positive = flags.get(f"--{long.removeprefix('--no-')}") if long.startswith("--no-") else None
+        positive = flags.get(f"--{long.removeprefix('--no-')}") if long.startswith("--no-") and not exact else None
         if positive is not None and positive.takes == "switch":
             return positive, False
-        longer = [known for known in flags if long.startswith("--") and len(long) > 2 and known.startswith(long)]
-        if len(longer) == 1:
-            return flags[longer[0]], True
-        known = list(flags) if name.startswith("--") else list(self._grammar.short)
-        hint = f"; could be {', '.join(sorted(longer))}" if longer else did_you_mean(long, known)
+        named = [known for known in (*flags, *aliases) if known.startswith("--") == name.startswith("--")]
+        longer = [known for known in named if long.startswith("--") and len(long) > 2 and known.startswith(long)]
+        if len(whole := {aliases.get(known, known) for known in longer}) == 1:
+            return flags[whole.pop()], True
+        hint = f"; could be {', '.join(sorted(longer))}" if longer else did_you_mean(long, named)
         hint = hint if longer or "did you mean" in hint else ""
         self._problems.append(word.problem(f"no option {name!r}{hint}"))
         return None, True

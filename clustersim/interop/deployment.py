@@ -1,4 +1,4 @@
-"""Which devices a ``vllm serve`` command takes, and how its ranks share the model."""
+"""Which devices the command of a server takes, and how its ranks share the model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any, Final
 from clustersim.cluster.device import Device
 from clustersim.cluster.topology import Topology
 from clustersim.errors import InputError, Problem
-from clustersim.interop.keys import PLACES, STAGE_LAYERS, VLLM
-from clustersim.interop.options import Options, choice_of, count, whole
-from clustersim.interop.served_model import ServedModel
-from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.interop.options import Options, count
+from clustersim.model.architecture import ModelSpec
 from clustersim.scenario.parts import load_topology
 from clustersim.units import plural
 
@@ -23,93 +21,72 @@ Lines = tuple[tuple[str, Any, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """Degrees of a plan with their origins, and how experts and requests are spread over its ranks."""
+
+    tp: tuple[int, str]
+    pp: tuple[int, str]
+    dp: tuple[int, str]
+    experts: Lines = ()
+    router: Lines = ()
+
+    @property
+    def world(self) -> int:
+        """All ranks."""
+        return self.tp[0] * self.pp[0] * self.dp[0]
+
+    @property
+    def plan(self) -> Lines:
+        """The degrees as entries."""
+        return (("plan.tp", *self.tp), ("plan.pp", *self.pp), ("plan.dp", *self.dp))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
     """Devices and plan of a server, as entries of a scenario."""
 
     device: Device
     topology: Lines
     plan: Lines
-    router: Lines
 
 
-def deploy(options: Options, served: ServedModel | None, topology: str | None) -> Deployed | None:
-    """Read devices and plan; problems go to the options.
+def deploy(options: Options, degrees: Degrees, model: ModelSpec | None, topology: str | None) -> Deployed | None:
+    """Find devices, and where ranks and stages are on them; problems go to the options.
 
     Parameters
     ----------
     options : Options
-    served : ServedModel or None
+    degrees : Degrees
+        What the engine makes of the degrees of the command.
+    model : ModelSpec or None
     topology : str or None
         A name or a path; ``dgx-h100`` without it.
     """
-    tp, tp_origin = options.value(VLLM["plan.tp"], count, 1)
-    pp, pp_origin = options.value(VLLM["plan.pp"], count, 1)
-    dp, dp_origin = options.value(VLLM["plan.dp"], count, 1)
     nodes = options.value("--nnodes", count, 1)[0] if options.given("--nnodes") is not None else None
-    plan = [("plan.tp", tp, tp_origin), ("plan.pp", pp, pp_origin), ("plan.dp", dp, dp_origin)]
-    if served is not None:
-        plan += [*_stages(options, served.spec, pp), *_experts(options, served.spec, tp=tp, dp=dp, pp=pp)]
-    found = _devices(options, topology, tp * pp * dp, nodes)
+    stages = _stages(options, model, degrees.pp[0]) if model is not None else []
+    found = _devices(options, topology, degrees.world, nodes)
     if found is None or options.problems:
         return None
     built, lines = found
-    placed = _placed(options, built, tp * pp * dp, nodes)
-    return Deployed(device=built.device, topology=lines, plan=(*plan, *placed), router=_router(options, dp))
+    placed = _placed(options, built, degrees.world, nodes)
+    return Deployed(device=built.device, topology=lines, plan=(*degrees.plan, *stages, *degrees.experts, *placed))
 
 
 def _stages(options: Options, model: ModelSpec, pp: int) -> list[tuple[str, Any, str]]:
     """Return where stages begin, if the environment says how many layers each has."""
-    word = options.command.environment.get(STAGE_LAYERS)
+    variable = options.keys["plan.stages"]
+    word = options.command.environment.get(variable)
     if word is None:
         return []
     layers = [int(part) for part in re.findall(r"\d+", word.text)]
-    if word.expands or not re.fullmatch(rf"{STAGE_LAYERS}=\d+(,\d+)*", word.text.removeprefix("--env=")):
+    if word.expands or not re.fullmatch(rf"{variable}=\d+(,\d+)*", word.text.removeprefix("--env=")):
         options.problems.append(word.problem("expected how many layers each stage has, such as 40,40"))
     elif len(layers) != pp or sum(layers) != len(model.layers) or not all(layers):
         have = f"expected {plural(pp, 'stage')} with {len(model.layers)} layers in all"
-        options.problems.append(word.problem(f"vLLM refuses it: {have}"))
+        options.problems.append(word.problem(f"{options.command.grammar.engine} refuses it: {have}"))
     elif pp > 1:
-        return [("plan.stages.cuts", list(accumulate(layers))[:-1], STAGE_LAYERS)]
+        return [("plan.stages.cuts", list(accumulate(layers))[:-1], variable)]
     return []
-
-
-def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -> list[tuple[str, Any, str]]:
-    """Return the entries of expert parallelism: vLLM spreads experts over TP × DP, or splits each over them."""
-    on, origin = options.on(VLLM["plan.ep"], False)
-    switch = options.given(VLLM["plan.ep"])
-    data = options.given(VLLM["plan.dp"])
-    moe = any(isinstance(layer.ffn, Moe) for layer in model.layers)
-    if on and switch is not None and not moe:
-        options.wrong(switch, "vLLM refuses it for a model without experts")
-    if not moe:
-        return []
-    if not on and dp > 1 and data is not None:
-        options.wrong(data, "vLLM splits each expert over the ranks of all replicas, which is not simulated; "
-                      "add --enable-expert-parallel, or take one replica")  # fmt: skip
-    lines: list[tuple[str, Any, str]] = [("plan.ep.degree", tp * dp if on else 1, origin)]
-    if on and dp > 1:
-        lines.append(("plan.ep.scope", "global", "vLLM spreads experts over the ranks of all replicas"))
-    place, origin = options.value(VLLM["plan.ep.placement"], choice_of(*PLACES), "linear")
-    if not on:
-        return lines
-    return [*lines, ("plan.ep.placement", PLACES[place], origin), *_two_batches(options, ranks=tp * dp, pp=pp)]
-
-
-def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, Any, str]]:
-    """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step."""
-    on, origin = options.on(VLLM["plan.ep.overlap"], False)
-    switch = options.given(VLLM["plan.ep.overlap"])
-    decode, of_decode = options.value(VLLM["plan.ep.overlap_decode_tokens"], whole, 32)
-    prefill, of_prefill = options.value(VLLM["plan.ep.overlap_prefill_tokens"], whole, 512)
-    if not on or switch is None or ranks == 1:
-        return []
-    if pp > 1:
-        options.wrong(switch, "two batches that overlap are simulated at --pipeline-parallel-size 1 only")
-    return [
-        ("plan.ep.overlap", "two_batch", origin),
-        ("plan.ep.overlap_decode_tokens", decode, of_decode),
-        ("plan.ep.overlap_prefill_tokens", prefill, of_prefill),
-    ]
 
 
 def _devices(options: Options, chosen: str | None, world: int, nodes: int | None) -> tuple[Topology, Lines] | None:
@@ -146,7 +123,7 @@ def _too_few(topology: Topology, world: int) -> Problem:
 
 
 def _placed(options: Options, topology: Topology, world: int, nodes: int | None) -> Lines:
-    """Return where ranks are when nodes are not filled: vLLM spreads them evenly."""
+    """Return where ranks are when nodes are not filled: engines spread them evenly."""
     per_node = len(topology.devices) // (int(topology.node_of.max()) + 1)
     choice = options.given("--nnodes")
     if nodes is None or choice is None or world == nodes * per_node or nodes == 1:
@@ -157,15 +134,3 @@ def _placed(options: Options, topology: Topology, world: int, nodes: int | None)
     each = world // nodes
     names = [topology.devices[node * per_node + rank] for node in range(nodes) for rank in range(each)]
     return (("plan.placement", names, f"--nnodes: {each} ranks in a node"),)
-
-
-def _router(options: Options, dp: int) -> Lines:
-    """Return the router of several replicas; with an external balancer, the plainest one."""
-    if dp == 1:
-        return ()
-    for name in ("--data-parallel-external-lb", "--data-parallel-hybrid-lb"):
-        if options.on(name, False)[0]:
-            return (("serving.router", "round_robin", f"{name}: the balancer is outside of vLLM; assumed"),)
-    if options.given("--data-parallel-rank") is not None:
-        return (("serving.router", "round_robin", "--data-parallel-rank: an external balancer; assumed"),)
-    return (("serving.router", "fewest_waiting", "how vLLM balances its replicas"),)

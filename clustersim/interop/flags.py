@@ -34,6 +34,8 @@ class Flag:
         Why it is ignored, what is left out, or why it is refused.
     neutral : tuple of str
         Values that ask for nothing (a switch: when it is off).
+    is_number : bool
+        Whether the engine itself takes nothing but a number, though a simulation does not need it.
     """
 
     name: str
@@ -41,180 +43,123 @@ class Flag:
     fate: Fate
     words: str = ""
     neutral: tuple[str, ...] = ()
+    is_number: bool = False
 
-    @property
-    def is_number(self) -> bool:
-        """Whether vLLM itself takes nothing but a number, though a simulation does not need it."""
-        return self.fate != "read" and self.name in NUMBERS.split()
-
-
-NUMBERS: Final = """
-    --api-server-count --cp-kv-cache-interleave-size --cpu-offload-gb --custom-output-len
-    --data-parallel-rpc-port --data-parallel-size-local --data-parallel-start-rank
-    --dcp-kv-cache-interleave-size --decode-context-parallel-size --distributed-timeout-seconds
-    --frequency-penalty --h11-max-header-count --h11-max-incomplete-event-size --hf-output-len
-    --kv-cache-metrics-sample --kv-offloading-size --logprobs --mamba-block-size --master-port --max-cpu-loras
-    --max-log-len --max-logprobs --max-long-partial-prefills --max-lora-rank --max-loras
-    --max-num-partial-prefills --max-parallel-loading-workers --min-p --mm-processor-cache-gb
-    --mm-shm-cache-max-object-size-mb --node-rank --num-scheduler-steps --num-warmups --offload-group-size
-    --offload-num-in-group --offload-prefetch-step --port --prefill-context-parallel-size --presence-penalty
-    --ramp-up-end-rps --ramp-up-start-rps --random-batch-size --ready-check-timeout-sec --renderer-num-workers
-    --repetition-penalty --seed --sharegpt-output-len --shutdown-timeout --sonnet-input-len --sonnet-output-len
-    --sonnet-prefix-len --spec-bench-output-len --ssl-cert-reqs --stream-interval --swap-space --temperature
-    --top-k --top-p --ubatch-size --video-pruning-rate
-    """
-"""Options of which vLLM takes numbers alone."""
-
-_SWITCHES: Final = """
-    --aggregate-engine-logging --allow-credentials --allow-deprecated-quantization --async-scheduling
-    --calculate-kv-scales --cudagraph-metrics --data-parallel-external-lb --data-parallel-hybrid-lb
-    --disable-cascade-attn --disable-chunked-mm-input --disable-custom-all-reduce --disable-fastapi-docs
-    --disable-hybrid-kv-cache-manager --disable-log-requests --disable-log-stats
-    --disable-nccl-for-dp-synchronization --disable-sliding-window --disable-uvicorn-access-log
-    --enable-auto-tool-choice --enable-chunked-prefill --enable-dbo --enable-elastic-ep --enable-ep-weight-filter
-    --enable-eplb --enable-expert-parallel --enable-flashinfer-autotune --enable-force-include-usage
-    --enable-layerwise-nvtx-tracing --enable-log-deltas --enable-log-outputs --enable-log-requests
-    --enable-logging-iteration-details --enable-lora --enable-mfu-metrics --enable-mm-embeds --enable-offline-docs
-    --enable-prefix-caching --enable-prompt-embeds --enable-prompt-tokens-details --enable-request-id-headers
-    --enable-return-routed-experts --enable-server-load-tracking --enable-sleep-mode --enable-ssl-refresh
-    --enable-tokenizer-info-endpoint --enable-tower-connector-lora --enforce-eager
-    --exclude-tools-when-tool-choice-none --fail-on-environ-validation --fully-sharded-loras --grpc --headless
-    --interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --language-model-only --log-error-stack
-    --mm-encoder-only --ray-workers-use-nsight --return-tokens-as-token-ids --scheduler-reserve-full-isl
-    --skip-mm-profiling --skip-tokenizer-init --specialize-active-lora --tokens-only --trust-remote-code
-    --trust-request-chat-template --use-tqdm-on-load --use-v2-block-manager
-    """
-_VALUES: Final = """
-    --allowed-media-domains --api-key --collect-detailed-traces --cpu-offload-params --cudagraph-capture-sizes
-    --ignore-patterns --kv-cache-dtype-skip-layers --logits-processors --lora-modules --lora-target-modules
-    --offload-params --served-model-name
-    """
-_OPTIONAL: Final = "--hf-token"
 
 READ: Final = """
-    --block-size --cudagraph-capture-sizes --data-parallel-external-lb --data-parallel-hybrid-lb
-    --data-parallel-rank --data-parallel-size --dbo-decode-token-threshold --dbo-prefill-token-threshold --dtype
+    --block-size= --cudagraph-capture-sizes=* --data-parallel-external-lb --data-parallel-hybrid-lb
+    --data-parallel-rank= --data-parallel-size= --dbo-decode-token-threshold= --dbo-prefill-token-threshold= --dtype=
     --enable-chunked-prefill --enable-dbo --enable-expert-parallel --enable-prefix-caching --enforce-eager
-    --expert-placement-strategy --gpu-memory-utilization
-    --hf-config-path --kv-cache-dtype --long-prefill-token-threshold --max-cudagraph-capture-size
-    --max-model-len --max-num-batched-tokens --max-num-seqs --model --nnodes --num-gpu-blocks-override
-    --optimization-level --performance-mode --pipeline-parallel-size --quantization --scheduling-policy
-    --tensor-parallel-size
+    --expert-placement-strategy= --gpu-memory-utilization= --hf-config-path= --kv-cache-dtype=
+    --long-prefill-token-threshold= --max-cudagraph-capture-size= --max-model-len= --max-num-batched-tokens=
+    --max-num-seqs= --model= --nnodes= --num-gpu-blocks-override= --optimization-level= --performance-mode=
+    --pipeline-parallel-size= --quantization= --scheduling-policy= --tensor-parallel-size=
     """
-
 IGNORED: Final[Mapping[str, str]] = {
     "where it listens, and who may ask": """
-        --allow-credentials --allowed-headers --allowed-methods --allowed-origins --api-key --api-server-count
+        --allow-credentials --allowed-headers= --allowed-methods= --allowed-origins= --api-key=* --api-server-count=#
         --disable-fastapi-docs --enable-offline-docs --enable-request-id-headers --enable-ssl-refresh --grpc
-        --h11-max-header-count --h11-max-incomplete-event-size --host --middleware --port --root-path --ssl-ca-certs
-        --ssl-cert-reqs --ssl-certfile --ssl-ciphers --ssl-keyfile --uds
+        --h11-max-header-count=# --h11-max-incomplete-event-size=# --host= --middleware= --port=# --root-path=
+        --ssl-ca-certs= --ssl-cert-reqs=# --ssl-certfile= --ssl-ciphers= --ssl-keyfile= --uds=
         """,
     "text, templates and parsers; only lengths in tokens are simulated": """
-        --chat-template --chat-template-content-format --default-chat-template-kwargs --enable-auto-tool-choice
+        --chat-template= --chat-template-content-format= --default-chat-template-kwargs= --enable-auto-tool-choice
         --enable-force-include-usage --enable-prompt-embeds --enable-prompt-tokens-details
-        --enable-tokenizer-info-endpoint --exclude-tools-when-tool-choice-none --generation-config
-        --io-processor-plugin --logprobs-mode --max-logprobs --override-generation-config --reasoning-config
-        --reasoning-parser --reasoning-parser-plugin --renderer-num-workers --response-role
-        --return-tokens-as-token-ids --seed --served-model-name --skip-tokenizer-init --structured-outputs-config
-        --tokenizer --tokenizer-mode --tokenizer-revision --tokens-only --tool-call-parser --tool-parser-plugin
-        --tool-server --trust-request-chat-template
+        --enable-tokenizer-info-endpoint --exclude-tools-when-tool-choice-none --generation-config=
+        --io-processor-plugin= --logprobs-mode= --max-logprobs=# --override-generation-config= --reasoning-config=
+        --reasoning-parser= --reasoning-parser-plugin= --renderer-num-workers=# --response-role=
+        --return-tokens-as-token-ids --seed=# --served-model-name=* --skip-tokenizer-init --structured-outputs-config=
+        --tokenizer= --tokenizer-mode= --tokenizer-revision= --tokens-only --tool-call-parser= --tool-parser-plugin=
+        --tool-server= --trust-request-chat-template
         """,
     "logs, metrics and profiles": """
-        --aggregate-engine-logging --collect-detailed-traces --cudagraph-metrics --disable-access-log-for-endpoints
+        --aggregate-engine-logging --collect-detailed-traces=* --cudagraph-metrics --disable-access-log-for-endpoints=
         --disable-log-requests --disable-log-stats --disable-uvicorn-access-log --enable-layerwise-nvtx-tracing
         --enable-log-deltas --enable-log-outputs --enable-log-requests --enable-logging-iteration-details
-        --enable-mfu-metrics --enable-server-load-tracking --kv-cache-metrics --kv-cache-metrics-sample
-        --kv-events-config --log-config-file --log-error-stack --max-log-len --otlp-traces-endpoint
-        --profiler-config --ray-workers-use-nsight --show-hidden-metrics-for-version --uvicorn-log-level
+        --enable-mfu-metrics --enable-server-load-tracking --kv-cache-metrics --kv-cache-metrics-sample=#
+        --kv-events-config= --log-config-file= --log-error-stack --max-log-len=# --otlp-traces-endpoint=
+        --profiler-config= --ray-workers-use-nsight --show-hidden-metrics-for-version= --uvicorn-log-level=
         """,
     "loading the model": """
-        --allow-deprecated-quantization --code-revision --config-format --download-dir --enable-ep-weight-filter
-        --enable-sleep-mode --hf-token --ignore-patterns --load-format --max-parallel-loading-workers --model-impl
-        --model-loader-extra-config --pt-load-map-location --revision --safetensors-load-strategy
-        --trust-remote-code --use-tqdm-on-load --weight-transfer-config
+        --allow-deprecated-quantization --code-revision= --config-format= --download-dir= --enable-ep-weight-filter
+        --enable-sleep-mode --hf-token=? --ignore-patterns=* --load-format= --max-parallel-loading-workers=#
+        --model-impl= --model-loader-extra-config= --pt-load-map-location= --revision= --safetensors-load-strategy=
+        --trust-remote-code --use-tqdm-on-load --weight-transfer-config=
         """,
     "how processes are started and find each other": """
-        --data-parallel-address --data-parallel-backend --data-parallel-rpc-port --data-parallel-size-local
-        --data-parallel-start-rank --disable-nccl-for-dp-synchronization --distributed-executor-backend
-        --distributed-timeout-seconds --fail-on-environ-validation --headless --master-addr --master-port
-        --node-rank --shutdown-timeout
+        --data-parallel-address= --data-parallel-backend= --data-parallel-rpc-port=# --data-parallel-size-local=#
+        --data-parallel-start-rank=# --disable-nccl-for-dp-synchronization --distributed-executor-backend=
+        --distributed-timeout-seconds=# --fail-on-environ-validation --headless --master-addr= --master-port=#
+        --node-rank=# --shutdown-timeout=#
         """,
     "images and audio, which no request has": """
-        --allowed-local-media-path --allowed-media-domains --disable-chunked-mm-input --ec-transfer-config
+        --allowed-local-media-path= --allowed-media-domains=* --disable-chunked-mm-input --ec-transfer-config=
         --enable-mm-embeds --enable-tower-connector-lora --interleave-mm-strings --language-model-only
-        --limit-mm-per-prompt --media-io-kwargs --mm-encoder-attn-backend --mm-encoder-only --mm-encoder-tp-mode
-        --mm-processor-cache-gb --mm-processor-cache-type --mm-processor-kwargs --mm-shm-cache-max-object-size-mb
-        --mm-tensor-ipc --skip-mm-profiling --video-pruning-rate
+        --limit-mm-per-prompt= --media-io-kwargs= --mm-encoder-attn-backend= --mm-encoder-only --mm-encoder-tp-mode=
+        --mm-processor-cache-gb=# --mm-processor-cache-type= --mm-processor-kwargs= --mm-shm-cache-max-object-size-mb=#
+        --mm-tensor-ipc= --skip-mm-profiling --video-pruning-rate=#
         """,
     "of no effect on its own": """
-        --cp-kv-cache-interleave-size --dcp-comm-backend
-        --dcp-kv-cache-interleave-size --default-mm-loras --fully-sharded-loras --kv-offloading-backend --lora-dtype
-        --lora-target-modules --max-cpu-loras --max-long-partial-prefills --max-lora-rank --max-loras
-        --offload-backend --offload-num-in-group --offload-params --offload-prefetch-step --cpu-offload-params
-        --prefix-caching-hash-algo --specialize-active-lora
+        --cp-kv-cache-interleave-size=# --dcp-comm-backend= --dcp-kv-cache-interleave-size=# --default-mm-loras=
+        --fully-sharded-loras --kv-offloading-backend= --lora-dtype= --lora-target-modules=* --max-cpu-loras=#
+        --max-long-partial-prefills=# --max-lora-rank=# --max-loras=# --offload-backend= --offload-num-in-group=#
+        --offload-params=* --offload-prefetch-step=# --cpu-offload-params=* --prefix-caching-hash-algo=
+        --specialize-active-lora
         """,
     "state-space layers, which no model has here": """
-        --gdn-prefill-backend --mamba-block-size --mamba-cache-dtype --mamba-cache-mode --mamba-ssm-cache-dtype
+        --gdn-prefill-backend= --mamba-block-size=# --mamba-cache-dtype= --mamba-cache-mode= --mamba-ssm-cache-dtype=
         """,
-    "gone from vLLM before 0.19, where it has no effect": "--num-scheduler-steps --swap-space --use-v2-block-manager",
+    "gone from vLLM before 0.19, where it has no effect": """
+        --num-scheduler-steps=# --swap-space=# --use-v2-block-manager
+        """,
 }
 """Why → options without a meaning in a simulation."""
 
-_KERNELS: Final = "kernels take what the cost model says, whichever they are"
-INEXACT: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "--additional-config": ("options of a platform are not looked at", ("{}",)),
-    "--all2all-backend": ("tokens go to experts and back by an all-to-all, of the cheapest algorithm there is", ()),
-    "--async-scheduling": ("the engine's overheads are those of asynchronous scheduling", ("true",)),
-    "--attention-backend": (_KERNELS, ()),
-    "--attention-config": (_KERNELS, ("{}",)),
-    "--calculate-kv-scales": ("scales of a quantised K/V cache take no time", ("false",)),
-    "--compilation-config": ("fused kernels and the modes of CUDA graphs are those of the defaults", ("{}",)),
-    "--disable-cascade-attn": (_KERNELS, ()),
-    "--disable-custom-all-reduce": ("all-reduces take the cheapest algorithm, custom ones among them", ("false",)),
-    "--disable-hybrid-kv-cache-manager": ("layers with a window keep only that much K/V", ("false",)),
-    "--disable-sliding-window": ("windows stay; requests are not cut to their length", ("false",)),
-    "--enable-eplb": ("tokens fall on experts evenly already, and copies of experts take no memory", ("false",)),
-    "--enable-flashinfer-autotune": (_KERNELS, ()),
-    "--enable-return-routed-experts": ("sending the chosen experts takes no time", ("false",)),
-    "--eplb-config": ("tokens fall on experts evenly already, and copies of experts take no memory", ("{}",)),
-    "--kernel-config": (_KERNELS, ("{}",)),
-    "--kv-cache-dtype-skip-layers": ("the K/V cache has one format in all layers", ()),
-    "--kv-offloading-size": ("K/V that leaves the device is computed anew, which is slower", ("0",)),
-    "--kv-sharing-fast-prefill": ("layers that share K/V prefill in full", ("false",)),
-    "--logits-processors": ("processors of logits take no time", ()),
-    "--moe-backend": (_KERNELS, ("auto",)),
-    "--scheduler-reserve-full-isl": ("the scheduler admits requests by its own rule", ("true",)),
-    "--stream-interval": ("every token is sent at once", ("1",)),
-    "--ubatch-size": ("batches are not split", ("0",)),
-    "--worker-cls": ("workers are vLLM's own", ("auto",)),
-    "--worker-extension-cls": ("workers are vLLM's own", ("",)),
+INEXACT: Final[Mapping[str, str]] = {
+    "options of a platform are not looked at": "--additional-config={}",
+    "tokens go to experts and back by an all-to-all, of the cheapest algorithm there is": "--all2all-backend=",
+    "the engine's overheads are those of asynchronous scheduling": "--async-scheduling~",
+    "kernels take what the cost model says, whichever they are": """
+        --attention-backend= --attention-config={} --disable-cascade-attn --enable-flashinfer-autotune~
+        --kernel-config={} --moe-backend=auto
+        """,
+    "scales of a quantised K/V cache take no time": "--calculate-kv-scales",
+    "fused kernels and the modes of CUDA graphs are those of the defaults": "--compilation-config={}",
+    "all-reduces take the cheapest algorithm, custom ones among them": "--disable-custom-all-reduce",
+    "layers with a window keep only that much K/V": "--disable-hybrid-kv-cache-manager",
+    "windows stay; requests are not cut to their length": "--disable-sliding-window",
+    "tokens fall on experts evenly already, and copies of experts take no memory": "--enable-eplb --eplb-config={}",
+    "sending the chosen experts takes no time": "--enable-return-routed-experts",
+    "the K/V cache has one format in all layers": "--kv-cache-dtype-skip-layers=*",
+    "K/V that leaves the device is computed anew, which is slower": "--kv-offloading-size=#0",
+    "layers that share K/V prefill in full": "--kv-sharing-fast-prefill",
+    "processors of logits take no time": "--logits-processors=*",
+    "the scheduler admits requests by its own rule": "--scheduler-reserve-full-isl~",
+    "every token is sent at once": "--stream-interval=#1",
+    "batches are not split": "--ubatch-size=#0",
+    "workers are vLLM's own": "--worker-cls=auto --worker-extension-cls=",
 }
-"""Option → (what stands in for its effect, values that ask for nothing)."""
+"""What stands in for an effect → options whose effect it is."""
 
-REFUSED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "--config": ("the options of a file are not read; write them into the command", ()),
-    "--convert": ("only models that generate text are simulated", ("auto", "none")),
-    "--cpu-offload-gb": ("weights on the host are not simulated", ("0",)),
-    "--decode-context-parallel-size": ("K/V of one sequence over the ranks of TP is not simulated", ("1",)),
-    "--enable-elastic-ep": ("replicas that come and go are not simulated", ("false",)),
-    "--enable-lora": ("LoRA is not simulated", ("false",)),
-    "--hf-overrides": ("changes of the configuration are not read; give a config.json with them as --model", ("{}",)),
-    "--kv-cache-memory-bytes": ("say the K/V pool in blocks, with --num-gpu-blocks-override", ()),
-    "--kv-transfer-config": ("K/V that moves between engines is not simulated", ()),
-    "--lora-modules": ("LoRA is not simulated", ()),
-    "--max-num-partial-prefills": ("vLLM itself takes only 1", ("1",)),
-    "--offload-group-size": ("weights on the host are not simulated", ("0",)),
-    "--override-attention-dtype": ("attention in another format than the activations is not simulated", ()),
-    "--pooler-config": ("only models that generate text are simulated", ()),
-    "--prefill-context-parallel-size": ("its layout is none of clustersim's; see plan.sp for its own", ("1",)),
-    "--runner": ("only models that generate text are simulated", ("auto", "generate")),
-    "--scheduler-cls": ("a scheduler of your own cannot be read from a command line", ()),
-    "--speculative-config": ("speculative decoding is not simulated", ()),
-    "--speculative-model": ("speculative decoding is not simulated", ()),
+REFUSED: Final[Mapping[str, str]] = {
+    "the options of a file are not read; write them into the command": "--config=",
+    "only models that generate text are simulated": "--convert=auto|none --pooler-config= --runner=auto|generate",
+    "weights on the host are not simulated": "--cpu-offload-gb=#0 --offload-group-size=#0",
+    "K/V of one sequence over the ranks of TP is not simulated": "--decode-context-parallel-size=#1",
+    "replicas that come and go are not simulated": "--enable-elastic-ep",
+    "LoRA is not simulated": "--enable-lora --lora-modules=*",
+    "changes of the configuration are not read; give a config.json with them as --model": "--hf-overrides={}",
+    "say the K/V pool in blocks, with --num-gpu-blocks-override": "--kv-cache-memory-bytes=",
+    "K/V that moves between engines is not simulated": "--kv-transfer-config=",
+    "vLLM itself takes only 1": "--max-num-partial-prefills=#1",
+    "attention in another format than the activations is not simulated": "--override-attention-dtype=",
+    "its layout is none of clustersim's; see plan.sp for its own": "--prefill-context-parallel-size=#1",
+    "a scheduler of your own cannot be read from a command line": "--scheduler-cls=",
+    "speculative decoding is not simulated": "--speculative-config= --speculative-model=",
 }
-"""Option → (why it is refused, values that ask for nothing)."""
+"""Why → options that are refused."""
 
-SHORT: Final[Mapping[str, str]] = {
+ALIASES: Final[Mapping[str, str]] = {
     "-ac": "--attention-config",
     "-asc": "--api-server-count",
     "-cc": "--compilation-config",
@@ -241,45 +186,40 @@ SHORT: Final[Mapping[str, str]] = {
 
 
 def table(
-    *,
-    switches: str,
-    values: str,
-    optional: str = "",
-    read: str,
-    ignored: Mapping[str, str],
-    inexact: Mapping[str, tuple[str, tuple[str, ...]]],
-    refused: Mapping[str, tuple[str, tuple[str, ...]]],
+    *, read: str, ignored: Mapping[str, str], inexact: Mapping[str, str], refused: Mapping[str, str]
 ) -> dict[str, Flag]:
-    """Return options by name: names of switches and of those with several or optional values, and what becomes of all.
+    """Return options by name.
 
     Parameters
     ----------
-    switches, values, optional, read : str
-        Names, with white space between them; an option that is in none of the first three takes one value.
-    ignored : Mapping of str to str
-        Why → names.
-    inexact, refused : Mapping
-        Name → (words, neutral values).
+    read : str
+        Options, with white space between them. Behind a name stands what follows it: ``=`` a value, ``=#`` a number,
+        ``=*`` several values, ``=?`` one or none, and behind that the values that ask for nothing (``=#0``,
+        ``=auto|none``). Nothing stands behind a switch, ``~`` behind one that is on of itself.
+    ignored, inexact, refused : Mapping of str to str
+        Words → options.
     """
-    kinds: tuple[tuple[Takes, str], ...] = (("switch", switches), ("values", values), ("optional", optional))
-    takes = {name: kind for kind, names in kinds for name in names.split()}
-    fates: list[tuple[Fate, str, str, tuple[str, ...]]] = [("read", name, "", ()) for name in read.split()]
-    fates += [("ignored", name, words, ()) for words, names in ignored.items() for name in names.split()]
-    fates += [("inexact", name, *of) for name, of in inexact.items()]
-    fates += [("refused", name, *of) for name, of in refused.items()]
-    return {
-        name: Flag(name=name, takes=takes.get(name, "value"), fate=fate, words=words, neutral=neutral)
-        for fate, name, words, neutral in fates
-    }
+    fates: list[tuple[Fate, Mapping[str, str]]] = [("read", {"": read}), ("ignored", ignored)]
+    fates += [("inexact", inexact), ("refused", refused)]
+    found = (_flag(word, fate, why) for fate, texts in fates for why, text in texts.items() for word in text.split())
+    return {flag.name: flag for flag in found}
 
 
-FLAGS: Final[Mapping[str, Flag]] = table(
-    switches=_SWITCHES,
-    values=_VALUES,
-    optional=_OPTIONAL,
-    read=READ,
-    ignored=IGNORED,
-    inexact=INEXACT,
-    refused=REFUSED,
-)
+def _flag(word: str, fate: Fate, why: str) -> Flag:
+    name, value, rest = word.partition("=")
+    kind = rest[: len(rest) - len(rest.lstrip("#*?"))]
+    usual = rest.removeprefix(kind) if value else "true" if name.endswith("~") else "false"
+    takes: Takes = "switch" if not value else "values" if "*" in kind else "optional" if "?" in kind else "value"
+    number = "#" in kind and fate != "read"
+    return Flag(
+        name=name.rstrip("~"),
+        takes=takes,
+        fate=fate,
+        words=why,
+        neutral=tuple(usual.split("|")) if usual else (),
+        is_number=number,
+    )
+
+
+FLAGS: Final[Mapping[str, Flag]] = table(read=READ, ignored=IGNORED, inexact=INEXACT, refused=REFUSED)
 """Name → option."""

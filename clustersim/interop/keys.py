@@ -1,7 +1,7 @@
-"""Keys of a scenario and the options of ``vllm serve`` that say them: one table, read in both directions.
+"""Keys of a scenario and the options of engines that say them: one table for each, read in both directions.
 
-``from-vllm`` reads an option into its key, ``launch`` writes a key as its option; formats and places have a table of
-words each, of which ``launch`` writes the first that means the same.
+``from-command`` reads an option into its key, ``launch`` writes a key as its option; formats, places and balancers have
+a table of words each, of which ``launch`` writes the first that means the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 VLLM: Final[Mapping[str, str]] = {
+    "model": "--model",
     "plan.tp": "--tensor-parallel-size",
     "plan.pp": "--pipeline-parallel-size",
     "plan.dp": "--data-parallel-size",
-    "plan.ep": "--enable-expert-parallel",
+    "plan.stages": "VLLM_PP_LAYER_PARTITION",
+    "plan.ep.degree": "--enable-expert-parallel",
     "plan.ep.placement": "--expert-placement-strategy",
     "plan.ep.overlap": "--enable-dbo",
     "plan.ep.overlap_decode_tokens": "--dbo-decode-token-threshold",
@@ -36,16 +38,46 @@ VLLM: Final[Mapping[str, str]] = {
     "serving.prefix_caching": "--enable-prefix-caching",
     "serving.engine.graph_max_tokens": "--max-cudagraph-capture-size",
 }
-"""Key → option."""
+"""Key → option of ``vllm serve``; of stages a variable of the environment, how many layers each has (vllm/envs.py)."""
+SGLANG: Final[Mapping[str, str]] = {
+    "model": "--model-path",
+    "plan.tp": "--tp-size",
+    "plan.pp": "--pp-size",
+    "plan.dp": "--dp-size",
+    "plan.stages": "SGLANG_PP_LAYER_PARTITION",
+    "plan.ep.degree": "--ep-size",
+    "plan.ep.exchange": "--deepep-mode",
+    "plan.ep.overlap": "--enable-two-batch-overlap",
+    "plan.ep.redundant": "--ep-num-redundant-experts",
+    "model.config.max_position_embeddings": "--context-length",
+    "precision.activations": "--dtype",
+    "precision.weights": "--quantization",
+    "precision.kv_cache": "--kv-cache-dtype",
+    "serving.router": "--load-balance-method",
+    "serving.scheduler": "--enable-mixed-chunk",
+    "serving.order.by": "--enable-priority-scheduling",
+    "serving.max_batch_requests": "--max-running-requests",
+    "serving.max_batch_tokens": "--max-prefill-tokens",
+    "serving.kv_block_tokens": "--page-size",
+    "serving.kv_blocks": "--max-total-tokens",
+    "serving.memory_utilization": "--mem-fraction-static",
+    "serving.prefix_caching": "--disable-radix-cache",
+    "serving.queue_limit": "--max-queued-requests",
+    "serving.engine.graph_max_tokens": "--cuda-graph-max-bs-decode",
+}
+"""The same for ``python -m sglang.launch_server``."""
 
-STAGE_LAYERS: Final = "VLLM_PP_LAYER_PARTITION"
-"""Variable of vLLM's environment: how many layers each stage has (vllm/envs.py)."""
 DTYPES: Final[Mapping[str, str]] = {
     "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
 }  # fmt: skip
 KV_DTYPES: Final[Mapping[str, str]] = {
     "float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8",
 }  # fmt: skip
+SGLANG_KV_DTYPES: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+BALANCERS: Final = {"round_robin": "round_robin", "auto": "round_robin", "total_requests": "least_outstanding"}
+"""SGLang's ``--load-balance-method`` → router; ``auto`` takes turns (serving_hook.py:217)."""
+DEEPEP_MODES: Final = {"auto": "all_to_all", "normal": "deepep_normal", "low_latency": "deepep_low_latency"}
+"""SGLang's ``--deepep-mode`` → exchange of a plan; ``auto`` is both in turn, and what costs neither stands for it."""
 PLACES: Final = {"linear": "contiguous", "round_robin": "strided"}
 """vLLM's ``--expert-placement-strategy`` → clustersim's word."""
 

@@ -1,4 +1,4 @@
-"""The options of a command, read one by one, and the numbers that vLLM accepts."""
+"""The options of a command, read one by one, and the numbers that engines accept."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ class Options:
 
     def __init__(self, command: Command) -> None:
         self.command = command
+        self.keys = command.grammar.keys
         self.problems: list[Problem] = []
 
     def fates(self, draft: Draft) -> None:
@@ -76,7 +77,7 @@ class Options:
             elif flag.fate == "inexact" and choice.asks:
                 draft.note(f"{choice.name} has no effect here: {flag.words}.")
         for name in self.command.twice:
-            draft.note(f"{name} is given twice; as in vLLM, the last one counts.")
+            draft.note(f"{name} is given twice; as in {self.command.grammar.engine}, the last one counts.")
 
     def given(self, name: str) -> Choice | None:
         """Return the option if it was given with a value that can be read."""
@@ -87,10 +88,10 @@ class Options:
         return choice
 
     def value(self, name: str, read: Callable[[str], Value], default: Value) -> tuple[Value, str]:
-        """Return the value of an option and its origin: the option, or vLLM's default."""
+        """Return the value of an option and its origin: the option, or the engine's default."""
         choice = self.given(name)
         if choice is None:
-            return default, f"{name}: vLLM's default"
+            return default, self.default(name)
         try:
             return read(choice.text), name
         except ValueError as error:
@@ -101,8 +102,12 @@ class Options:
         """Return whether a switch is on, and the origin."""
         choice = self.command.choices.get(name)
         if choice is None:
-            return default, f"{name}: vLLM's default"
+            return default, self.default(name)
         return choice.on, choice.name
+
+    def default(self, name: str) -> str:
+        """Return the origin of what an engine takes without an option."""
+        return f"{name}: {self.command.grammar.engine}'s default"
 
     def wrong(self, choice: Choice, message: str) -> None:
         """Add a problem of an option."""

@@ -1,4 +1,4 @@
-"""The model that a ``vllm serve`` command names: one that ships, or a ``config.json``."""
+"""The model that the command of a server names: one that ships, or a ``config.json``."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def local_config(text: str) -> Path | None:
 
 def _named(options: Options) -> Word | None:
     command = options.command
-    choice = options.given("--model")
+    choice = options.given(options.keys["model"])
     words = [*command.positional, *(choice.values if choice is not None else ())]
     for word in words[1:]:
         options.problems.append(word.problem(f"a second model beside {words[0].text!r}; expected one"))

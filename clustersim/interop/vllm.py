@@ -1,152 +1,208 @@
-"""A scenario from the command lines of vLLM: the server's, and that of its benchmark."""
+"""What vLLM makes of the options of ``vllm serve``, and its defaults where a command is silent.
+
+Defaults are those of vLLM 0.19.0 for its server: ``EngineArgs.get_batch_defaults`` and
+``_set_default_max_num_seqs_and_batched_tokens_args`` (``vllm/engine/arg_utils.py``), ``CacheConfig``,
+``SchedulerConfig`` and ``ParallelConfig`` (``vllm/config``), ``_set_cudagraph_sizes`` (``vllm/config/vllm.py``).
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from clustersim.errors import InputError, Problem
-from clustersim.interop import bench
-from clustersim.interop.command import Command, Grammar, mentions, read_command
-from clustersim.interop.deployment import TOPOLOGY
+from clustersim.cluster.device import Device
+from clustersim.cost.unsaid import MOST, Place
+from clustersim.interop.command import Grammar
+from clustersim.interop.deployment import Degrees, Lines
 from clustersim.interop.entries import Draft
-from clustersim.interop.flags import FLAGS, SHORT, VERSION
-from clustersim.interop.keys import STAGE_LAYERS
-from clustersim.interop.options import Options
-from clustersim.interop.serve import write_server
-from clustersim.scenario.document import parse_yaml
-from clustersim.scenario.load import build_scenario
-from clustersim.scenario.lookup import is_path, referred
+from clustersim.interop.flags import ALIASES, FLAGS, VERSION
+from clustersim.interop.keys import KV_DTYPES, PLACES, VLLM
+from clustersim.interop.options import Options, choice_of, count, share, whole
+from clustersim.interop.serve import Reader, Setting
+from clustersim.interop.served_model import ServedModel
+from clustersim.model.architecture import ModelSpec, Moe
+from clustersim.scenario.parts import load_engine
 
-GRAMMAR: Final = Grammar(flags=FLAGS, short=SHORT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translated:
-    """A scenario as YAML, and what of the command lines it leaves out."""
-
-    text: str
-    notes: tuple[str, ...]
-    assumed: tuple[str, ...] = ()
-    """What the command lines don't say, and what stands for it; at the head of the text, too."""
-
-
-def scenario_from_vllm(
-    serve: str,
-    benchmark: str | None = None,
-    *,
-    topology: str | None = None,
-    model: str | None = None,
-    folder: Path = Path(),
-) -> Translated:
-    """Translate command lines of vLLM into a scenario.
-
-    Parameters
-    ----------
-    serve : str
-        ``vllm serve …`` as it would be typed; a ``vllm bench serve …`` beside it is the workload.
-    benchmark : str or None
-        ``vllm bench serve …``; without any, the workload is what that command does by default.
-    topology : str or None
-        What the server runs on: a name or a path. By default ``dgx-h100``.
-    model : str or None
-        What stands for the model that the server is given: a name of one that ships, or a ``config.json``.
-    folder : Path
-        Where the scenario will be written: files are named from there.
-
-    Raises
-    ------
-    InputError
-        With every option that is unknown, wrong or refused, at its place in ``command`` or ``--bench``.
-    """
-    draft = Draft()
-    problems: list[Problem] = []
-    server = driver = None
-    try:
-        server = read_command(serve, "command", "serve", GRAMMAR)
-    except InputError as error:
-        problems += error.problems
-    try:
-        if benchmark is not None:
-            driver = read_command(benchmark, "--bench", "bench serve", bench.GRAMMAR)
-        elif server is not None and mentions(serve, "command", "bench serve"):
-            driver = read_command(serve, "command", "bench serve", bench.GRAMMAR)
-    except InputError as error:
-        problems += error.problems
-    if server is None or problems:
-        raise InputError(problems)
-    caching = Options(server).on("--enable-prefix-caching", default=True)[0]
-    try:
-        write_server(server, topology, model, draft)
-    except InputError as error:
-        problems += error.problems
-    try:
-        bench.write_workload(driver or bench.SILENT, draft, prefix_caching=caching)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(sorted(dict.fromkeys(problems), key=_place))
-    head = _head(server, driver, topology)
-    try:
-        build_scenario(parse_yaml(draft.text(head), "the scenario"))
-    except InputError as error:
-        commands = [command for command in (server, driver) if command is not None]
-        raise InputError(_of_option(problem, draft, commands) for problem in error.problems) from None
-    for path in ("model", "model.name", "topology", "topology.name"):
-        entry = draft.entries.get(path)
-        if entry is not None and is_path(entry.value) and Path(entry.value).exists():
-            draft.set(path, referred(Path(entry.value), folder), entry.origin)
-    return Translated(text=draft.text(head), notes=tuple(draft.notes), assumed=tuple(_assumed(driver, topology)))
+ENGINE: Final = "vllm-0.19"
+"""The profile that has the budgets by device."""
+GRAMMAR: Final = Grammar(
+    engine="vLLM",
+    version=VERSION,
+    starts=(("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")),
+    example="vllm serve meta-llama/Llama-3.1-8B -tp 2",
+    flags=FLAGS,
+    aliases=ALIASES,
+    image=r"(.*/)?vllm-openai([:@].*)?",
+    keys=VLLM,
+)
+QUANTIZATIONS: Final[Mapping[str, str]] = {
+    "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_mxfp8": "fp8",
+    "modelopt_fp4": "fp4", "petit_nvfp4": "fp4", "mxfp4": "mxfp4",
+    "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "moe_wna16": "int4",
+    "bitsandbytes": "int4", "experts_int8": "int8",
+}  # fmt: skip
+"""vLLM's ``--quantization`` → format of weights; of AWQ, GPTQ and the like the usual four bits."""
+BY_CHECKPOINT: Final = frozenset({"compressed-tensors", "quark", "auto-round", "inc"})
+"""Methods whose format only the checkpoint tells."""
 
 
-def _of_option(problem: Problem, draft: Draft, commands: Sequence[Command]) -> Problem:
-    """Point at the option that a value is from: the scenario itself is written nowhere."""
-    path = problem.path
-    while path and path not in draft.entries:
-        path = path[: max(path.rfind("."), path.rfind("["), 0)]
-    for name in re.findall(r"--[a-z][\w-]*", draft.entries[path].origin if path else ""):
-        for command in commands:
-            if name in command.choices:
-                return command.choices[name].place.problem(f"{name} becomes {problem.path}: {problem.message}")
-    return replace(problem, file=None, line=None, column=None)
+def _or_none(text: str) -> int | None:
+    """Read a number of which 0 means that there is none."""
+    return count(text) if whole(text) else None
 
 
-def _place(problem: Problem) -> tuple[str, int, int]:
-    return (problem.file or "", problem.line or 0, problem.column or 0)
+SETTINGS: Final = (
+    Setting(path="serving.kv_block_tokens", flag=VLLM["serving.kv_block_tokens"], read=count, default=16),
+    Setting(path="serving.memory_utilization", flag=VLLM["serving.memory_utilization"], read=share, default=0.9),
+    Setting(path="serving.kv_blocks", flag=VLLM["serving.kv_blocks"], read=count, default=None),
+    Setting(path="serving.long_prompt_tokens", flag=VLLM["serving.long_prompt_tokens"], read=_or_none, default=None),
+)
+"""One line for each option that needs nothing but its own value (a switch has the text true or false)."""
 
 
-def _head(server: Command, driver: Command | None, topology: str | None) -> list[str]:
-    """Return the comment at the head. Values of ignored options may be secrets, and are not repeated."""
-    lines = [
-        f"From a command line of vLLM, as release {VERSION} reads it. Beside each value stands where it comes from."
+def _engine(options: Options) -> None:
+    """Refuse the engine that vLLM had before."""
+    engine = options.command.environment.get("VLLM_USE_V1")
+    if engine is not None and engine.text.endswith("=0"):
+        options.problems.append(engine.problem("engine V0 is gone from vLLM 0.19, and is not simulated"))
+
+
+def _degrees(options: Options, model: ModelSpec | None, draft: Draft) -> Degrees:
+    """Read the degrees: replicas of a model with experts share them."""
+    _engine(options)
+    for key in ("serving.max_batch_requests", "serving.max_batch_tokens"):
+        options.value(VLLM[key], count, 1)  # what is wrong is told beside the rest
+    tp, pp, dp = (options.value(VLLM[f"plan.{axis}"], count, 1) for axis in ("tp", "pp", "dp"))
+    experts = () if model is None else tuple(_experts(options, model, tp=tp[0], dp=dp[0], pp=pp[0]))
+    if options.on(VLLM["plan.ep.overlap"], False)[0] and all(path != "plan.ep.overlap" for path, _, _ in experts):
+        draft.note("--enable-dbo has no effect here: no tokens are dispatched that another batch could compute beside.")
+    return Degrees(tp=tp, pp=pp, dp=dp, experts=experts, router=_router(options, dp[0]))
+
+
+def _experts(options: Options, model: ModelSpec, *, tp: int, dp: int, pp: int) -> list[tuple[str, Any, str]]:
+    """Return the entries of expert parallelism: vLLM spreads experts over TP × DP, or splits each over them."""
+    on, origin = options.on(VLLM["plan.ep.degree"], False)
+    switch = options.given(VLLM["plan.ep.degree"])
+    data = options.given(VLLM["plan.dp"])
+    moe = any(isinstance(layer.ffn, Moe) for layer in model.layers)
+    if on and switch is not None and not moe:
+        options.wrong(switch, "vLLM refuses it for a model without experts")
+    if not moe:
+        return []
+    if not on and dp > 1 and data is not None:
+        options.wrong(data, "vLLM splits each expert over the ranks of all replicas, which is not simulated; "
+                      "add --enable-expert-parallel, or take one replica")  # fmt: skip
+    lines: list[tuple[str, Any, str]] = [("plan.ep.degree", tp * dp if on else 1, origin)]
+    if on and dp > 1:
+        lines.append(("plan.ep.scope", "global", "vLLM spreads experts over the ranks of all replicas"))
+    place, origin = options.value(VLLM["plan.ep.placement"], choice_of(*PLACES), "linear")
+    if not on:
+        return lines
+    return [*lines, ("plan.ep.placement", PLACES[place], origin), *_two_batches(options, ranks=tp * dp, pp=pp)]
+
+
+def _two_batches(options: Options, *, ranks: int, pp: int) -> list[tuple[str, Any, str]]:
+    """Return the entries of dual-batch overlap, with the thresholds from which on vLLM splits a step."""
+    on, origin = options.on(VLLM["plan.ep.overlap"], False)
+    switch = options.given(VLLM["plan.ep.overlap"])
+    decode, of_decode = options.value(VLLM["plan.ep.overlap_decode_tokens"], whole, 32)
+    prefill, of_prefill = options.value(VLLM["plan.ep.overlap_prefill_tokens"], whole, 512)
+    if not on or switch is None or ranks == 1:
+        return []
+    if pp > 1:
+        options.wrong(switch, "two batches that overlap are simulated at --pipeline-parallel-size 1 only")
+    return [
+        ("plan.ep.overlap", "two_batch", origin),
+        ("plan.ep.overlap_decode_tokens", decode, of_decode),
+        ("plan.ep.overlap_prefill_tokens", prefill, of_prefill),
     ]
-    lines += [f"  vllm serve {_kept(server)}", *([f"  vllm bench serve {_kept(driver)}"] if driver else [])]
-    lines += _assumed(driver, topology)
-    ignored: dict[str, list[str]] = {}
-    for command in (server, driver):
-        for choice in command.choices.values() if command is not None else ():
-            if choice.flag.fate == "ignored":
-                ignored.setdefault(choice.flag.words, []).append(choice.name)
-        if command is not None and (others := [name for name in command.environment if name != STAGE_LAYERS]):
-            ignored.setdefault("the environment", []).extend(others)
-    lines += [f"Ignored: {', '.join(names)} ({why})." for why, names in ignored.items()]
-    return lines
 
 
-def _assumed(driver: Command | None, topology: str | None) -> Iterator[str]:
-    """Yield what stands for what no command line says."""
-    if driver is None:
-        yield "The workload is assumed: what `vllm bench serve` sends by default. --bench gives another."
-    if topology is None:
-        yield f"The topology is assumed: nodes of {TOPOLOGY}. --topology gives another."
+def _router(options: Options, dp: int) -> Lines:
+    """Return the router of several replicas; with an external balancer, the plainest one."""
+    if dp == 1:
+        return ()
+    for name in ("--data-parallel-external-lb", "--data-parallel-hybrid-lb"):
+        if options.on(name, False)[0]:
+            return (("serving.router", "round_robin", f"{name}: the balancer is outside of vLLM; assumed"),)
+    if options.given("--data-parallel-rank") is not None:
+        return (("serving.router", "round_robin", "--data-parallel-rank: an external balancer; assumed"),)
+    return (("serving.router", "fewest_waiting", "how vLLM balances its replicas"),)
 
 
-def _kept(command: Command) -> str:
-    words = [word.text for word in command.positional]
-    for choice in command.choices.values():
-        if choice.flag.fate != "ignored":
-            words += [choice.name, *(value.text for value in choice.values)]
-    return " ".join(words)
+def _length(text: str) -> int | None:
+    return None if text in ("-1", "auto") else count(text)
+
+
+def _batches(options: Options, degrees: Degrees, device: Device, served: ServedModel, draft: Draft) -> None:
+    """Write scheduler, budgets and CUDA graphs, with the defaults that vLLM takes for the device."""
+    longest = served.positions
+    chunked, origin = options.on(VLLM["serving.scheduler"], True)
+    draft.set("serving.scheduler", "chunked_prefill" if chunked else "continuous", origin)
+    if not chunked:
+        draft.note(
+            "without chunked prefill vLLM mixes whole prompts with decodes in a step; `continuous` here takes the "
+            "prompts first, in steps of their own."
+        )
+    policy, origin = options.value(VLLM["serving.order.by"], choice_of("fcfs", "priority"), "fcfs")
+    if policy == "priority":
+        draft.set("serving.order.by", "priority", origin)
+        draft.set("serving.order.patience", "unlimited", "in vLLM the priority decides before the arrival")
+    engine, place = load_engine(ENGINE), Place(device=device)
+    tokens = engine.decides({}, place)["max_batch_tokens"]
+    requests = engine.decides({"max_batch_tokens": MOST}, place)["max_batch_requests"]
+    mode, _ = options.value("--performance-mode", choice_of("balanced", "interactivity", "throughput"), "balanced")
+    if mode == "throughput":
+        requests, tokens = 2 * requests, 2 * tokens
+    elif mode == "interactivity":
+        draft.note("--performance-mode interactivity has no effect here: kernels and graphs are those of `balanced`.")
+    many, many_origin = options.value(VLLM["serving.max_batch_requests"], count, requests)
+    if longest is not None:
+        tokens = min(tokens if chunked else max(tokens, longest), many * longest)
+    budget, budget_origin = options.value(VLLM["serving.max_batch_tokens"], count, tokens)
+    if options.given(VLLM["serving.max_batch_requests"]) is None:
+        many = min(many, budget)
+    given = options.given(VLLM["serving.max_batch_tokens"]) or options.given(VLLM["serving.max_batch_requests"])
+    if budget < many and given is not None:
+        options.wrong(given, f"vLLM refuses a budget of {budget} tokens that is below {many} sequences")
+    if not chunked and longest is not None and budget < longest and given is not None:
+        options.wrong(given, f"without chunked prefill vLLM refuses a budget below the {longest} of --max-model-len")
+    on = f" on {device.name}"
+    draft.set("serving.max_batch_requests", many, many_origin + (on if "default" in many_origin else ""))
+    draft.set("serving.max_batch_tokens", budget, budget_origin + (on if "default" in budget_origin else ""))
+    largest, origin = _largest_graph(options, many, budget, draft)
+    draft.set("serving.engine.name", ENGINE, "host overheads of vLLM 0.19")
+    draft.set("serving.engine.graph_max_tokens", largest, origin)
+
+
+def _largest_graph(options: Options, requests: int, tokens: int, draft: Draft) -> tuple[int, str]:
+    """Return the largest batch of decodes that runs as a CUDA graph, and the origin."""
+    level, of_level = options.value("--optimization-level", choice_of("0", "1", "2", "3"), "2")
+    if options.on("--enforce-eager", False)[0]:
+        return 0, "--enforce-eager"
+    if level == "0":
+        return 0, of_level
+    if level == "1":
+        draft.note("--optimization-level 1 has no effect here: kernels and graphs are those of level 2, the default.")
+    sizes = options.given("--cudagraph-capture-sizes")
+    if sizes is not None:
+        return options.value("--cudagraph-capture-sizes", _largest, 512)
+    return options.value(VLLM["serving.engine.graph_max_tokens"], whole, min(2 * requests, 512, tokens))
+
+
+def _largest(text: str) -> int:
+    return max(count(size) for size in text.split())
+
+
+READER: Final = Reader(
+    grammar=GRAMMAR,
+    profile=ENGINE,
+    quantizations=QUANTIZATIONS,
+    by_checkpoint=BY_CHECKPOINT,
+    kv_dtypes=KV_DTYPES,
+    length=_length,
+    settings=SETTINGS,
+    degrees=_degrees,
+    batches=_batches,
+)
+"""How ``vllm serve`` is read."""

@@ -185,6 +185,7 @@ def _file(draw: random.Random, folder: Path, run: Path) -> list[str]:
         ["check", name], ["run", name, "--out", "r"], ["prove", name], ["audit", name], ["audit", name, name],
         ["calibrate", "dgx-h100", name], ["topology", f"./{name}"], ["models", f"./{name}"], ["dashboard", name],
         ["trace", name], ["from-vllm", f"vllm serve --model ./{name} --tensor-parallel-size 2"], ["rules", name],
+        ["from-command", f"python -m sglang.launch_server --model-path ./{name} --tp 2 --chunked-prefill-size 512"],
         ["check", "s.yaml", "--set", f"workload={{trace: ./{name}}}"], ["schema", name],
         ["check", "s.yaml", "--set", f"model=./{name}"], ["check", "s.yaml", "--set", f"topology=./{name}"],
         ["check", "s.yaml", "--set", f"serving.engine=./{name}"], ["check", "s.yaml", "--set", f"cost.table=./{name}"],

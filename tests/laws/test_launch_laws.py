@@ -1,9 +1,10 @@
-"""Law: what ``launch`` writes for vLLM, ``from-vllm`` reads back as the same scenario, but for what is listed."""
+"""Law: what ``launch`` writes, ``from-command`` reads back as the same scenario, but for what is listed."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from clustersim.errors import IllegalPlanError
 from clustersim.interop.launch.launch import launch_of
 from clustersim.interop.launch.text import launch_text
-from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.interop.translated import scenario_from_command
 from clustersim.legality.rule import Verdict
 from clustersim.plan.stages import stage_cuts
 from clustersim.scenario.document import parse_yaml
@@ -34,7 +35,7 @@ DENSE = ("llama-3.1-8b", "llama-3.1-70b", "opt-13b")
 
 
 @st.composite
-def served(draw: st.DrawFn) -> dict[str, Any]:
+def served(draw: st.DrawFn, engine: str) -> dict[str, Any]:
     """Draw a document of plans, knobs and workloads that a server may be asked for."""
     model = draw(st.sampled_from(MODELS))
     tp, pp, dp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4, 8, 16), (1, 1, 2, 3), (1, 1, 2, 4)))
@@ -45,6 +46,11 @@ def served(draw: st.DrawFn) -> dict[str, Any]:
         plan["ep"]["placement"] = draw(st.sampled_from(("contiguous", "contiguous", "strided")))
         if whole and pp == 1 and tp * dp > 1 and draw(st.booleans()):
             plan["ep"] |= {"overlap": "two_batch", "overlap_decode_tokens": 40, "overlap_prefill_tokens": 600}
+        if plan["ep"]["degree"] > 1:
+            ways = ("all_to_all", "deepep_normal", "deepep_low_latency") if whole and dp > 1 else ("all_reduce",)
+            plan["ep"]["exchange"] = draw(st.sampled_from((None, "deepep_normal", *ways)))
+            if plan["ep"]["placement"] == "contiguous" and draw(st.booleans()):
+                plan["ep"]["redundant"] = plan["ep"]["degree"]
     if pp == 2 and draw(st.booleans()):
         plan["stages"] = {"cuts": [draw(st.integers(5, 20))]}
     nodes = -(-tp * pp * dp // 8) + draw(st.sampled_from((0, 0, 1)))
@@ -64,7 +70,7 @@ def served(draw: st.DrawFn) -> dict[str, Any]:
         "prefix_caching": draw(st.booleans()),
         "router": draw(st.sampled_from(("fewest_waiting", "round_robin", "least_outstanding"))),
         "order": draw(st.sampled_from(("arrival", {"by": "priority", "patience": "unlimited"}, "shortest_prompt"))),
-        "engine": {"name": "vllm-0.19", "graph_max_tokens": draw(st.sampled_from((0, 128, 512)))},
+        "engine": {"name": engine, "graph_max_tokens": draw(st.sampled_from((0, 128, 512)))},
     }
     if draw(st.booleans()):
         serving |= {"kv_blocks": draw(st.integers(100, 5000)), "queue_limit": 100}
@@ -107,8 +113,9 @@ def seen(scenario: Scenario, ranks: int) -> dict[str, Any]:
         "plan.tp": plan.tp, "plan.pp": plan.pp, "plan.dp": plan.dp, "plan.sp": plan.sp,
         "plan.ep.degree": plan.ep.degree, "plan.ep.scope": plan.is_lockstep,
         "plan.ep.placement": plan.ep.placement if spread else None,
-        "plan.ep.overlap": (plan.ep.overlap, plan.ep.overlap_decode_tokens, plan.ep.overlap_prefill_tokens)
-        if plan.is_two_batch else None,
+        "plan.ep.redundant": plan.ep.redundant,
+        "plan.ep.exchange": plan.ep.exchange if spread else None,
+        "plan.ep.overlap": plan.is_two_batch,
         "plan.stages": stage_cuts(scenario.model, plan),
         "plan.placement": (plan.placement or tuple(range(plan.world)))[:ranks],
         "precision.weights": scenario.precision.weights, "precision.activations": scenario.precision.activations,
@@ -116,6 +123,8 @@ def seen(scenario: Scenario, ranks: int) -> dict[str, Any]:
         "model.config.max_position_embeddings": scenario.model.max_positions, "seed": scenario.seed,
         "serving.engine": scenario.engine, "serving.order.by": serving.order.by, "serving.order": serving.order,
     }  # fmt: skip
+    for key in ("overlap_decode_tokens", "overlap_prefill_tokens"):
+        found[f"plan.ep.{key}"] = getattr(plan.ep, key) if plan.is_two_batch else None
     for key in ("scheduler", "long_prompt_tokens", "max_batch_requests", "max_batch_tokens", "kv_block_tokens",
                 "memory_utilization", "kv_blocks", "prefix_caching", "queue_limit", "preemption"):  # fmt: skip
         found[f"serving.{key}"] = getattr(serving, key)
@@ -139,18 +148,20 @@ def _seconds(text: str | None) -> float | None:
     return None if text is None else round(parse(text, "time"), 9)
 
 
+@pytest.mark.parametrize(("target", "engine"), [("vllm", "vllm-0.19"), ("sglang", "sglang-0.5")])
 @examples(120, sieved=True)
-@given(document=served())
-def test_from_vllm_reads_what_launch_wrote_but_for_what_it_lists(document: dict[str, Any]) -> None:
+@given(data=st.data())
+def test_what_launch_wrote_is_read_back_but_for_what_it_lists(target: str, engine: str, data: st.DataObject) -> None:
+    document = data.draw(served(engine))
     scenario = build_scenario(parse_yaml(yaml.safe_dump(document), "drawn.yaml"))
     verdict: Verdict = check_scenario_plan(scenario)
     assume(not verdict.violations)
     try:
-        found = launch_of(scenario, "vllm")
+        found = launch_of(scenario, target)
     except IllegalPlanError:
         assume(False)
     text = launch_text(scenario, found)
-    back = build_scenario(parse_yaml(scenario_from_vllm(text, topology="dgx-h100").text, "back.yaml"))
+    back = build_scenario(parse_yaml(scenario_from_command(text, topology="dgx-h100").text, "back.yaml"))
     one, other = seen(scenario, found.servers[0].devices), seen(back, found.servers[0].devices)
     unsaid = [entry.path for entry in found.unsaid]
     if not found.benchmark:

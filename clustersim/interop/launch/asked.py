@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clustersim.interop.options import whole
+from clustersim.model.architecture import ModelSpec, Moe
 
 _KEYS: Final = {
     "--tp_size": "tensor_parallel_size",
@@ -64,3 +65,18 @@ class Asked:
         """Return a number as vLLM reads it; None where it is not given, or left to the engine."""
         value = self.options.get(name)
         return None if value is None or value in ("-1", "auto") else whole(value)
+
+
+def asked_of_model(model: ModelSpec, *, engine: str, options: Mapping[str, str], **others: Any) -> Asked:
+    """Return what is asked for with a model, whose sizes the rules of engines look at."""
+    attention = model.layers[0].attention
+    return Asked(
+        engine=engine,
+        options=options,
+        heads=attention.num_heads,
+        kv_heads=attention.num_kv_heads,
+        experts=max((layer.ffn.num_experts for layer in model.layers if isinstance(layer.ffn, Moe)), default=0),
+        positions=model.max_positions or 0,
+        latent=attention.kind == "mla",
+        **others,
+    )

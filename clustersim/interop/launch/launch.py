@@ -10,22 +10,23 @@ from typing import Any, Final
 
 from clustersim import catalog
 from clustersim.errors import IllegalPlanError, InputError, Problem
-from clustersim.interop.command import Grammar, read_command
-from clustersim.interop.flags import FLAGS, SHORT
+from clustersim.interop import sglang, vllm
+from clustersim.interop.command import read_command
 from clustersim.interop.launch import manifest
 from clustersim.interop.launch.account import Account, Unsaid
-from clustersim.interop.launch.asked import Asked
+from clustersim.interop.launch.asked import Asked, asked_of_model
 from clustersim.interop.launch.benchmark import benchmark_of
 from clustersim.interop.launch.refusals import refused, values_named
 from clustersim.interop.launch.server import HEAD, PORT, Options, Server, Started, words_of
 from clustersim.interop.launch.sglang import BOOTSTRAP_PORT, POLICIES, sglang_server
 from clustersim.interop.launch.trtllm import trtllm_server
 from clustersim.interop.launch.vllm import version_of, vllm_server
-from clustersim.model.architecture import Moe
 from clustersim.model.hub import ON_THE_HUB
 from clustersim.scenario.scenario import Scenario
 
 ENGINES: Final[Mapping[str, str]] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+GRAMMARS: Final = {"vllm": vllm.GRAMMAR, "sglang": sglang.GRAMMAR}
+"""Engines whose options are known."""
 TARGETS: Final = (*ENGINES, "dynamo", "llm-d", "k8s")
 
 
@@ -142,14 +143,15 @@ def _published(scenario: Scenario) -> str:
 
 
 def _added(add: Sequence[str], engine: str) -> Options:
-    """Read options that are added: of vLLM by its grammar, of others as they stand."""
+    """Read options that are added: of vLLM and SGLang by their grammar, of others as they stand."""
     text = " ".join(add)
     if not add:
         return {}
-    if engine == "vllm":
-        command = read_command(f"vllm serve MODEL {text}", "--add", "serve", Grammar(flags=FLAGS, short=SHORT))
-        if len(command.positional) > 1:
-            raise InputError(command.positional[1].problem("belongs to no option"))
+    if engine in GRAMMARS:
+        grammar = GRAMMARS[engine]
+        command = read_command(f"{grammar.name} {text}", "--add", grammar)
+        if command.positional:
+            raise InputError(command.positional[0].problem("belongs to no option"))
         return {
             choice.name: None if choice.flag.takes == "switch" else tuple(value.text for value in choice.values)
             if len(choice.values) > 1 else choice.text for choice in command.choices.values()
@@ -217,17 +219,11 @@ def asked_of(started: Started) -> Asked:
         options[f"--{name[5:]}" if off else name] = "false" if off else text if value is not None else "true"
     if "--ntasks" in started.wrapped:
         options["--ntasks"] = started.wrapped[started.wrapped.index("--ntasks") + 1]
-    attention = server.model.layers[0].attention
-    experts = [layer.ffn.num_experts for layer in server.model.layers if isinstance(layer.ffn, Moe)]
-    return Asked(
+    return asked_of_model(
+        server.model,
         engine=started.engine,
         options=options,
         config=started.config,
-        heads=server.heads,
-        kv_heads=attention.num_kv_heads,
-        experts=max(experts, default=0),
-        positions=server.model.max_positions or 0,
-        latent=attention.kind == "mla",
         devices_per_node=server.devices_per_node,
     )
 

@@ -71,11 +71,6 @@ class Server:
         return any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
 
     @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.model.layers[0].attention.num_heads
-
-    @property
     def devices_per_node(self) -> int:
         """Devices of the nodes that its ranks are on."""
         return int(np.bincount(self.scenario.topology.node_of)[self._homes()[0]])

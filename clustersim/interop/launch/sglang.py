@@ -1,4 +1,4 @@
-"""``python -m sglang.launch_server`` commands for a server.
+"""``python -m sglang.launch_server`` commands for a server, by the table of :mod:`clustersim.interop.keys`.
 
 Options are those of SGLang 0.5.23 (sglang/srt/arg_groups: fields, choices, parallel_hook.py); attention data
 parallelism, experts and stages lie inside ``--tp-size``, and its chunk is shared among replicas (server_args.py:1313
@@ -7,39 +7,17 @@ at 64cf868eb), as is ``--max-running-requests`` (model_runner.py; general knowle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
+from clustersim.interop.keys import BALANCERS, DEEPEP_MODES, DTYPES, SGLANG, SGLANG_KV_DTYPES, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
 from clustersim.interop.launch.utilization import utilization
 from clustersim.interop.launch.vllm import PLAIN, checkpoint_format
 from clustersim.serving.order import UNLIMITED
 
-SGLANG: Final[Mapping[str, str]] = {
-    "plan.tp": "--tp-size",
-    "plan.pp": "--pp-size",
-    "plan.dp": "--dp-size",
-    "plan.ep": "--ep-size",
-    "plan.ep.redundant": "--ep-num-redundant-experts",
-    "model.config.max_position_embeddings": "--context-length",
-    "precision.activations": "--dtype",
-    "precision.weights": "--quantization",
-    "precision.kv_cache": "--kv-cache-dtype",
-    "serving.order.by": "--schedule-policy",
-    "serving.max_batch_requests": "--max-running-requests",
-    "serving.max_batch_tokens": "--max-prefill-tokens",
-    "serving.kv_block_tokens": "--page-size",
-    "serving.kv_blocks": "--max-total-tokens",
-    "serving.memory_utilization": "--mem-fraction-static",
-    "serving.engine.graph_max_tokens": "--cuda-graph-max-bs-decode",
-}
-"""Key → option."""
-DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-KV_DTYPES: Final = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 POLICIES: Final = {"round_robin": "round_robin", "prefix_aware": "cache_aware", "power_of_two": "power_of_two"}
 """Router of a scenario → policy of SGLang's router (router_args.py of sglang-router 0.3.2)."""
-STAGE_LAYERS: Final = "SGLANG_PP_LAYER_PARTITION"
 BOOTSTRAP_PORT: Final = 8998
 NODES_PORT: Final = 20000
 
@@ -59,8 +37,8 @@ def sglang_server(server: Server, account: Account) -> Started:
     return started
 
 
-def _put(started: Started, account: Account, key: str, value: object) -> None:
-    started.options[SGLANG[key]] = str(value)
+def _put(started: Started, account: Account, key: str, value: object = None) -> None:
+    started.options[SGLANG[key]] = None if value is None else str(value)
     account.says(started.server, key)
 
 
@@ -85,16 +63,18 @@ def _plan(started: Started, account: Account) -> None:
     if ep.degree == 1:
         account.says(server, "plan.ep")  # with one rank nothing is placed
     elif server.is_moe:
-        _put(started, account, "plan.ep", ep.degree)
-        if wide:
+        _put(started, account, "plan.ep.degree", ep.degree)
+        if ep.exchange != "all_reduce" and ep.degree == inside:
             started.options["--moe-a2a-backend"] = "deepep"
+            account.says(server, "plan.ep.exchange")
+            if (mode := word_for(ep.exchange, DEEPEP_MODES)) != "auto":
+                _put(started, account, "plan.ep.exchange", mode)
         if ep.redundant:
             _put(started, account, "plan.ep.redundant", ep.redundant)
         if ep.placement != "contiguous":
             account.leaves(server, "plan.ep.placement", "SGLang places experts in order, or by what it measured")
         if ep.overlap == "two_batch":
-            started.options["--enable-two-batch-overlap"] = None
-            account.says(server, "plan.ep.overlap")
+            _put(started, account, "plan.ep.overlap")
             for kind in ("decode", "prefill"):
                 account.leaves(server, f"plan.ep.overlap_{kind}_tokens", "SGLang has thresholds of its own")
     account.says(server, "plan.stages")
@@ -102,7 +82,7 @@ def _plan(started: Started, account: Account) -> None:
     if layers is None:
         account.refuse("SGLang cuts stages between layers, not inside one (plan.stages.cuts)")
     elif plan.pp > 1 and (plan.stages is not None or len(server.model.layers) % plan.pp):
-        started.environment[STAGE_LAYERS] = ",".join(map(str, layers))
+        started.environment[SGLANG["plan.stages"]] = ",".join(map(str, layers))
     if server.is_spread_evenly(ranks):
         account.says(server, "plan.placement")
     else:
@@ -120,23 +100,26 @@ def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> 
     """Write replicas that share nothing: of one server on one node, else of one each."""
     server, dp = started.server, started.server.plan.dp
     router = server.serving.router
+    balancer = word_for(router, BALANCERS)
     account.says(server, "serving.router_options", "serving.router")
     if dp == 1:
         account.says(server, "plan.dp")
     elif wide:
-        if router != "round_robin":
-            account.leaves(
-                server, "serving.router", "SGLang sends requests to attention ranks in turn, or by its own loads"
-            )
-    elif started.nodes == 1 and ranks * dp <= server.devices_per_node and router == "round_robin":
+        if balancer is None:
+            account.leaves(server, "serving.router", "SGLang sends requests to attention ranks in turn")
+        else:
+            _put(started, account, "serving.router", balancer)
+    elif started.nodes == 1 and ranks * dp <= server.devices_per_node and balancer is not None:
         _put(started, account, "plan.dp", dp)
-        started.options["--load-balance-method"] = "round_robin"
+        _put(started, account, "serving.router", balancer)
         started.devices = ranks * dp
     else:
         started.copies = dp
-        account.leaves(
-            server, "plan.dp", f"start {dp} such servers, and their addresses as --worker-urls of the router"
-        )
+        urls = f"start {dp} such servers, and their addresses as --worker-urls of the router"
+        if router in POLICIES and not server.pool:
+            account.leaves(server, "plan.dp", f"{urls}, with --policy {POLICIES[str(router)]}")
+        else:
+            account.leaves(server, "plan.dp", urls)
         if not server.pool and router not in POLICIES:
             account.leaves(
                 server, "serving.router", "SGLang's router has random, round_robin, cache_aware, power_of_two"
@@ -146,7 +129,8 @@ def _replicas(started: Started, account: Account, *, wide: bool, ranks: int) -> 
 def _precision(started: Started, account: Account) -> None:
     wanted, server = started.server.scenario.precision, started.server
     plain = wanted.activations if wanted.activations in PLAIN else "bf16"
-    _put(started, account, "precision.activations", DTYPES[plain])
+    dtype: str | None = word_for(plain, DTYPES)
+    _put(started, account, "precision.activations", dtype)
     if plain != wanted.activations:
         account.leaves(None, "precision.activations", "SGLang keeps activations in 16 or 32 bits")
     held = checkpoint_format(server)
@@ -160,10 +144,11 @@ def _precision(started: Started, account: Account) -> None:
             )
     elif wanted.weights != plain:
         account.leaves(None, "precision.weights", f"SGLang keeps weights as activations, in {plain}")
-    if wanted.kv_cache in KV_DTYPES and wanted.kv_cache != plain:
-        _put(started, account, "precision.kv_cache", KV_DTYPES[wanted.kv_cache])
-    elif wanted.kv_cache == plain:
+    cache = word_for(wanted.kv_cache, SGLANG_KV_DTYPES)
+    if wanted.kv_cache == plain:
         account.says(None, "precision.kv_cache")
+    elif cache is not None:
+        _put(started, account, "precision.kv_cache", cache)
     else:
         account.refuse(f"SGLang keeps K/V as activations, in bf16 or in fp8, not in {wanted.kv_cache} (choices.py)")
     if server.model.max_positions is not None:
@@ -177,14 +162,17 @@ def _serving(started: Started, account: Account) -> None:
     chunked = serving.scheduler != "continuous"
     started.options["--chunked-prefill-size"] = str(serving.max_batch_tokens * shared) if chunked else "-1"
     if chunked and not server.pool:
-        started.options["--enable-mixed-chunk"] = None
+        _put(started, account, "serving.scheduler")
     account.says(server, "serving.scheduler", "serving.scheduler_options", "serving.order.patience")
     if serving.scheduler not in ("chunked_prefill", "continuous"):
         account.leaves(server, "serving.scheduler", "SGLang runs chunked prefill")
     if serving.order.by == "shortest_prompt":
         account.leaves(server, "serving.order.by", "SGLang takes requests up as they arrive")
     else:
-        _put(started, account, "serving.order.by", "fcfs" if serving.order.by == "arrival" else "priority")
+        account.says(server, "serving.order.by")
+    if serving.order.by == "priority":
+        _put(started, account, "serving.order.by")
+        started.options["--schedule-low-priority-values-first"] = None
     if serving.order.by == "priority" and serving.order.patience_ns != UNLIMITED:
         account.leaves(server, "serving.order.patience", "in SGLang the priority always decides first")
     if serving.long_prompt_tokens is not None:
@@ -195,14 +183,15 @@ def _serving(started: Started, account: Account) -> None:
         _put(started, account, "serving.kv_blocks", serving.kv_blocks * serving.kv_block_tokens)
     _put(started, account, "serving.memory_utilization", utilization(server, "sglang", account))
     if not serving.prefix_caching:
-        started.options["--disable-radix-cache"] = None
+        _put(started, account, "serving.prefix_caching")
     account.says(server, "serving.prefix_caching")
     if serving.preemption == "swap":
         account.leaves(server, "serving.preemption", "SGLang computes retracted requests anew")
         account.leaves(server, "serving.host_kv", "SGLang swaps no K/V of requests that run")
-    for key in ("queue_limit", "queue_timeout"):
-        if server.scenario.document["serving"].get(key) is not None:
-            account.leaves(server, f"serving.{key}", "requests wait without a limit")
+    if serving.queue_limit is not None:
+        _put(started, account, "serving.queue_limit", serving.queue_limit)
+    if serving.queue_timeout_ns is not None:
+        account.leaves(server, "serving.queue_timeout", "requests wait for as long as it takes")
     most = server.scenario.engine.graph_max_tokens
     if most:
         _put(started, account, "serving.engine.graph_max_tokens", most)

@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, STAGE_LAYERS, VLLM, word_for
+from clustersim.interop.keys import DTYPES, KV_DTYPES, PLACES, VLLM, word_for
 from clustersim.interop.launch.account import Account
 from clustersim.interop.launch.server import HEAD, PORT, Server, Started
 from clustersim.interop.launch.utilization import utilization
 from clustersim.model.hub import shipped_model
+from clustersim.plan.exchange import DEEPEP
 from clustersim.serving.order import UNLIMITED
 
 NEWEST: Final = (0, 19)
@@ -124,7 +125,7 @@ class _Writer:
         if layers is None:
             self._account.refuse("vLLM cuts stages between layers, not inside one (plan.stages.cuts)")
         elif plan.stages is not None or len(server.model.layers) % plan.pp:
-            self._started.environment[STAGE_LAYERS] = ",".join(map(str, layers))
+            self._started.environment[VLLM["plan.stages"]] = ",".join(map(str, layers))
         if plan.decode_overlap != "per_sequence":
             self._account.leaves(
                 server, "plan.decode_overlap", "vLLM lets as many batches be in flight as it has stages"
@@ -143,12 +144,14 @@ class _Writer:
                 f"vLLM spreads experts over all {ranks if inside else plan.tp} ranks of "
                 f"{'TP × DP' if inside else 'TP'} or over none, found plan.ep.degree: {ep.degree}"
             )
-        self._put("plan.ep")
+        self._put("plan.ep.degree")
         place = word_for(ep.placement, PLACES) if isinstance(ep.placement, str) else None
         if place is None:
             account.leaves(server, "plan.ep.placement", "vLLM places experts linearly or in turn, not by a list")
         elif place != "linear":
             self._put("plan.ep.placement", place)
+        if ep.exchange in DEEPEP:
+            account.leaves(server, "plan.ep.exchange", "over replicas --all2all-backend says it; give it with --add")
         if ep.redundant:
             account.leaves(
                 server,

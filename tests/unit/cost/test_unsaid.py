@@ -11,7 +11,7 @@ from clustersim import catalog
 from clustersim.cost.captured import padded, sizes_from
 from clustersim.cost.unsaid import Place
 from clustersim.errors import InputError
-from clustersim.interop.serve import SETTINGS
+from clustersim.interop.vllm import SETTINGS
 from clustersim.scenario import load, load_engine, load_topology
 from clustersim.scenario.resolve import to_yaml
 from clustersim.serving.config import ServingConfig

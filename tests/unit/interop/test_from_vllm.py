@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from clustersim.cli import main
 from clustersim.errors import InputError
-from clustersim.interop import bench_flags, flags
+from clustersim.interop import flags, sglang_flags
 from clustersim.interop.options import whole
-from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.interop.translated import scenario_from_command
 from clustersim.interop.words import commands
 from clustersim.model.hub import ARCHITECTURES, Shipped, shipped_model
 from clustersim.scenario.document import parse_yaml
@@ -25,7 +25,7 @@ BENCH = "vllm bench serve"
 
 
 def document(command: str, bench: str | None = None, **others: str) -> Any:
-    return parse_yaml(scenario_from_vllm(command, bench, **others).text, "text").data
+    return parse_yaml(scenario_from_command(command, bench, **others).text, "text").data
 
 
 def at(data: Any, path: str) -> Any:
@@ -257,7 +257,7 @@ def test_server_and_benchmark_may_stand_in_one_text() -> None:
 )
 def test_a_mistake_is_pointed_at(command: str, bench: str | None, place: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        scenario_from_vllm(command, bench)
+        scenario_from_command(command, bench)
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"{place}: ")
     assert message in problem.message
@@ -265,14 +265,16 @@ def test_a_mistake_is_pointed_at(command: str, bench: str | None, place: str, me
 
 def test_mistakes_are_reported_together_and_in_order() -> None:
     with pytest.raises(InputError) as caught:
-        scenario_from_vllm(f"{SERVE} --enable-lora --block-size x -tp 0 --max-num-seqs y", f"{BENCH} --num-prompts 0")
+        scenario_from_command(
+            f"{SERVE} --enable-lora --block-size x -tp 0 --max-num-seqs y", f"{BENCH} --num-prompts 0"
+        )
     places = [str(problem).split(": ")[0] for problem in caught.value.problems]
     assert places == ["--bench:1:32", "command:1:36", "command:1:63", "command:1:69", "command:1:86"]
 
 
 @pytest.mark.parametrize("neutral", ["-dcp 1", "--scheduling-policy fcfs", "--cpu-offload-gb 0", "--no-enable-lora"])
 def test_an_option_that_asks_for_nothing_is_not_refused(neutral: str) -> None:
-    found = scenario_from_vllm(f"{SERVE} {neutral}")
+    found = scenario_from_command(f"{SERVE} {neutral}")
     assert parse_yaml(found.text, "text").data == DEFAULTS
     assert found.notes == ()
 
@@ -288,7 +290,7 @@ def test_an_option_that_asks_for_nothing_is_not_refused(neutral: str) -> None:
     ],
 )
 def test_an_effect_that_is_left_out_is_noted(command: str, bench: str | None, note: str) -> None:
-    found = scenario_from_vllm(command, bench)
+    found = scenario_from_command(command, bench)
     assert [text for text in found.notes if note in text]
     assert f"# NOTE: {found.notes[0][:30]}" in found.text
 
@@ -314,11 +316,11 @@ def test_prefix_caching_is_that_of_the_server(server: str, options: str, caching
     found = document(server, f"{BENCH} {options}")
     assert found["serving"].get("prefix_caching") is caching
     assert found["workload"].get("shared_prefixes") == shared
-    assert scenario_from_vllm(server, f"{BENCH} {options}").notes == ()
+    assert scenario_from_command(server, f"{BENCH} {options}").notes == ()
 
 
 def test_every_value_says_where_it_comes_from_and_secrets_stay_out() -> None:
-    text = scenario_from_vllm(f"HF_TOKEN=hidden1 {SERVE} -tp 2 --api-key hidden2 --port 80").text
+    text = scenario_from_command(f"HF_TOKEN=hidden1 {SERVE} -tp 2 --api-key hidden2 --port 80").text
     assert "tp: 2  # --tensor-parallel-size\n" in text
     assert "# --max-num-seqs: vLLM's default on h100-sxm-80gb\n" in text
     assert "# Ignored: --api-key, --port (where it listens, and who may ask).\n" in text
@@ -402,17 +404,32 @@ def test_words_are_those_of_a_shell(text: str, words: list[list[str]]) -> None:
     assert [[word.text for word in command] for command in commands(text)] == words
 
 
-def test_an_option_has_one_fate() -> None:
-    for module, names in (
-        (flags, [*flags.READ.split(), *flags.INEXACT, *flags.REFUSED, *" ".join(flags.IGNORED.values()).split()]),
-        (bench_flags, list(bench_flags.FLAGS)),
-    ):
-        assert sorted(names) == sorted(module.FLAGS)
-    assert set(flags.SHORT.values()) <= set(flags.FLAGS)
-    assert set((flags._SWITCHES + flags._VALUES + flags._OPTIONAL).split()) <= set(flags.FLAGS)
+@pytest.mark.parametrize("module", [flags, sglang_flags])
+def test_an_option_has_one_fate(module: Any) -> None:
+    texts = [module.READ, *module.IGNORED.values(), *module.INEXACT.values(), *module.REFUSED.values()]
+    assert len(" ".join(texts).split()) == len(module.FLAGS)
+    assert set(module.ALIASES.values()) <= set(module.FLAGS)
+    assert not set(module.ALIASES) & set(module.FLAGS)
 
 
-@pytest.mark.parametrize("name", flags.READ.split())
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--a", {"takes": "switch", "neutral": ("false",)}),
+        ("--a~", {"takes": "switch", "neutral": ("true",)}),
+        ("--a=", {"takes": "value", "neutral": ()}),
+        ("--a=auto|none", {"takes": "value", "neutral": ("auto", "none")}),
+        ("--a=#0", {"takes": "value", "neutral": ("0",), "is_number": True}),
+        ("--a=*", {"takes": "values", "neutral": ()}),
+        ("--a=?", {"takes": "optional", "neutral": ()}),
+    ],
+)
+def test_what_follows_an_option_stands_behind_its_name(word: str, expected: dict[str, Any]) -> None:
+    found = flags.table(read="", ignored={}, inexact={"so": word}, refused={})
+    assert found == {"--a": flags.Flag(name="--a", fate="inexact", words="so", **expected)}
+
+
+@pytest.mark.parametrize("name", [name for name, flag in flags.FLAGS.items() if flag.fate == "read"])
 def test_no_option_is_read_in_vain(name: str) -> None:
     """An option that is read changes the scenario, or is noted."""
     values = {
@@ -430,7 +447,7 @@ def test_no_option_is_read_in_vain(name: str) -> None:
     takes = flags.FLAGS[name].takes
     off = name in ("--enable-chunked-prefill",)
     option = f"--no-{name[2:]}" if off else name if takes == "switch" else f"{name} {values.get(name, '8')}"
-    plain, changed = scenario_from_vllm(base), scenario_from_vllm(f"{base} {option}")
+    plain, changed = scenario_from_command(base), scenario_from_command(f"{base} {option}")
     assert (document(base), plain.notes) != (document(f"{base} {option}"), changed.notes)
 
 
@@ -456,7 +473,7 @@ def test_the_command_shows_the_word_that_is_wrong() -> None:
 
 
 def test_what_is_written_is_a_scenario_without_names_to_look_up_in_vain() -> None:
-    text = scenario_from_vllm("vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -pp 2 -ep", topology="dgx-h200").text
+    text = scenario_from_command("vllm serve deepseek-ai/DeepSeek-V3 -tp 8 -pp 2 -ep", topology="dgx-h200").text
     scenario = build_scenario(parse_yaml(text, "text"))
     assert (scenario.plan.tp, scenario.plan.pp, scenario.plan.ep.degree) == (8, 2, 8)
     assert scenario.engine.graph_max_tokens == 512

@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 from clustersim import catalog
 from clustersim.cli import main
 from clustersim.errors import IllegalPlanError, InputError
-from clustersim.interop import bench_flags, flags
-from clustersim.interop.keys import VLLM
+from clustersim.interop import bench_flags, sglang, vllm
+from clustersim.interop.command import Grammar
 from clustersim.interop.launch.asked import Asked
 from clustersim.interop.launch.launch import TARGETS, Launch, launch_of
 from clustersim.interop.launch.refusals import REFUSALS, refused
 from clustersim.interop.launch.text import launch_json, launch_text
-from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.interop.translated import scenario_from_command
 from clustersim.model.hub import ON_THE_HUB, shipped_model
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
@@ -197,7 +197,7 @@ def test_an_option_that_is_added_is_held_to_the_rules() -> None:
 def test_a_checkpoint_that_has_the_format_is_taken() -> None:
     name = "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"
     found = launch_of(scenario(precision={"weights": "int4"}), "vllm", model=name)
-    back = build_scenario(parse_yaml(scenario_from_vllm(launch_text(scenario(), found)).text, "back"))
+    back = build_scenario(parse_yaml(scenario_from_command(launch_text(scenario(), found)).text, "back"))
     assert back.precision.weights == "int4"
 
 
@@ -209,9 +209,11 @@ def test_every_model_that_ships_has_a_name_on_the_hub_that_reads_back() -> None:
         assert (known.name, dict(known.changes), known.weights) == (own, {}, None)
 
 
-def test_keys_and_options_are_one_to_one_and_read() -> None:
-    assert len(set(VLLM.values())) == len(VLLM)
-    assert set(VLLM.values()) <= set(flags.READ.split())
+@pytest.mark.parametrize("grammar", [vllm.GRAMMAR, sglang.GRAMMAR])
+def test_keys_and_options_are_one_to_one_and_read(grammar: Grammar) -> None:
+    assert len(set(grammar.keys.values())) == len(grammar.keys)
+    for key, name in grammar.keys.items():
+        assert name.isupper() if key == "plan.stages" else grammar.flags[name].fate == "read"
 
 
 def test_nodes_of_one_server_are_read_as_one() -> None:
@@ -219,19 +221,19 @@ def test_nodes_of_one_server_are_read_as_one() -> None:
     found = launch_of(whole, "vllm")
     assert [one["node"] for one in found.commands] == [0, 1]
     assert command(found, 1).endswith("--node-rank 1 --headless")
-    back = build_scenario(parse_yaml(scenario_from_vllm(launch_text(whole, found)).text, "back"))
+    back = build_scenario(parse_yaml(scenario_from_command(launch_text(whole, found)).text, "back"))
     assert (back.plan.tp, back.plan.pp, back.plan.placement) == (8, 2, None)
 
 
 def test_layers_of_stages_are_read_back() -> None:
     text = launch_text(whole := scenario(plan={"pp": 3}), launch_of(whole, "vllm"))
     assert "VLLM_PP_LAYER_PARTITION=11,11,10 vllm serve" in text
-    back = build_scenario(parse_yaml(scenario_from_vllm(text).text, "back"))
+    back = build_scenario(parse_yaml(scenario_from_command(text).text, "back"))
     assert [cut.layer for cut in back.plan.stages or ()] == [11, 22]
     with pytest.raises(InputError, match="vLLM refuses it: expected 3 stages with 32 layers"):
-        scenario_from_vllm(text.replace("11,11,10", "11,11,11"))
+        scenario_from_command(text.replace("11,11,10", "11,11,11"))
     with pytest.raises(InputError, match="expected how many layers each stage has"):
-        scenario_from_vllm(text.replace("11,11,10", "eleven"))
+        scenario_from_command(text.replace("11,11,10", "eleven"))
 
 
 def test_what_options_cannot_say_is_listed() -> None:
@@ -306,7 +308,7 @@ def test_pools_of_vllm_read_back_but_for_the_hand_over() -> None:
         words = shlex.split(command(found, at))
         begin = words.index("--kv-transfer-config")
         alone = shlex.join(word for word in words[:begin] + words[begin + 2 :] if not word.startswith("VLLM_NIXL"))
-        back = build_scenario(parse_yaml(scenario_from_vllm(alone).text, "back"))
+        back = build_scenario(parse_yaml(scenario_from_command(alone).text, "back"))
         assert (back.plan.tp, back.serving.max_batch_tokens) == (tp, budget)
 
 

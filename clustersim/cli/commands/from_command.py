@@ -1,4 +1,4 @@
-"""``clustersim from-vllm``: a scenario from the command line of a vLLM server."""
+"""``clustersim from-command``: a scenario from the command line of a server, of vLLM or SGLang."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ import click
 from clustersim.cli.status import UNUSABLE_INPUT, problems_text
 from clustersim.errors import InputError
 from clustersim.files import written_whole
-from clustersim.interop.vllm import scenario_from_vllm
+from clustersim.interop.translated import scenario_from_command
 
 
-@click.command("from-vllm")
+@click.command("from-command")
 @click.argument("command")
 @click.option("--bench", metavar="COMMAND", help="The workload: a `vllm bench serve` command.")
 @click.option("--topology", metavar="NAME", help="What it runs on, a name or a path [dgx-h100].")
 @click.option("--model", metavar="NAME", help="What stands for the model: one that ships, or a config.json.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a file [standard output].")
 @click.pass_context
-def from_vllm(
+def from_command(
     ctx: click.Context, command: str, bench: str | None, topology: str | None, model: str | None, out: Path | None
 ) -> None:
     """Translate COMMAND, such as "vllm serve meta-llama/Llama-3.1-8B -tp 2", into a scenario.
 
-    COMMAND is what would be typed into a shell: `vllm serve`, `python -m vllm.entrypoints.openai.api_server`, or
-    `docker run … vllm/vllm-openai …`, with variables, quotes and continued lines; `-` reads it from standard input. A
-    `vllm bench serve` beside it, or in --bench, becomes the workload. The scenario says where every value comes
-    from, what is vLLM's default, what was ignored, and, as NOTE, what has an effect that is left out.
+    COMMAND is what would be typed into a shell: `vllm serve`, `python -m sglang.launch_server`, `sglang serve`,
+    `python -m vllm.entrypoints.openai.api_server`, or `docker run …` with one of them, with variables, quotes and
+    continued lines; `-` reads it from standard input. A `vllm bench serve` beside it, or in --bench, becomes the
+    workload. The scenario says where every value comes from, what is the engine's default, what was ignored, and, as
+    NOTE, what has an effect that is left out. `from-vllm` is the same command.
     """
     text = sys.stdin.read() if command == "-" else command
     try:
-        found = scenario_from_vllm(text, bench, topology=topology, model=model, folder=out.parent if out else Path())
+        found = scenario_from_command(text, bench, topology=topology, model=model, folder=out.parent if out else Path())
     except InputError as error:
         click.echo(problems_text(error.problems, {"command": text, "--bench": bench or ""}), err=True)
         ctx.exit(UNUSABLE_INPUT)
