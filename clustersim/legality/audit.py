@@ -26,7 +26,7 @@ from clustersim.legality.timeline_rules.operators import (
     tensor,
 )
 from clustersim.legality.timeline_rules.policy import followed
-from clustersim.legality.timeline_rules.requests import account, data, phases
+from clustersim.legality.timeline_rules.requests import account, data, phases, spent
 from clustersim.legality.timeline_rules.requests.references import unfounded
 from clustersim.legality.timeline_rules.transfers import carried, moves
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -140,6 +140,8 @@ def check_history(history: History, without: Collection[str] = ()) -> Verdict:
     if "RUN-2" in looked and not any(violations.values()):  # what a rule has a word for is told by that
         for part in parts:
             take("RUN-2", programs.as_graphs(part))
+    if "RUN-4" in looked and not any(violations.values()):
+        take("RUN-4", spent.time_is_spent(reading))
     if "RUN-5" in looked and not any(violations.values()):
         take("RUN-5", followed.as_declared(reading))
     return _verdict(violations, looked, lacks)

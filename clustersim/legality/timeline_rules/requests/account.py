@@ -21,7 +21,6 @@ from clustersim.legality.history import (
 from clustersim.legality.timeline_rules.requests.census import numbers_told
 from clustersim.legality.timeline_rules.requests.failing import lost_as_declared
 from clustersim.legality.timeline_rules.requests.giving_up import given_up
-from clustersim.legality.timeline_rules.requests.spent import time_is_spent
 from clustersim.legality.timeline_rules.requests.told import instants_of_requests
 from clustersim.legality.timeline_rules.views.pieces import BoolArray
 from clustersim.legality.timeline_rules.views.reading import Reading
@@ -105,7 +104,6 @@ def none_lost(reading: Reading) -> Finding:
     findings.append(_reasons(reading, lost > 0, "lost"))
     findings.append(_after_arrival(reading, count))
     findings.append(instants_of_requests(reading))
-    findings.append(time_is_spent(reading))
     return merged(*findings, _before_horizon(reading), numbers_told(reading), lost_as_declared(reading))
 
 

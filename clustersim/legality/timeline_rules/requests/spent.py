@@ -81,6 +81,7 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     told = all(name in runs.table for name in _TELLING)
     if told and not any(pool.down for pool in history.pools):  # else it may have waited where it was in no step
         limits |= _while(reading, came, ended)
+        limits["blocks_wait_ns"] += any_time - queued  # what runs may lack a block, too
     for name, most in limits.items():
         words = f"spends {{ns:,}} ns on {name.removesuffix('_ns')}, which the record has for {{most:,}} ns at most"
         yield _said(spent[name] > most, words, most, spent[name])
