@@ -82,7 +82,7 @@ def _causes(run: Run, panel: Panel, identity: str) -> Drawn:
 def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "What every device did"
     if run.whole is None or not run.whole["rows"]:
-        return Drawn(title=title, html=_empty("No operator ran."))
+        return Drawn(title=title, html=_empty(_nothing(run, "No operator ran.")))
     words = {"busiest": _busiest(run.steps), "view": run.wanted.view(run.whole["end"])}
     return Drawn(
         title=title,
@@ -93,6 +93,12 @@ def _device_lanes(run: Run, panel: Panel, identity: str) -> Drawn:
         figure=_marked(run, lanes_figure(run.whole, panel.options["height"]), above=True),
         then=f'.then(() => clustersimLanes("{identity}", {json.dumps(words)}))',
     )
+
+
+def _nothing(run: Run, reason: str) -> str:
+    """Say why there is nothing to show: a reason, or that the run is too long for numbers of a browser."""
+    too_long = run.whole is None and len(run.steps["start_ns"])
+    return "It took more than 52 days, which a page can't tell to the nanosecond." if too_long else reason
 
 
 def _left_out(run: Run) -> str:
@@ -109,7 +115,7 @@ def _left_out(run: Run) -> str:
 def _request_rows(run: Run, panel: Panel, identity: str) -> Drawn:
     title = "Requests, one by one"
     if run.whole is None or not len(run.requests["request"]):
-        return Drawn(title=title, html=_empty("No request arrived."))
+        return Drawn(title=title, html=_empty(_nothing(run, "No request arrived.")))
     options, rows = panel.options, min(panel.options["rows"], len(run.requests["request"]))
     return Drawn(
         title=title,

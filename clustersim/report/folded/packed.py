@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 MOST: Final = 1 << 52
-"""No number that a page holds may reach this: its difference from another one, doubled, is below 2⁵³ then."""
+"""No instant that a page holds may reach this: its difference from another one, doubled, is below 2⁵³ then."""
 _NARROW: Final = 1 << 31
 _LEVEL: Final = 6
 

@@ -90,6 +90,11 @@ def test_a_run_in_which_nothing_happened_still_has_a_page() -> None:
     assert own_part(page).count('class="empty"') == len(FIGURES) - 1
 
 
+def test_a_run_that_is_too_long_for_a_browser_says_so(run: dict[str, Any]) -> None:
+    page = dashboard_html(summary_of(run), run["requests"], run["steps"], None, LAYOUT)
+    assert own_part(page).count("more than 52 days") == 2
+
+
 def test_a_long_run_stays_small() -> None:
     """A million steps and requests: every series is binned, so the file hardly grows."""
     many = 1_000_000
