@@ -20,6 +20,8 @@ from clustersim.units import format_seconds
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from clustersim.library.why import Why
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
@@ -134,6 +136,23 @@ class Result:
         told = {key: value for key, value in self.summary.items() if key != "wall_s"}
         write_run(Path(folder), self.replayed, told, verdict_json(self.scenario, self.verdict), overview())
         return Path(folder)
+
+    def why(self, allow_code: bool | None = None) -> Why:
+        """Simulate the same requests with one limit lifted at a time, and say what each gives.
+
+        Parameters
+        ----------
+        allow_code : bool, optional
+            See :func:`clustersim.load`.
+
+        Returns
+        -------
+        Why
+            Limits, those that help most first; ``page(path)`` writes them with a plot.
+        """
+        from clustersim.library.why import why_of
+
+        return why_of(self.scenario, self.replayed.input.requests, allow_code)
 
     def __repr__(self) -> str:
         words = " ".join(_words(self.summary)) if self.ran is not None else "not simulated"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from clustersim.report.why.lifted import Lifted, lifted, ranked
 from clustersim.scenario.scenario import Scenario
+from clustersim.search.point import Row
 
 MANY: Final = 1000
 """So many times the bandwidth is as good as a free network."""
@@ -62,6 +64,30 @@ def lifts_of(scenario: Scenario, requests: int) -> list[Lift]:
             why_not="no value takes them out of the steps of one pool; two pools do (serving.scheduler: disaggregated)",
         ),
     ]
+
+
+def lifted_limits(
+    scenario: Scenario, requests: int, rows: Callable[[Sequence[Sequence[str]]], list[Row]]
+) -> tuple[Row, list[Lifted]]:
+    """Return the row of a scenario of so many requests as it is, and what it comes to without each limit, best first.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : int
+    rows : callable
+        From changes to the rows of the runs that have them. Where the scenario as it is fails, nothing else is asked.
+    """
+    (first,) = rows([()])
+    if first["failed"]:
+        return first, []
+    lifts = lifts_of(scenario, requests)
+    some = [one for one in lifts if one.changes]
+    by_limit = {one.limit: row for one, row in zip(some, rows([one.changes for one in some]), strict=True)}
+    nothing: Row = {"failed": None, "numbers": {}}
+    return first, ranked(
+        [lifted(one.limit, one.key, by_limit.get(one.limit, nothing), first, one.why_not) for one in lifts]
+    )
 
 
 def _pools(scenario: Scenario) -> list[tuple[str, Scenario]]:

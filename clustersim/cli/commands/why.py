@@ -16,12 +16,12 @@ from clustersim.cli.tables import print_table
 from clustersim.files import written_whole
 from clustersim.limits import Limits
 from clustersim.report.layouts import layout as read
-from clustersim.report.why.lifted import METRICS, Lifted, lifted, ranked
+from clustersim.report.why.lifted import METRICS, Lifted
 from clustersim.report.why.page import check_layout, shown, why_html
 from clustersim.report.words.progress import RunsLeft
 from clustersim.search.executors import opened
 from clustersim.search.journal import opened_journal
-from clustersim.search.lifts import lifts_of
+from clustersim.search.lifts import lifted_limits
 from clustersim.search.runs import Runs, Variants
 
 PAGE = "why.html"
@@ -58,23 +58,18 @@ def why(
     variants = Variants(scenario, overrides, allow_code=allow_code or None, limits=limits)
     loaded = variants.scenario()
     folder = out or Path("whys") / f"{loaded.name}-{loaded.digest[:12]}"
-    lifts = lifts_of(loaded, len(variants.requests(loaded)))
-    some = [one for one in lifts if one.changes]
+    count = len(variants.requests(loaded))
     told = None if as_json or quiet else RunsLeft()
     with opened(executor, workers) as executors, opened_journal(folder) as journal:
         try:
             runs = Runs(variants, executors, journal)
-            first = runs.row(())
-            if first["failed"]:
-                click.echo(f"{loaded.name}: {first['failed']}", err=True)
-                ctx.exit(ILLEGAL)
-            rows = runs.rows([one.changes for one in some], told)
+            first, found = lifted_limits(loaded, count, lambda changes: runs.rows(changes, told))
         finally:
             if told is not None:
                 told.close()
-    by_limit = {one.limit: row for one, row in zip(some, rows, strict=True)}
-    nothing: Mapping[str, Any] = {"failed": None, "numbers": {}}
-    found = ranked([lifted(one.limit, one.key, by_limit.get(one.limit, nothing), first, one.why_not) for one in lifts])
+    if first["failed"]:
+        click.echo(f"{loaded.name}: {first['failed']}", err=True)
+        ctx.exit(ILLEGAL)
     baseline = {name: first["numbers"].get(name) for name in METRICS}
     with written_whole(folder / PAGE) as beside:
         beside.write_text(why_html(loaded.name, baseline, found, page), encoding="utf-8")

@@ -14,9 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from click.testing import CliRunner
+
 import clustersim
 import clustersim.library.runs
 import clustersim.library.summary
+from clustersim.cli import main
 from clustersim.scenario.load import load as load_file
 
 PLAIN: dict[str, Any] = {
@@ -30,7 +33,7 @@ SURFACE = {
     "check": "(scenario, overrides=(), **values)",
     "load": "(scenario, overrides=(), *, allow_code=None, **values)",
     "run": "(scenario, overrides=(), *, strict=True, audit=True, processes=1, allow_code=None, **values)",
-    "Result": "legal replayed requests steps timeline · dashboard(path, layout='overview') save(folder)",
+    "Result": "legal replayed requests steps timeline · dashboard(path, layout='overview') save(folder) why(allow_code=None)",
 }
 """What programs of others call. A change here is a change of theirs."""
 
@@ -120,6 +123,24 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook(result: clustersim.Re
         x, y = np.array([point.split(",") for point in curve], float).T
         assert (np.diff(x) >= 0).all()
         assert (np.diff(y) < 0).all()
+
+
+def test_why_ranks_limits_as_the_command_does(tmp_path: Path) -> None:
+    scarce = {**PLAIN, "serving": {"max_batch_requests": 1}}
+    found = clustersim.run(scarce).why()
+    assert found.limits[0].key == "serving.max_batch_requests"
+    assert repr(found).startswith("<Why unnamed is as it is: no cap on the batch (serving.max_batch_requests) +")
+    html = found._repr_html_()
+    assert html.count("<tr>") == 2 + sum(one.binds for one in found.limits)
+    page = found.page(tmp_path / "why.html").read_text()
+    (tmp_path / "s.yaml").write_text(json.dumps({**scarce, "name": "unnamed"}))
+    words = ["why", str(tmp_path / "s.yaml"), "--workers", "1", "--out", str(tmp_path / "out"), "--json"]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 0, told.output
+    assert [one["limit"] for one in json.loads(told.stdout)["lifted"]] == [
+        one.limit for one in found.limits if not one.why_not
+    ]
+    assert page == (tmp_path / "out" / "why.html").read_text()
 
 
 def test_what_is_illegal_raises_unless_it_may() -> None:

@@ -1,0 +1,90 @@
+"""What each limit of a scenario costs, for programs and notebooks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+
+from clustersim.files import written_whole
+from clustersim.report.layouts import layout as read
+from clustersim.report.why.lifted import METRICS, Lifted
+from clustersim.report.why.page import check_layout, shown, why_html
+from clustersim.scenario.load import build_scenario
+from clustersim.scenario.overrides import apply_overrides
+from clustersim.scenario.scenario import Scenario
+from clustersim.scenario.schema import SHORTHANDS
+from clustersim.search.lifts import lifted_limits
+from clustersim.search.point import Row, run_point
+from clustersim.serving.user_class import code_allowed
+from clustersim.workload.requests import Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Why:
+    """The limits of a scenario, ranked by what it gains without each.
+
+    Parameters
+    ----------
+    name : str
+    baseline : mapping
+        Key of the summary → value as the scenario is; None where it is not defined.
+    limits : tuple of Lifted
+        Each with ``limit`` in words, ``key``, ``metrics`` and ``gains`` (relative; above 0 is better).
+    """
+
+    name: str
+    baseline: Mapping[str, float | None]
+    limits: tuple[Lifted, ...]
+
+    def page(self, path: str | Path, layout: str = "why") -> Path:
+        """Write the page with a tornado plot, and return its path; see :meth:`clustersim.Result.dashboard`."""
+        panels = read(layout)
+        check_layout(panels)
+        with written_whole(Path(path)) as beside:
+            beside.write_text(why_html(self.name, self.baseline, list(self.limits), panels), encoding="utf-8")
+        return Path(path)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = [("as it is", "", *(shown(self.baseline[name]) for name in METRICS))]
+        helps = [one for one in self.limits if one.binds]
+        return rows + [(one.limit, one.key, *(shown(one.metrics[name]) for name in METRICS)) for one in helps]
+
+    def __repr__(self) -> str:
+        helps = [f"{one.limit} ({one.key}) {one.best:+.0%}" for one in self.limits if one.binds]
+        return f"<Why {self.name} is as it is: {'; '.join(helps) or 'no limit binds'}>"
+
+    def _repr_html_(self) -> str:
+        head = ("limit", "key", *(words for words, _ in METRICS.values()))
+        lines = [f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in head)}</tr>"]
+        lines += [f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in self._rows()]
+        return f"<b>{escape(self.name)}</b>: what each limit costs<table>{''.join(lines)}</table>"
+
+
+def why_of(scenario: Scenario, requests: Requests, allow_code: bool | None) -> Why:
+    """Simulate a scenario as it is, and with one limit lifted at a time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    requests : Requests
+        Those of the scenario.
+    allow_code : bool or None
+        See :func:`clustersim.load`.
+    """
+    document, allowed = scenario.origin, code_allowed(allow_code)
+
+    def rows(all_changes: Sequence[Sequence[str]]) -> list[Row]:
+        found = []
+        for changes in all_changes:
+            changed = apply_overrides(document, (*changes, "expect={}"), SHORTHANDS)
+            variant = build_scenario(replace(changed, data=copy.deepcopy(changed.data)), allow_code=allowed)
+            found.append(run_point(variant, requests, False, None, None))
+        return found
+
+    first, limits = lifted_limits(scenario, len(requests), rows)
+    return Why(
+        name=scenario.name, baseline={name: first["numbers"].get(name) for name in METRICS}, limits=tuple(limits)
+    )
