@@ -56,7 +56,7 @@ class Result:
         """
         from clustersim.timeline.parquet import arrow_table
 
-        return arrow_table(self.replayed.requests)
+        return arrow_table(self.replayed.table)
 
     @property
     def steps(self) -> pa.Table:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from click.testing import CliRunner
 
 import clustersim
@@ -33,7 +32,8 @@ SURFACE = {
     "check": "(scenario, overrides=(), **values)",
     "load": "(scenario, overrides=(), *, allow_code=None, **values)",
     "run": "(scenario, overrides=(), *, strict=True, audit=True, processes=1, allow_code=None, **values)",
-    "Result": "legal replayed requests steps timeline · dashboard(path, layout='overview') save(folder) why(allow_code=None)",
+    "Result": "legal replayed requests steps timeline · "
+    "dashboard(path, layout='overview') save(folder) why(allow_code=None)",
 }
 """What programs of others call. A change here is a change of theirs."""
 
