@@ -1,4 +1,7 @@
-"""The options of ``vllm bench serve`` in vLLM 0.19 (``vllm/benchmarks/serve.py``, ``vllm/benchmarks/datasets.py``)."""
+"""The options of benchmarks: of ``vllm bench serve`` in vLLM 0.19, and of ``sglang.bench_serving`` in SGLang 0.5.23.
+
+From ``vllm/benchmarks/serve.py`` and ``vllm/benchmarks/datasets.py``, and from ``sglang/benchmark/serving.py``.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,50 @@ FLAGS: Final[Mapping[str, Flag]] = table(
     },
 )
 """Name → option."""
+
+SGLANG_FLAGS: Final[Mapping[str, Flag]] = table(
+    read="""
+        --dataset-name= --goodput=* --gsp-num-groups= --gsp-output-len= --gsp-prompts-per-group= --gsp-question-len=
+        --gsp-system-prompt-len= --max-concurrency= --num-prompts= --random-input-len= --random-output-len=
+        --random-range-ratio= --request-rate= --seed=
+        """,
+    ignored={
+        "where the server is": """
+            --backend= --base-url= --header=* --host= --pd-separated --port=# --profile-decode-url=*
+            --profile-prefill-url=* --ready-check-timeout-sec=# --rust-client --rust-worker-threads=#
+            """,
+        "text and sampling; only lengths in tokens are simulated": """
+            --apply-chat-template --disable-stream --extra-request-body= --logprob-start-len=# --model= --prompt-suffix=
+            --return-logprob --return-routed-experts --served-model-name= --temperature=# --token-ids-logprob=*
+            --tokenize-prompt --tokenizer= --top-logprobs-num=# --top-p=#
+            """,
+        "results; see `clustersim run --vllm-json`": """
+            --cache-report --disable-tqdm --output-details --output-file= --plot-throughput --print-requests --profile
+            --profile-activities=* --profile-by-stage --profile-num-steps=# --profile-output-dir= --profile-prefix=
+            --profile-stages=* --profile-start-step=# --profile-steps=# --tag=
+            """,
+        "of another dataset": """
+            --agentic-max-turns=# --dataset-offset=# --dataset-path= --image-content= --image-count=# --image-format=
+            --image-resolution= --mooncake-num-rounds=# --mooncake-slowdown-factor=# --mooncake-workload=
+            --random-image-count --sharegpt-context-len=# --sharegpt-output-len=# --speed-bench-category=
+            --speed-bench-output-len=#
+            """,
+        "of no effect on its own": """
+            --flush-cache-timeout=# --gsp-fast-prepare --gsp-ordered --gsp-send-routing-key --gsp-zipf-alpha=#
+            --lora-request-distribution= --lora-zipf-alpha=#
+            """,
+    },
+    inexact={
+        "the simulated server starts empty, and needs no warming up": "--flush-cache --warmup-requests=#0",
+    },
+    refused={
+        "LoRA is not simulated": "--lora-name=*",
+        "requests that end of themselves have lengths that only a run tells": "--disable-ignore-eos",
+        "all prefixes are alike, and have one length": """
+            --gsp-group-distribution=uniform --gsp-num-turns=#1 --gsp-range-ratio=#1|1.0
+            """,
+        "put arrivals and lengths into a CSV, for workload.trace": "--use-trace-timestamps",
+        "a prefill that is left out is not simulated": "--fake-prefill",
+    },
+)
+"""Name → option of SGLang's."""

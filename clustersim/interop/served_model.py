@@ -115,8 +115,11 @@ class ServedModel:
 def local_config(text: str) -> Path | None:
     """Return the ``config.json`` of a folder, or the file itself, where there is one."""
     path = Path(text).expanduser()
-    file = path / "config.json" if path.is_dir() else path
-    return file if file.is_file() else None
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        return file if file.is_file() else None
+    except OSError:  # a name that is too long for any file
+        return None
 
 
 def _named(options: Options) -> Word | None:

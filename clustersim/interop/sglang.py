@@ -274,8 +274,9 @@ def _refuse(options: Options, served: ServedModel, resolved: Mapping[str, str]) 
     replicas = _attention(options)[0]
     if replicas > 1 and "--enable-dp-attention" in texts and "--attn-dp-size" not in texts:
         texts |= {"--attn-dp-size": str(replicas), "--dp-size": "1"}
-    if "--context-length" in texts:
-        texts["--context-length"] = str(human(texts["--context-length"]))
+    for name, read in (("--context-length", human), ("--nnodes", count)):
+        if name in texts:
+            texts[name] = str(read(texts[name]))
     for rule in REFUSALS:
         looked = _Looked({**texts, **resolved})
         if rule.engine == "sglang" and rule.breaks(asked_of_model(served.spec, engine="sglang", options=looked)):

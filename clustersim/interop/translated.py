@@ -46,10 +46,10 @@ def scenario_from_command(
     Parameters
     ----------
     serve : str
-        ``vllm serve …`` or ``python -m sglang.launch_server …`` as it would be typed; a ``vllm bench serve …`` beside
-        it is the workload.
+        ``vllm serve …`` or ``python -m sglang.launch_server …`` as it would be typed; a ``vllm bench serve …`` or
+        ``python -m sglang.bench_serving …`` beside it is the workload.
     benchmark : str or None
-        ``vllm bench serve …``; without any, the workload is what that command does by default.
+        The benchmark's command; without any, the workload is what ``vllm bench serve`` does by default.
     topology : str or None
         What the server runs on: a name or a path. By default ``dgx-h100``.
     model : str or None
@@ -71,10 +71,8 @@ def scenario_from_command(
     except InputError as error:
         problems += error.problems
     try:
-        if benchmark is not None:
-            driver = read_command(benchmark, "--bench", bench.GRAMMAR)
-        elif server is not None and mentions(serve, "command", bench.GRAMMAR):
-            driver = read_command(serve, "command", bench.GRAMMAR)
+        if benchmark is not None or server is not None:
+            driver = _driver(serve, benchmark)
     except InputError as error:
         problems += error.problems
     if server is None or problems:
@@ -100,6 +98,15 @@ def scenario_from_command(
         if entry is not None and is_path(entry.value) and Path(entry.value).exists():
             draft.set(path, referred(Path(entry.value), folder), entry.origin)
     return Translated(text=draft.text(head), notes=tuple(draft.notes), assumed=tuple(_assumed(driver, topology)))
+
+
+def _driver(serve: str, benchmark: str | None) -> Command | None:
+    """Return the command of the benchmark, given apart or beside the server's."""
+    text, file = (serve, "command") if benchmark is None else (benchmark, "--bench")
+    for grammar in (bench.GRAMMAR, bench.SGLANG):
+        if mentions(text, file, grammar):
+            return read_command(text, file, grammar)
+    return None if benchmark is None else read_command(text, file, bench.GRAMMAR)
 
 
 def _reader(serve: str) -> Reader:

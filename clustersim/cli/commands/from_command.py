@@ -15,7 +15,7 @@ from clustersim.interop.translated import scenario_from_command
 
 @click.command("from-command")
 @click.argument("command")
-@click.option("--bench", metavar="COMMAND", help="The workload: a `vllm bench serve` command.")
+@click.option("--bench", metavar="COMMAND", help="The workload: a benchmark's command.")
 @click.option("--topology", metavar="NAME", help="What it runs on, a name or a path [dgx-h100].")
 @click.option("--model", metavar="NAME", help="What stands for the model: one that ships, or a config.json.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a file [standard output].")
@@ -27,9 +27,9 @@ def from_command(
 
     COMMAND is what would be typed into a shell: `vllm serve`, `python -m sglang.launch_server`, `sglang serve`,
     `python -m vllm.entrypoints.openai.api_server`, or `docker run …` with one of them, with variables, quotes and
-    continued lines; `-` reads it from standard input. A `vllm bench serve` beside it, or in --bench, becomes the
-    workload. The scenario says where every value comes from, what is the engine's default, what was ignored, and, as
-    NOTE, what has an effect that is left out. `from-vllm` is the same command.
+    continued lines; `-` reads it from standard input. A `vllm bench serve` or `python -m sglang.bench_serving` beside
+    it, or in --bench, becomes the workload. The scenario says where every value comes from, what is the engine's
+    default, what was ignored, and, as NOTE, what has an effect that is left out. `from-vllm` is the same command.
     """
     text = sys.stdin.read() if command == "-" else command
     try:

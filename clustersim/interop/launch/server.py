@@ -71,6 +71,11 @@ class Server:
         return any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
 
     @property
+    def longest(self) -> int | None:
+        """The longest sequence that is let in: by the context window, or what the model takes."""
+        return self.serving.context_window or self.model.max_positions
+
+    @property
     def devices_per_node(self) -> int:
         """Devices of the nodes that its ranks are on."""
         return int(np.bincount(self.scenario.topology.node_of)[self._homes()[0]])

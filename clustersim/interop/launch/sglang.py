@@ -151,8 +151,10 @@ def _precision(started: Started, account: Account) -> None:
         _put(started, account, "precision.kv_cache", cache)
     else:
         account.refuse(f"SGLang keeps K/V as activations, in bf16 or in fp8, not in {wanted.kv_cache} (choices.py)")
-    if server.model.max_positions is not None:
-        _put(started, account, "model.config.max_position_embeddings", server.model.max_positions)
+    if server.longest is not None:
+        _put(started, account, "model.config.max_position_embeddings", server.longest)
+    if server.serving.context_window is not None:
+        account.says(server, "serving.context_window")
 
 
 def _serving(started: Started, account: Account) -> None:

@@ -116,8 +116,10 @@ def _precision(started: Started, account: Account) -> None:
 def _serving(started: Started, account: Account) -> None:
     serving, server, config = started.server.serving, started.server, started.config
     config |= {"max_batch_size": serving.max_batch_requests, "max_num_tokens": serving.max_batch_tokens}
-    if server.model.max_positions is not None:
-        config["max_seq_len"] = server.model.max_positions
+    if server.longest is not None:
+        config["max_seq_len"] = server.longest
+    if serving.context_window is not None:
+        account.says(server, "serving.context_window")
     config["enable_chunked_prefill"] = serving.scheduler != "continuous"
     cache: dict[str, Any] = config["kv_cache_config"]
     cache |= {

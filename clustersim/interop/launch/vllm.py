@@ -249,8 +249,10 @@ class _Writer:
             account.refuse(f"vLLM keeps K/V in {', '.join(sorted(set(KV_DTYPES.values())))}, not in {wanted.kv_cache}")
         else:
             self._put("precision.kv_cache", cache)
-        if server.model.max_positions is not None:
-            self._put("model.config.max_position_embeddings", server.model.max_positions)
+        if server.longest is not None:
+            self._put("model.config.max_position_embeddings", server.longest)
+        if server.serving.context_window is not None:
+            account.says(server, "serving.context_window")
 
     def serving(self) -> None:
         """Write scheduler, limits, cache and graphs."""

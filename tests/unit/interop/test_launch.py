@@ -248,6 +248,17 @@ def test_what_options_cannot_say_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "option"), [("vllm", "--max-model-len"), ("sglang", "--context-length"), ("trtllm", "max_seq_len:")]
+)
+def test_the_context_window_is_the_longest_sequence(target: str, option: str) -> None:
+    for window in (4096, "unlimited"):
+        whole = scenario(serving={"context_window": window})
+        found = launch_of(whole, target)
+        assert f"{option} {4096 if window == 4096 else 131072}" in launch_text(whole, found)
+        assert ("serving.context_window" in [one.path for one in found.unsaid]) is (window == "unlimited")
+
+
+@pytest.mark.parametrize(
     ("target", "words"),
     [
         ("sglang", "--tp-size 16 --attn-dp-size 16 --ep-size 16 --moe-a2a-backend deepep"),

@@ -18,6 +18,7 @@ from clustersim.scenario.parts import load_engine, load_topology
 
 START = "python -m sglang.launch_server"
 SERVE = f"{START} --model-path meta-llama/Llama-3.1-8B"
+BENCH = "python -m sglang.bench_serving"
 EXPERTS = f"{START} --model-path deepseek-ai/DeepSeek-V3"
 AT = len(SERVE) + 2
 """Column of the first option behind the model."""
@@ -283,3 +284,77 @@ def test_the_command_has_two_names() -> None:
     for name in ("from-command", "from-vllm"):
         found = CliRunner().invoke(main, [name, "-"], input=f"{SERVE} \\\n --tp 2")
         assert (found.exit_code, "tp: 2  # --tp-size" in found.output) == (0, True), found.output
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            "--dataset-name random",
+            {
+                "arrivals": {"process": "all_at_once"},
+                "prompt_tokens": {"uniform": {"low": 1, "high": 1024}},
+                "output_tokens": {"uniform": {"low": 1, "high": 1024}},
+                "requests": 1000,
+            },
+        ),
+        (
+            "--dataset-name random-ids --random-input-len 99 --random-output-len 8 --random-range-ratio 0.5 "
+            "--request-rate 4 --num-prompts 7",
+            {
+                "arrivals": {"process": "poisson", "rate": "4/s"},
+                "prompt_tokens": {"uniform": {"low": 49, "high": 99}},
+                "output_tokens": {"uniform": {"low": 4, "high": 8}},
+                "requests": 7,
+            },
+        ),
+        (
+            "--dataset-name random --random-range-ratio 1 --max-concurrency 8",
+            {
+                "arrivals": {"process": "closed_loop", "concurrency": 8},
+                "prompt_tokens": 1024,
+                "output_tokens": 1024,
+                "requests": 1000,
+            },
+        ),
+        (
+            "--dataset-name generated-shared-prefix --gsp-num-groups 4 --gsp-prompts-per-group 5",
+            {
+                "arrivals": {"process": "all_at_once"},
+                "prompt_tokens": 2176,
+                "output_tokens": 256,
+                "requests": 20,
+                "shared_prefixes": {"groups": 4, "tokens": 2048},
+            },
+        ),
+    ],
+)
+def test_the_benchmark_of_sglang_becomes_a_workload(options: str, expected: dict[str, Any]) -> None:
+    for start in (BENCH, "python3 -m sglang.benchmark.serving"):
+        found = document(f"{SERVE} --page-size 16", f"{start} --backend sglang {options} --goodput ttft:200")
+        assert found["workload"] == expected
+        assert (found["seed"], found["targets"]) == (42, {"ttft": "200 ms"})
+    assert document(f"{SERVE} &\n{BENCH} {options}")["workload"]["requests"] == expected["requests"]
+
+
+@pytest.mark.parametrize(
+    ("bench", "place", "message"),
+    [
+        (BENCH, "--bench:1:11", "the lengths of 'sharegpt' are in its files; expected random or random-ids or gen"),
+        (f"{BENCH} --dataset-name mooncake", "--bench:1:47", "the lengths of 'mooncake' are in its files"),
+        (f"{BENCH} --dataset-name random --random-range-ratio 2", "--bench:1:75", "and up to 1"),
+        (f"{BENCH} --dataset-name random --gsp-num-turns 3", "--bench:1:70", "all prefixes are alike"),
+        (f"{BENCH} --dataset-name random --burstiness 3", "--bench:1:54", "no option '--burstiness'"),
+    ],
+)
+def test_a_mistake_in_the_benchmark_is_pointed_at(bench: str, place: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario_from_command(SERVE, bench)
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{place}: ")
+    assert message in problem.message
+
+
+def test_a_name_that_is_too_long_is_no_file() -> None:
+    with pytest.raises(InputError, match="no architecture that ships"):
+        scenario_from_command(f"{START} --model-path {'x' * 5000}")
