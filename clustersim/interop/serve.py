@@ -49,8 +49,6 @@ class Reader:
     Parameters
     ----------
     grammar : Grammar
-    profile : str
-        Of the engine.
     quantizations : Mapping of str to str
         ``--quantization`` → format of weights.
     by_checkpoint : frozenset of str
@@ -68,7 +66,6 @@ class Reader:
     """
 
     grammar: Grammar
-    profile: str
     quantizations: Mapping[str, str]
     by_checkpoint: frozenset[str]
     kv_dtypes: Mapping[str, str]

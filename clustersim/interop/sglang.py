@@ -21,9 +21,8 @@ from clustersim.interop.command import Grammar
 from clustersim.interop.deployment import Degrees
 from clustersim.interop.entries import Draft
 from clustersim.interop.keys import BALANCERS, DEEPEP_MODES, SGLANG, SGLANG_KV_DTYPES
-from clustersim.interop.launch.asked import asked_of_model
-from clustersim.interop.launch.refusals import REFUSALS
 from clustersim.interop.options import Options, choice_of, count, share, whole
+from clustersim.interop.refused import refuse
 from clustersim.interop.serve import Reader, Setting
 from clustersim.interop.served_model import ServedModel
 from clustersim.interop.sglang_flags import ALIASES, FLAGS, VERSION
@@ -175,7 +174,8 @@ def _batches(options: Options, degrees: Degrees, device: Device, served: ServedM
     chunk, of_chunk = options.value("--chunked-prefill-size", _chunk, usual["max_batch_tokens"])
     most, of_most = options.value(SGLANG["serving.max_batch_tokens"], human, 16384)
     page = options.value(SGLANG["serving.kv_block_tokens"], plain, 1)[0]
-    _refuse(options, served, {"--chunked-prefill-size": str(chunk or -1), "--page-size": str(page)})
+    if not options.problems:
+        refuse(options, served.spec, "sglang", _settled(options, chunk, page))
     _scheduler(options, chunk, of_chunk, draft)
     among, on = f", shared by {shared} replicas" if shared > 1 else "", f" on {device.name}"
     many, origin = options.value(SGLANG["serving.max_batch_requests"], plain, usual["max_batch_requests"] * shared)
@@ -253,42 +253,22 @@ def _largest_graph(options: Options, engine: Engine) -> tuple[int, str]:
     return (requests, origin) if few else (engine.graph_max_tokens, options.default(name))
 
 
-class _Looked(dict[str, str]):
-    """Options that remember which of them were looked at."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(options)
-        self.names: list[str] = []
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.append(name)
-        return super().get(name, default)
-
-
-def _refuse(options: Options, served: ServedModel, resolved: Mapping[str, str]) -> None:
-    """Add what SGLang's own rules refuse, each at the last of the options that the rule looks at."""
-    if options.problems:
-        return
-    chosen = options.command.choices
-    texts = {name: choice.text for name, choice in chosen.items()}
+def _settled(options: Options, chunk: int, page: int) -> dict[str, str]:
+    """Return what is asked for as SGLang settles it before its rules look."""
+    texts = {name: choice.text for name, choice in options.command.choices.items()}
     replicas = _attention(options)[0]
-    if replicas > 1 and "--enable-dp-attention" in texts and "--attn-dp-size" not in texts:
+    if options.value("--attn-dp-size", plain, 1)[0] != replicas:  # deprecated: --dp-size N --enable-dp-attention
         texts |= {"--attn-dp-size": str(replicas), "--dp-size": "1"}
+    if texts.get("--moe-a2a-backend") in SPANNING:
+        texts["--ep-size"] = texts.get("--tp-size", "1")
     for name, read in (("--context-length", human), ("--nnodes", count)):
         if name in texts:
             texts[name] = str(read(texts[name]))
-    for rule in REFUSALS:
-        looked = _Looked({**texts, **resolved})
-        if rule.engine == "sglang" and rule.breaks(asked_of_model(served.spec, engine="sglang", options=looked)):
-            places = [chosen[name].place for name in looked.names if name in chosen]
-            options.problems.append(
-                (places or [options.command.start])[-1].problem(f"SGLang refuses it: {rule.message} ({rule.source})")
-            )
+    return texts | {"--chunked-prefill-size": str(chunk or -1), "--page-size": str(page)}
 
 
 READER: Final = Reader(
     grammar=GRAMMAR,
-    profile=ENGINE,
     quantizations=QUANTIZATIONS,
     by_checkpoint=BY_CHECKPOINT,
     kv_dtypes=SGLANG_KV_DTYPES,

@@ -196,7 +196,6 @@ def _largest(text: str) -> int:
 
 READER: Final = Reader(
     grammar=GRAMMAR,
-    profile=ENGINE,
     quantizations=QUANTIZATIONS,
     by_checkpoint=BY_CHECKPOINT,
     kv_dtypes=KV_DTYPES,

@@ -190,6 +190,8 @@ def test_an_option_that_is_added_is_held_to_the_rules() -> None:
         launch_of(scenario(), "sglang", add=["--speculative-eagle-topk 4"])
     with pytest.raises(InputError, match="no option '--no-such'"):
         launch_of(scenario(), "vllm", add=["--no-such"])
+    with pytest.raises(InputError, match="did you mean '--dp-size'"):
+        launch_of(scenario(), "sglang", add=["--dp-sise 2"])
     with pytest.raises(InputError, match="can't be read"):
         launch_of(scenario(), "sglang", add=["--dp-size many"])
 

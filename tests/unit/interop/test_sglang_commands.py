@@ -115,6 +115,10 @@ def test_replicas_of_attention_lie_inside_tp_and_share_chunk_and_requests(spelli
         ("--tp 8 --ep 8 --ep-num-redundant-experts 32", {"degree": 8, "redundant": 32}),
         ("--tp 8 --moe-a2a-backend mooncake", {"degree": 8, "exchange": "all_to_all"}),  # over all of TP
         ("--tp 8 --moe-a2a-backend deepep", {"degree": 8, "exchange": "all_to_all"}),
+        (  # SGLang settles the degree before it looks whether the kernel has it
+            "--tp 8 --ep 4 --moe-a2a-backend deepep --moe-runner-backend flashinfer_cutlass",
+            {"degree": 8, "exchange": "all_to_all"},
+        ),
         ("--tp 8 --moe-a2a-backend deepep --deepep-mode normal", {"degree": 8, "exchange": "deepep_normal"}),
         (
             "--tp 8 --moe-a2a-backend deepep --deepep-mode low_latency --enable-two-batch-overlap",
