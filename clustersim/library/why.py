@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -53,7 +54,7 @@ class Why:
         return rows + [(one.limit, one.key, *(shown(one.metrics[name]) for name in METRICS)) for one in helps]
 
     def __repr__(self) -> str:
-        helps = [f"{one.limit} ({one.key}) {one.best:+.0%}" for one in self.limits if one.binds]
+        helps = [f"{one.limit} ({one.key}) {math.exp(one.best):.3g} times" for one in self.limits if one.binds]
         return f"<Why {self.name} is as it is: {'; '.join(helps) or 'no limit binds'}>"
 
     def _repr_html_(self) -> str:

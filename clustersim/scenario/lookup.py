@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from clustersim import catalog
 from clustersim.errors import InputError, Problem, did_you_mean, nearest_file
 from clustersim.scenario.document import Mark, shown
+
+RESOLVED: Final = "scenario.yaml"
+"""In a run directory: the scenario of the run, with everything written out."""
 
 
 def is_path(text: str) -> bool:
@@ -90,7 +94,7 @@ def _problem(message: str, mark: Mark, path: str) -> Problem:
 
 
 def find_scenario(text: str) -> Path:
-    """Return the file of a scenario: a path, or the name of one in the catalog.
+    """Return the file of a scenario: a path, the name of one in the catalog, or a run directory, which holds one.
 
     Raises
     ------
@@ -100,6 +104,8 @@ def find_scenario(text: str) -> Path:
     known = catalog.names("scenarios")
     if not is_path(text) and text in known:
         return catalog.path_of("scenarios", text)
+    if (Path(text) / RESOLVED).is_file():
+        return Path(text) / RESOLVED
     if is_path(text) or Path(text).is_file():
         return Path(text)
     raise InputError(Problem(message=_unknown(text, "scenario", known, [Path.cwd()])))

@@ -23,7 +23,7 @@ from clustersim.report.figures.use import use_figure
 from clustersim.report.folded.asked import Asked
 from clustersim.report.metrics.latencies import Columns, Weighted
 from clustersim.report.traces.busiest import busiest
-from clustersim.report.words.diagnosis import diagnosis
+from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.headline import headline_html
 
 _CAUSES: Final = (
@@ -71,10 +71,9 @@ def _causes(run: Run, panel: Panel, identity: str) -> Drawn:
     causes = {name: found for name, found in (run.summary.get("causes") or {}).items() if found}
     if not causes:
         return Drawn(title=title, html=_empty("No request finished."))
-    found = diagnosis(run.summary)
     return Drawn(
         title=title,
-        caption=("" if found is None else f"{found}. ") + _CAUSES,
+        caption="".join(f"{line}. " for line in diagnoses(run.summary)) + _CAUSES,
         figure=causes_figure(causes, panel.options["height"]),
     )
 

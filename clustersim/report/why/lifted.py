@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,8 @@ METRICS: Final = {
     "goodput.requests_per_s": ("goodput /s", 1),
 }
 """Key of a summary → what it is called, and whether more of it is better (1) or less (−1)."""
+_LEAST: Final = 1e-6
+"""Relative; what is nothing any more counts as so much, so that its logarithm is a number."""
 BINDS: Final = 0.005
 """Relative gain in any metric from which on a limit binds."""
 
@@ -42,8 +45,9 @@ class Lifted:
 
     @property
     def best(self) -> float:
-        """The largest gain."""
-        return max(self.gains.values(), default=0.0)
+        """The largest gain, as the logarithm of how many times better a figure is: a half is as much as a double."""
+        times = (1.0 / (1.0 - gain) if METRICS[name][1] < 0 else 1.0 + gain for name, gain in self.gains.items())
+        return max((math.log(one) for one in times if one > 0.0), default=0.0)
 
     @property
     def binds(self) -> bool:
@@ -59,7 +63,7 @@ def lifted(limit: str, key: str, row: Mapping[str, Any], baseline: Mapping[str, 
     for name, value in metrics.items():
         before, (_, better) = baseline["numbers"].get(name), METRICS[name]
         if before and value is not None:
-            gains[name] = better * (value - before) / before
+            gains[name] = min(better * (value - before) / before, 1.0 - _LEAST if better < 0 else math.inf)
     return Lifted(limit=limit, key=key, metrics=metrics, gains=gains, why_not=reason)
 
 

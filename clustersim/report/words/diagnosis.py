@@ -1,4 +1,4 @@
-"""Why a percentile is bad, in one line: the cause that most of it went to, and the key that decides about it."""
+"""Why a percentile is bad, in a line: the cause that most of it went to, and the key that decides about it."""
 
 from __future__ import annotations
 
@@ -36,34 +36,39 @@ WORDS: Final = {
 """Cause in ``summary.json`` → how it is called in sentences, figures and tables."""
 
 
-def diagnosis(summary: Mapping[str, Any]) -> str | None:
-    """Return the line, None where no cause stands out.
+def diagnoses(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for TTFT and for TPOT where their target is missed and one cause stands out.
 
-    Of TTFT and TPOT that one whose target is missed, else that of which one cause has the larger share: of the slowest
-    requests, or of all.
+    Without targets, one line of that of the two of which one cause has the larger share: of the slowest requests, or of
+    all. Nothing where every target is met.
 
     Parameters
     ----------
     summary : mapping
         The object of ``summary.json``.
     """
-    missed = {name for name, met, _ in target_lines(summary) if not met}
-    found = []
+    verdicts = {name: met for name, met, _ in target_lines(summary)}
+    found: dict[str, list[tuple[bool, float, str, str]]] = {}
     for name in ("ttft", "tpot"):
         causes, latency = (summary.get("causes") or {}).get(name), summary.get(f"{name}_ms")
-        if not causes or not latency:
+        missed = verdicts.get(name) is False
+        if not causes or not latency or (verdicts and not missed):
             continue
-        stands_out = name in missed or latency["p99"] >= STAND_OUT * latency["p50"]
+        stands_out = missed or latency["p99"] >= STAND_OUT * latency["p50"]
         for statistic, which in (("p99", "slowest"), ("mean", "mean")):
             cause, share = max(causes[which].items(), key=lambda one: one[1], default=("compute", 0.0))
             alike = cause in causes["mean"] and causes["mean"][cause] >= MOST
             if cause not in WORK and share >= MOST and (stands_out or alike):
-                found.append((name in missed, statistic == "p99", share, name, statistic, cause))
-    if not found:
-        return None
-    _, _, share, name, statistic, cause = max(found)
-    value = format_seconds(summary[f"{name}_ms"][statistic] / 1e3)
-    return f"{statistic} {name.upper()} {value}: {share_words(share)} {WORDS[cause]}{_because(cause, summary)}"
+                found.setdefault(name, []).append((statistic == "p99", share, statistic, cause))
+    most = {name: max(some) for name, some in found.items()}
+    if not verdicts and most:
+        name = max(most, key=lambda one: most[one])
+        most = {name: most[name]}
+    return [
+        f"{statistic} {name.upper()} {format_seconds(summary[f'{name}_ms'][statistic] / 1e3)}: "
+        f"{share_words(share)} {WORDS[cause]}{_because(cause, summary)}"
+        for name, (_, share, statistic, cause) in most.items()
+    ]
 
 
 def _because(cause: str, summary: Mapping[str, Any]) -> str:
@@ -74,16 +79,31 @@ def _because(cause: str, summary: Mapping[str, Any]) -> str:
     if cause == "batch_wait":
         if serving.get("scheduler") == "static":
             return f" (serving.scheduler is static){full}"
-        return _key(serving, "max_batch_requests") + full
+        return _key(serving, "max_batch_requests") + full + _network(summary)
     if cause == "budget_wait":
-        return _key(serving, "max_batch_tokens") + full
+        return _key(serving, "max_batch_tokens") + full + _network(summary)
     if cause in ("blocks_wait", "preempted"):
-        return f" ({summary['kv_blocks']:,} K/V blocks a replica)" if summary.get("kv_blocks") else ""
+        return _blocks(serving, summary.get("kv_blocks"))
     if cause == "interference":
-        return " in the same steps" + _key(serving, "max_batch_tokens")
+        return " in the same steps" + _key(serving, "max_batch_tokens") + _network(summary)
     if cause in ("communication", "transfer"):
         return _busiest(summary.get("links") or {})
     return ""
+
+
+def _blocks(serving: Mapping[str, Any], blocks: int | None) -> str:
+    if serving.get("kv_blocks"):
+        return _key(serving, "kv_blocks")
+    return f" ({blocks:,} blocks a replica, by serving.memory_utilization)" if blocks else ""
+
+
+def _network(summary: Mapping[str, Any]) -> str:
+    """Return that devices wait for links more than they compute, where that is what makes steps long."""
+    used = summary.get("utilisation") or {}
+    exposed = used.get("exposed_communication") or 0.0
+    if exposed <= (used.get("compute") or 0.0):
+        return ""
+    return f"; devices are {share_words(exposed)} in exposed communication{_busiest(summary.get('links') or {})}"
 
 
 def _busiest(links: Mapping[str, Any]) -> str:

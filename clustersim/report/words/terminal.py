@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from clustersim.report.metrics.latencies import LATENCIES
 from clustersim.report.metrics.priorities import priority_lines
 from clustersim.report.words.causes import cause_lines
-from clustersim.report.words.diagnosis import diagnosis
+from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import (
     legality_words,
     milliseconds,
@@ -79,9 +79,11 @@ def print_summary(
     for what, path in (("run", run_dir), ("dashboard", dashboard)):
         if path is not None:
             console.print(Text.assemble((f"{what:<12}", "dim"), str(path)))
-    cause = diagnosis(summary)
-    if cause is not None:
+    causes = diagnoses(summary)
+    for cause in causes:
         console.print(Text.assemble((f"{'cause':<12}", "bold yellow"), cause))
+    if causes and run_dir is not None:
+        console.print(Text.assemble((f"{'would help':<12}", "bold"), f"clustersim why {run_dir}"))
 
 
 def _latencies(summary: Mapping[str, Any]) -> Table:

@@ -129,7 +129,7 @@ def test_why_ranks_limits_as_the_command_does(tmp_path: Path) -> None:
     scarce = {**PLAIN, "serving": {"max_batch_requests": 1}}
     found = clustersim.run(scarce).why()
     assert found.limits[0].key == "serving.max_batch_requests"
-    assert repr(found).startswith("<Why unnamed is as it is: no cap on the batch (serving.max_batch_requests) +")
+    assert repr(found).startswith("<Why unnamed is as it is: no cap on the batch (serving.max_batch_requests) ")
     html = found._repr_html_()
     assert html.count("<tr>") == 2 + sum(one.binds for one in found.limits)
     page = found.page(tmp_path / "why.html").read_text()

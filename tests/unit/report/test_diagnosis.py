@@ -10,7 +10,7 @@ import pytest
 from clustersim.clock import NS_PER_S
 from clustersim.report.files.summary import summary_of
 from clustersim.report.metrics.steady import steady_rates
-from clustersim.report.words.diagnosis import diagnosis
+from clustersim.report.words.diagnosis import diagnoses
 from clustersim.report.words.run import remarks
 from clustersim.scenario.document import parse_yaml
 from clustersim.scenario.load import build_scenario
@@ -43,7 +43,7 @@ def summary(serving: str = "", faults: str = "", rate: int = 4, requests: int = 
         (
             {"serving": "kv_blocks: 100", "rate": 100},
             "p99 TTFT ",
-            "waiting for K/V blocks (100 K/V blocks a replica)",
+            "waiting for K/V blocks (100 = serving.kv_blocks)",
         ),
         (
             {"faults": "{link: [n0.g1, n0.nvswitch], factor: 0.02, at: 0 s}", "rate": 1, "requests": 6},
@@ -53,13 +53,42 @@ def summary(serving: str = "", faults: str = "", rate: int = 4, requests: int = 
     ],
 )
 def test_diagnosis_names_what_a_prepared_run_lacks(prepared: dict[str, Any], begin: str, end: str) -> None:
-    found = diagnosis(summary(**prepared))
-    assert found is not None
+    (found,) = diagnoses(summary(**prepared))
     assert (found[: len(begin)], found[-len(end) :]) == (begin, end)
 
 
 def test_diagnosis_says_nothing_of_a_run_that_lacks_nothing() -> None:
-    assert diagnosis(summary()) is None
+    assert diagnoses(summary()) == []
+
+
+def told(**more: Any) -> dict[str, Any]:
+    """Return a summary of which nine tenths of TTFT and of TPOT went to a wait for the batch."""
+    share = {"mean": {"batch_wait": 0.9, "compute": 0.1}, "slowest": {"batch_wait": 0.9, "compute": 0.1}}
+    latency = {"p50": 100.0, "p99": 900.0, "mean": 200.0}
+    causes = {"ttft": share, "tpot": {"mean": {"interference": 0.8}, "slowest": {"interference": 0.7}}}
+    serving = {"max_batch_requests": 6, "max_batch_tokens": 2048}
+    return {
+        "causes": causes, "ttft_ms": latency, "tpot_ms": latency, "scenario": {"serving": serving},
+        "utilisation": {"compute": 0.5, "exposed_communication": 0.2}, "links": {"busiest": []}, **more,
+    }  # fmt: skip
+
+
+def test_each_target_that_is_missed_has_a_line_and_none_where_all_are_met() -> None:
+    (alone,) = diagnoses(told())
+    assert alone.startswith("p99 TTFT 900 ms: 90% waiting for a place in the batch (6 = serving.max_batch_requests)")
+    both = diagnoses(told(targets={"ttft": "500 ms", "tpot": "50 ms"}))
+    assert [line[:8] for line in both] == ["p99 TTFT", "p99 TPOT"]
+    assert diagnoses(told(targets={"ttft": "1 s", "tpot": "1 s"})) == []
+
+
+def test_waits_name_the_links_where_these_make_steps_long() -> None:
+    links = {"busiest": [{"link": "n0.nic0 → leaf0", "utilisation": 0.84}]}
+    used = {"compute": 0.2, "exposed_communication": 0.74}
+    (line,) = diagnoses(told(links=links, utilisation=used, targets={"tpot": "50 ms"}))
+    assert line.endswith(
+        "in the same steps (2048 = serving.max_batch_tokens); devices are 74% in exposed communication; "
+        "the busiest link is n0.nic0 → leaf0, 84% used"
+    )
 
 
 def test_rates_that_a_drain_bends_are_told_beside_steady_ones() -> None:
