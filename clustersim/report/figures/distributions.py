@@ -75,7 +75,7 @@ def latencies_figure(
             "template": template(),
             "height": height if rows > 1 else height // 2 + 20,
             "showlegend": False,
-            "margin": {"t": 44, "r": 64},
+            "margin": {"r": 64},
             "hovermode": "closest",
         }
     )
@@ -86,11 +86,15 @@ def latencies_figure(
     for index, (name, (values, weights)) in enumerate(found.items()):
         row, column = divmod(index, columns)
         traces += _chart(marks, axes, index, name, (values, weights), limit_ns=limits_ns.get(name), scale=scale)
-        gap_x, gap_y = 0.12, 0.2
+        gap_x, gap_y = 0.16, 0.2
         width, tall = (1 - gap_x * (columns - 1)) / columns, (1 - gap_y * (rows - 1)) / rows
         left, top = column * (width + gap_x), 1 - row * (tall + gap_y)
         domains[axis_name("xaxis", index)] = {"domain": [left, left + width]}
         domains[axis_name("yaxis", 2 * index)] = {"domain": [max(0.0, top - tall), top]}
+        if column == 0:
+            axes[axis_name("yaxis", 2 * index)]["title"] = {"text": "share per bin"}
+        if column == columns - 1 or index == len(found) - 1:
+            axes[axis_name("yaxis", 2 * index + 1)]["title"] = {"text": "share at most this"}
     figure.add_traces(traces)
     for part in (marks if found else {}, axes, domains):
         figure.update_layout(part)
@@ -144,12 +148,10 @@ def _chart(
                 "title": {"text": f"{name.upper()}, {LATENCIES[name]} ({unit})"},
                 **(_log_ticks(float(values.min()), float(values.max())) if log else {}),
             },
-            axis_name("yaxis", 2 * index): {"anchor": x, "tickformat": ".2~%", "rangemode": "tozero",
-                                            "title": {"text": "share per bin"}},
+            axis_name("yaxis", 2 * index): {"anchor": x, "tickformat": ".2~%", "rangemode": "tozero"},
             axis_name("yaxis", 2 * index + 1): {
                 "anchor": x, "overlaying": y, "side": "right", "range": [0, 1.01],
-                "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%", "showgrid": False,
-                "title": {"text": "share at most this"}},
+                "tickvals": [0, 0.25, 0.5, 0.75, 1], "tickformat": ".0%", "showgrid": False},
         }
     )  # fmt: skip
     return bars, at_most

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from clustersim.report.figures.style import BLUE, GREEN, GRID, ORANGE, YELLOW, template
+from clustersim.report.figures.style import BLUE, GREEN, GRID, INK, ORANGE, YELLOW, faded, template
 
 _PARTS: Final = (
     ("compute", "computing", BLUE),
@@ -50,7 +50,7 @@ def use_figure(utilisation: Mapping[str, Any], links: Mapping[str, Any] | None, 
     busiest = (links or {}).get("busiest")
     if busiest:
         _add_links(figure, busiest)
-        figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.16]})
+        figure.update_layout(xaxis={"domain": [0, _LINKS_FROM - 0.08]})
     return figure
 
 
@@ -69,13 +69,14 @@ def _add_bars(figure: go.Figure, names: list[str], shares: list[float], word: st
 
 
 def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]]) -> None:
+    names = [escape(link["link"]) for link in busiest]
     figure.add_trace(
         go.Bar(
-            orientation="h",
-            y=[escape(link["link"]) for link in busiest],
+            orientation="h", y=names, text=names, textposition="inside", insidetextanchor="start", textangle=0,
+            constraintext="none", insidetextfont={"color": INK, "size": 11}, cliponaxis=False,
             x=[link["utilisation"] for link in busiest],
             customdata=[[escape(link["tier"]), link["bytes"]] for link in busiest],
-            xaxis="x2", yaxis="y2", showlegend=False, marker={"color": ORANGE},
+            xaxis="x2", yaxis="y2", showlegend=False, marker={"color": faded(ORANGE, 0.45)},
             hovertemplate="%{y} (%{customdata[0]}): %{x:.2%} of its capacity, "
             "%{customdata[1]:.3~s}B with the protocol's share<extra></extra>",
         )
@@ -86,5 +87,5 @@ def _add_links(figure: go.Figure, busiest: list[Mapping[str, Any]]) -> None:
             "domain": [_LINKS_FROM, 1], "anchor": "y2", "range": [0, min(1.0, 1.25 * top)], "tickformat": ".3~%",
             "title": {"text": "capacity used, busiest links"},
         },
-        yaxis2={"anchor": "x2", "autorange": "reversed", "type": "category"},
+        yaxis2={"anchor": "x2", "autorange": "reversed", "type": "category", "ticks": "", "showticklabels": False},
     )  # fmt: skip

@@ -3,7 +3,7 @@
 
 const PHASES = {
   waiting: ["#9AA5B1", "waits to be admitted"], prompt: ["#C3DCEB", "prompt, between its chunks"], chunk: ["#004D80", "chunk of the prompt"],
-  hand_over: ["#7E57C2", "handed over"], decode: ["#0072B2", "decodes"], preempted: ["#CC79A7", "lost its K/V, waits"],
+  hand_over: ["#7E57C2", "handed over"], decode: ["#A3AD4A", "decodes"], preempted: ["#CC79A7", "lost its K/V, waits"],
   swapped: ["#7A5230", "swapped to the host"],
 };
 const ENDS = new Set(["finished", "cancelled", "lost", "rejected"]);

@@ -91,21 +91,21 @@ def _tornado(baseline: Mapping[str, float | None], found: Sequence[Lifted], pane
 
 def _table(baseline: Mapping[str, float | None], found: Sequence[Lifted], panel: Panel) -> Drawn:
     del panel
-    head = "".join(f"<th {_LEFT}>{words}</th>" for words in ("limit", "key"))
+    head = f"<th {_LEFT}>limit</th>"
     head += "".join(f"<th>{escape(words)}</th>" for words, _ in METRICS.values())
     rows = [_row("as it is", "", baseline, "")]
     rows += [_row(one.limit, one.key, one.metrics, one.why_not) for one in found]
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    table = f'<table class="narrow"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     caption = "A limit that can't be lifted here says why."
     return Drawn(title="Figures", caption=caption, html=f'<div style="overflow-x:auto">{table}</div>')
 
 
 def _row(limit: str, key: str, metrics: Mapping[str, float | None], why_not: str) -> str:
     if why_not:
-        cells = f'<td colspan="{len(METRICS)}" {_LEFT}>{escape(why_not)}</td>'
+        cells = f'<td class="reason" colspan="{len(METRICS)}" {_LEFT}>{escape(why_not)}</td>'
     else:
         cells = "".join(f"<td>{shown(metrics.get(name))}</td>" for name in METRICS)
-    return f"<tr><th {_LEFT}>{escape(limit)}</th><td {_LEFT}>{escape(key)}</td>{cells}</tr>"
+    return f"<tr><th {_LEFT}>{escape(limit)}<small>{escape(key)}</small></th>{cells}</tr>"
 
 
 def shown(value: float | None) -> str:

@@ -45,7 +45,7 @@ def headline_html(
         Latency name → (values in ns, weights).
     """
     return (
-        f'<div class="tiles">{_tiles(summary, requests, kv_rows)}</div>'
+        f"{_tiles(summary, requests, kv_rows)}"
         f'<div class="tables"><div class="table-card">{latency_table(summary, found)}{priority_table(summary)}</div>'
         f'<div class="table-card">{_configuration(summary)}</div></div>'
         f"{_remarks(remarks(summary, requests, steps))}"
@@ -96,10 +96,14 @@ def _tiles(summary: Mapping[str, Any], requests: Columns, kv_rows: Columns) -> s
     makespan = summary.get("makespan_s")
     lasted = "–" if makespan is None else format_seconds(makespan)
     tiles.append(("makespan", lasted, "first arrival to last token"))
-    return "".join(
-        f'<div class="tile"><div class="what">{escape(what)}</div><div class="value">{escape(value)}</div>'
+    return f'<div class="tiles" style="--columns:{-(-len(tiles) // 2)}">{"".join(_tile(*tile) for tile in tiles)}</div>'
+
+
+def _tile(what: str, value: str, more: str) -> str:
+    unbroken = escape(what).replace(" / ", "&nbsp;/&nbsp;")
+    return (
+        f'<div class="tile"><div class="what">{unbroken}</div><div class="value">{escape(value)}</div>'
         f'<div class="more">{escape(more)}</div></div>'
-        for what, value, more in tiles
     )
 
 
