@@ -1,5 +1,7 @@
 """What one collective costs on one group: a start-up part α, then bytes on links at one rate.
 
+:mod:`clustersim.collective.algorithms` makes such plans, ``collective.communications`` chooses among them, and
+``graph.prices.pricer`` asks that one for the operators of a step.
 A plan does not model the spread of arrival times (ranks start together) nor compute that shares the device.
 """
 

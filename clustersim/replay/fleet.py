@@ -20,7 +20,7 @@ from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.log import ClockLog
 from clustersim.replay.lanes.replica import LaneReplica
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.prepared import Prepared, PreparedPool
 from clustersim.replay.replica import ClockReplica
 from clustersim.serving.scheduler import Scheduler

@@ -216,7 +216,7 @@ class Scheduler(PoolMembers):
         return steps
 
     def advance(self, decision: Decision, steps: int) -> None:
-        """Account for all of ``steps`` steps of a steady run but the last, which :meth:`complete` accounts for.
+        """Account for all of ``steps`` steps of a decode run but the last, which :meth:`complete` accounts for.
 
         The decision has taken the block that the first step needs.
         """
@@ -227,7 +227,7 @@ class Scheduler(PoolMembers):
             sequence.generated += more
 
     def take_for(self, decision: Decision, steps: int) -> None:
-        """Take the blocks that the first ``steps`` steps of a steady run need and were not taken yet."""
+        """Take the blocks that the first ``steps`` steps of a decode run need and were not taken yet."""
         size = self.pool.block_tokens
         for sequence in decision.decodes:
             missing = -(-(sequence.computed + steps) // size) - sequence.blocks

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from clustersim.replay.events import decode_run as run_under_way
+from clustersim.replay.events import decode_run
 from clustersim.replay.events.decode_run import MAX_RUN
 from clustersim.replay.replay import ReplayInput, ReplayResult, replay
 from clustersim.report.files.run_directory import dashboard_of
@@ -59,7 +59,7 @@ def agree(given: ReplayInput, window: tuple[float, float] = (0.25, 0.5), most: i
         Most steps of one jump.
     """
     full = replay(replace(given, mode="full"))
-    with mock.patch.object(run_under_way, "MAX_RUN", most):
+    with mock.patch.object(decode_run, "MAX_RUN", most):
         folded, third = replay(replace(given, mode="folded", compiled="never")), by_events(given)
         compiled = replay(replace(given, mode="folded", compiled="always"))
     same(full, folded, "folded")

@@ -12,7 +12,7 @@ from unittest import mock
 
 from clustersim.replay.lanes import alone
 from clustersim.replay.lanes import prices as lane_prices
-from clustersim.replay.lanes.decode_jumps import RunLane
+from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.pipelined import PipeLane
@@ -57,40 +57,50 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 MUTATIONS: Final[dict[str, Mutation]] = {
     # run_lane.py
     "a run is cut one step late": Mutation(
-        RunLane, "_cut", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
+        DecodeJumpLane, "_cut", "now) + 1", "now) + 1 + (self.steps > bisect_left(ends, now) + 1)"
     ),
-    "an arrival at the end of a step falls into the next": Mutation(RunLane, "_cut", "bisect_left(", "bisect_right("),
-    "a run is not cut": Mutation(RunLane, "_cut", "self.steps > 1", "False"),
+    "an arrival at the end of a step falls into the next": Mutation(
+        DecodeJumpLane, "_cut", "bisect_left(", "bisect_right("
+    ),
+    "a run is not cut": Mutation(DecodeJumpLane, "_cut", "self.steps > 1", "False"),
     "a run goes on when the next request arrives": Mutation(
-        RunLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
+        DecodeJumpLane, "_extend", "end >= until and len(ns)", "False and len(ns)"
     ),
     "a run jumps over a finish": Mutation(
-        RunLane, "begin", "- group.clock, run_under_way", "- group.clock + 1, run_under_way"
+        DecodeJumpLane, "begin", "- group.clock, decode_run", "- group.clock + 1, decode_run"
     ),
     "a run takes blocks that are not there": Mutation(
-        RunLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
+        DecodeJumpLane, "begin", "group.affordable(limit, scheduler.free[0])", "limit"
     ),
-    "a run has a block more than there is": Mutation(RunLane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"),
-    "a run attends to the keys of its first step": Mutation(RunLane, "_extend", "attention(keys)", "attention(first)"),
-    "a run goes on when a window is full": Mutation(RunLane, "begin", "group.unchanged_windows", "NEVER"),
-    "windows do not grow": Mutation(RunLane, "_extend", "step * growth", "0 * growth"),
+    "a run has a block more than there is": Mutation(
+        DecodeJumpLane, "begin", "scheduler.free[0])", "scheduler.free[0] + 1)"
+    ),
+    "a run attends to the keys of its first step": Mutation(
+        DecodeJumpLane, "_extend", "attention(keys)", "attention(first)"
+    ),
+    "a run goes on when a window is full": Mutation(DecodeJumpLane, "begin", "group.unchanged_windows", "NEVER"),
+    "windows do not grow": Mutation(DecodeJumpLane, "_extend", "step * growth", "0 * growth"),
     "a run goes on from its first step": Mutation(
-        RunLane,
+        DecodeJumpLane,
         "_extend",
         "first + begun * count, first + self.limit * count",
         "first, first + (self.limit - begun) * count",
     ),
-    "a run goes on though a request has arrived": Mutation(RunLane, "arrive", "self.limit = self.steps", "pass"),
+    "a run goes on though a request has arrived": Mutation(DecodeJumpLane, "arrive", "self.limit = self.steps", "pass"),
     "a step that ends at the horizon has not happened": Mutation(
-        RunLane, "_log_ended", "bisect_right(", "bisect_left("
+        DecodeJumpLane, "_log_ended", "bisect_right(", "bisect_left("
     ),
-    "a horizon forgets the steps of a run": Mutation(RunLane, "_log_ended", "if steps:", "if False:"),
+    "a horizon forgets the steps of a run": Mutation(DecodeJumpLane, "_log_ended", "if steps:", "if False:"),
     "a run jumps over who was given up": Mutation(Lane, "cancel", "self.reconsider(now)", "pass"),
-    "a run is not ended where something departs": Mutation(RunLane, "ends_step", "now not in self._ends()", "True"),
-    "a run has taken no blocks when somebody leaves the queue": Mutation(RunLane, "taken", "self.steps < 2", "True"),
-    "a failure forgets the steps of a run": Mutation(RunLane, "fail", "batch.group.clock += steps", "pass"),
+    "a run is not ended where something departs": Mutation(
+        DecodeJumpLane, "ends_step", "now not in self._ends()", "True"
+    ),
+    "a run has taken no blocks when somebody leaves the queue": Mutation(
+        DecodeJumpLane, "taken", "self.steps < 2", "True"
+    ),
+    "a failure forgets the steps of a run": Mutation(DecodeJumpLane, "fail", "batch.group.clock += steps", "pass"),
     "a run goes on when a request goes to the head of the queue": Mutation(
-        RunLane, "arrive", "self.scheduler.waiting[0] is sequence", "len(self.scheduler.waiting) == 1"
+        DecodeJumpLane, "arrive", "self.scheduler.waiting[0] is sequence", "len(self.scheduler.waiting) == 1"
     ),
     "a place in the order of the queue is not kept": Mutation(
         LaneReplica, "_begin_with", "lane.put = self.scheduler.add", "pass"

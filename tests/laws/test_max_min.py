@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.replay.links.fair_shares import Load, fair_rates
+from clustersim.replay.links.fair_rates import Load, fair_rates
 from tests.effort import examples
 
 NUM_LINKS = 8

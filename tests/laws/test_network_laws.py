@@ -10,7 +10,7 @@ from simpy import Environment
 
 from clustersim.collective import plan_collective
 from clustersim.replay.instant import COMPLETION, at
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from tests.effort import examples
 from tests.round_numbers import two_leaves
 

@@ -1,4 +1,8 @@
-"""Durations of a program's cost classes for a batch: the one place where seconds become nanoseconds."""
+"""Durations of a program's cost classes for a batch: the one place where seconds become nanoseconds.
+
+The seconds of kernels come from ``cost``, those of communication from ``collective.communications``. Whoever prices a
+step asks here: the replay (often through :mod:`clustersim.graph.prices.steps`), ``graph.prices.priced`` and searches.
+"""
 
 from __future__ import annotations
 

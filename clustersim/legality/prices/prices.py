@@ -1,4 +1,8 @@
-"""What the cost classes of a template should last, in nanoseconds, at steps of given features."""
+"""What the cost classes of a template should last, in nanoseconds, at steps of given features.
+
+The second opinion on what :mod:`clustersim.graph.prices.pricer` says, of which nothing is called here: seconds come
+from ``legality.prices.kernels`` and ``legality.prices.links``.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Final
 from clustersim.errors import InputError, Problem
 from clustersim.replay.compiled.prices import KernelPrices
 from clustersim.replay.input import CompiledMode
-from clustersim.replay.lanes.decode_jumps import RunLane
+from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import Lane
 from clustersim.workload.requests import Requests
@@ -113,7 +113,7 @@ class Compiled:
         """Return why lanes are not compiled, before their prices are looked at."""
         if self.mode == "never":
             return "it was not asked for"
-        if any(type(lane) is not RunLane for lane in lanes):
+        if any(type(lane) is not DecodeJumpLane for lane in lanes):
             return "a pipeline is not"
         if any(lane.prices.stages[0] is not lanes[0].prices.stages[0] for lane in lanes):
             return "replicas that are placed differently and share a clock are not"

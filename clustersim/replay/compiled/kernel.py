@@ -1,4 +1,4 @@
-"""Lanes of one stage as arrays of integers: what ``RunLane`` and ``GroupedScheduler`` decide, for a compiler.
+"""Lanes of one stage as arrays of integers: what ``DecodeJumpLane`` and ``GroupedScheduler`` decide, for a compiler.
 
 Everything is in this file, so that what is compiled is what is cached. It is Python: without a compiler (numba's
 ``NUMBA_DISABLE_JIT=1``) it runs as it stands, and that is how it is debugged.

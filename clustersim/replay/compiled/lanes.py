@@ -11,7 +11,7 @@ from clustersim.clock import Int64Array, too_late
 from clustersim.errors import BrokenLawError
 from clustersim.replay.compiled import kernel as k
 from clustersim.replay.compiled.prices import DECODE, MIXED, PREFILL, KernelPrices
-from clustersim.replay.events import decode_run as run_under_way
+from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.intake import Intake
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import STEP_ROW
@@ -47,7 +47,7 @@ class CompiledLanes:
         longest = (
             config.long_prompt_tokens if config.scheduler == "chunked_prefill" else None
         ) or config.max_batch_tokens
-        chunked, longest_run = config.scheduler == "chunked_prefill", run_under_way.MAX_RUN
+        chunked, longest_run = config.scheduler == "chunked_prefill", decode_run.MAX_RUN
         much = max(ROOM, 2 * count)
         room = {"rows": much, "varying": 4 * much * classes, "chunks": much, "decodes": much, "facts": 2 * much}
         values = {

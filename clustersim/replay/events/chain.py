@@ -27,7 +27,7 @@ from simpy import Environment
 from clustersim.clock import Int64Array
 from clustersim.graph.program import StageProgram
 from clustersim.replay.instant import COMPLETION, at, now_ns
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

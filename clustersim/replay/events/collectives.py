@@ -12,7 +12,7 @@ from typing import Any
 from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
-from clustersim.replay.links.network import Network, Owner
+from clustersim.replay.links.sharing_by_events import Network, Owner
 
 
 class Collectives:

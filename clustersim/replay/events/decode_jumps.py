@@ -1,21 +1,36 @@
-"""Steady runs: many decode steps of one replica as a single event, cut short where something happens meanwhile."""
+"""Decode jumps by events: a decode run as one event (of lanes: :mod:`clustersim.replay.lanes.decode_jump_lane`).
+
+**Why a jump equals its steps**, here and in lanes. Nothing meets the operators of such a replica on a link or slows
+them, so a step lasts what its template adds up to, of the same prices that ``full`` gives its operators. At the end of
+every step ``full`` completes the step, lets arrivals of that instant queue and asks the scheduler. A jump does the same
+where it ends. In between the scheduler would decide the same again, because
+
+- all that runs decodes, and everybody has a share of the token budget;
+- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
+  batch, and both only get scarcer until a member finishes (where blocks of a cache make that doubtful, no jump begins);
+- an arrival could change that only where it is the head of the queue, and ends the run with the step that it falls
+  into; so does whatever else asks the replica for another decision.
+
+So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
+the step in which something happens. Its steps are a :class:`~clustersim.replay.events.decode_run.DecodeRun`.
+"""
 
 from __future__ import annotations
 
 from clustersim.graph.batch import StepBatch
 from clustersim.graph.blueprint import STEP_KINDS
-from clustersim.replay.events import decode_run as run_under_way
-from clustersim.replay.events.decode_run import Run, keys_of_run
+from clustersim.replay.events import decode_run
+from clustersim.replay.events.decode_run import DecodeRun, keys_of_run
 from clustersim.replay.events.stepper import Stepper, requests_of
 from clustersim.replay.instant import now_ns
 from clustersim.serving.decision import Decision
 from clustersim.serving.halves import halves_of
 
 
-class SteadyRuns(Stepper):
-    """Jumps over steps of a replica whose decode batch does not change; parameters are those of :class:`Stepper`."""
+class DecodeJumps(Stepper):
+    """Takes the steps of an unchanging decode batch as one event; parameters are those of :class:`Stepper`."""
 
-    run: Run | None = None
+    run: DecodeRun | None = None
     """The run under way, if any."""
     repeated: Decision
     """What each step of it does."""
@@ -29,20 +44,20 @@ class SteadyRuns(Stepper):
             self.scheduler.take_for(self.repeated, self.run.begun(now))
 
     def _jump(self, decision: Decision, batch: StepBatch) -> None:
-        steps = min(self.scheduler.horizon(decision), run_under_way.MAX_RUN)
+        steps = min(self.scheduler.horizon(decision), decode_run.MAX_RUN)
         owners, halves = range(len(batch.decode_sequences)), halves_of(decision, self.experts) or (decision,)
         decodes = [[q for q in half.decodes if q.owner == s] for half in halves for s in owners]
         self.account(decision, batch)
         self.in_flight += 1
         self.repeated = decision
-        self.run = Run(self._pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
+        self.run = DecodeRun(self._pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
 
     def _cut(self, now: int) -> None:
         """End the run with the first step that ends at ``now`` or later."""
         assert self.run is not None
         self.run.cut(now)
 
-    def _landed(self, run: Run) -> None:
+    def _landed(self, run: DecodeRun) -> None:
         decision = self.repeated
         self.run = None
         self.in_flight -= 1
@@ -51,7 +66,7 @@ class SteadyRuns(Stepper):
         self._record_run(run, len(run), self.rows.popleft())
         self.settle(outcome)
 
-    def _record_run(self, run: Run, steps: int, row: tuple[int, ...]) -> None:
+    def _record_run(self, run: DecodeRun, steps: int, row: tuple[int, ...]) -> None:
         (program,) = self._programs(run.program)
         template = self.template_numbers[program.key]
         self.recorder.run(self.index, 0, template, self.steps, run.starts[:steps], run.durations(steps))
@@ -76,7 +91,7 @@ class SteadyRuns(Stepper):
             self._record_run(run, ended, self.rows.popleft())
         self.flush()
 
-    def record_steps(self, run: Run, decision: Decision, first: int, steps: int, row: tuple[int, ...]) -> None:
+    def record_steps(self, run: DecodeRun, decision: Decision, first: int, steps: int, row: tuple[int, ...]) -> None:
         """Record what this replica brought to ``steps`` steps of a run, from step ``first`` on."""
         slot = self.recorder.decoded(self.index, first, steps, requests_of(decision.decodes))
         self.recorder.step(

@@ -1,7 +1,8 @@
-"""A run of steps under way: decode steps of an unchanging batch as a single event, cut short where something happens.
+"""A decode run under way: the steps over which a decode jump (:mod:`clustersim.replay.events.decode_jumps`) goes.
 
-It prices its steps at once, holds the event with which it ends, and knows which of its steps have begun and ended.
-Who carries it out (a replica, or a group of them in lockstep) decides what its end brings.
+It prices its steps at once, holds the event with which it ends, is cut short where something happens, and knows which
+of its steps have begun and ended. Who carries it out (a replica, or a group of them in lockstep) decides what its end
+brings.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ MAX_RUN: Final = 4096
 Keys = dict[tuple[int, int | None], Int64Array]
 
 
-class Run:
-    """A run of steps of one stage that begins now and has not been accounted for.
+class DecodeRun:
+    """A decode run of one stage that begins now and has not been accounted for.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class Run:
     """
 
     def __init__(
-        self, pipeline: Pipeline, pricer: Pricer, batch: StepBatch, keys: Keys, on_end: Callable[[Run], None]
+        self, pipeline: Pipeline, pricer: Pricer, batch: StepBatch, keys: Keys, on_end: Callable[[DecodeRun], None]
     ) -> None:
         self._env = pipeline.env
         self._on_end = on_end

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Final
 
 from clustersim.graph.batch import Chunk, StepBatch
-from clustersim.replay.events import decode_run as run_under_way
-from clustersim.replay.events.decode_run import Run, keys_of_run
+from clustersim.replay.events import decode_run
+from clustersim.replay.events.decode_run import DecodeRun, keys_of_run
 from clustersim.replay.events.pipeline import Pipeline
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.wiring import MicroBatch, OnLayer
@@ -85,7 +85,7 @@ class Lockstep:
         self.decisions: list[Decision] = []
         self.parts: list[list[Decision]] = []
         """The decisions, and those of the two halves of the step where it is split."""
-        self.run: Run | None = None
+        self.run: DecodeRun | None = None
         self.steps = 0
         for member in members:
             member.group = self
@@ -178,9 +178,9 @@ class Lockstep:
 
     def _jump(self, batch: StepBatch) -> None:
         pairs = [(m, d) for m, d in zip(self.members, self.decisions, strict=True) if d is not NOTHING]
-        steps = min(run_under_way.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
+        steps = min(decode_run.MAX_RUN, *(member.scheduler.horizon(decision) for member, decision in pairs))
         decodes = [decision.decodes for part in self.parts[1:] or self.parts for decision in part]
-        self.run = Run(self.pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
+        self.run = DecodeRun(self.pipeline, self.pricer, batch, keys_of_run(batch, decodes, steps), self._landed)
         for member, decision in zip(self.members, self.decisions, strict=True):
             member.run, member.repeated = self.run, decision
 
@@ -189,7 +189,7 @@ class Lockstep:
         if self.run is not None:
             self.run.cut(now)
 
-    def _landed(self, run: Run) -> None:
+    def _landed(self, run: DecodeRun) -> None:
         self.run = None
         self._record(run, len(run))
         for member, decision in zip(self.members, self.decisions, strict=True):
@@ -197,7 +197,7 @@ class Lockstep:
             member.scheduler.advance(decision, len(run))
             member.settle(member.scheduler.complete(now_ns(self.env), decision))
 
-    def _record(self, run: Run, steps: int) -> None:
+    def _record(self, run: DecodeRun, steps: int) -> None:
         """Record so many steps of a run."""
         template = self.members[0].template_numbers[self.pipeline.stages[0].programs[run.program].key]
         self.recorder.run(self.members[0].index, 0, template, self.steps, run.starts[:steps], run.durations(steps))

@@ -24,7 +24,7 @@ from clustersim.replay.events.stage_pass import EventPass
 from clustersim.replay.events.stage_sends import StageSends
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import Slowdown, Slowdowns
 
 COMPUTE: Final = STREAMS.index("compute")

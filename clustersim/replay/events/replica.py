@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clustersim.replay.events.decode_jumps import SteadyRuns
+from clustersim.replay.events.decode_jumps import DecodeJumps
 from clustersim.replay.events.stepper import requests_of
 from clustersim.replay.instant import now_ns
 from clustersim.serving.decision import Swap
@@ -13,11 +13,11 @@ from clustersim.serving.sequence import Sequence
 from clustersim.serving.view import ReplicaView
 
 
-class Replica(SteadyRuns):
+class Replica(DecodeJumps):
     """Scheduler, pipeline and record of one replica.
 
     What others ask of it is here; how its steps run, in :class:`~clustersim.replay.events.stepper.Stepper` (with
-    the parameters) and :class:`~clustersim.replay.events.decode_jumps.SteadyRuns`.
+    the parameters) and :class:`~clustersim.replay.events.decode_jumps.DecodeJumps`.
     """
 
     equip: Callable[[], None]

@@ -19,7 +19,7 @@ from clustersim.replay.input import UNREACHED, Progress, ReplayResult
 from clustersim.replay.instant import ARRIVAL, END, SCHEDULING, at, now_ns
 from clustersim.replay.lanes.build import LaneBuilder
 from clustersim.replay.lanes.lane import NEVER
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.patience import Patience, why_given_up
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.replay.prepared import Prepared

@@ -16,7 +16,7 @@ from clustersim.collective.price import CommPlan
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.replay.events.wiring import MicroBatch, StageWiring
 from clustersim.replay.instant import COMPLETION, at, now_ns
-from clustersim.replay.links.network import Network, Owner
+from clustersim.replay.links.sharing_by_events import Network, Owner
 
 
 class StageSends:

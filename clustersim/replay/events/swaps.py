@@ -22,7 +22,7 @@ from clustersim.collective.constants import family
 from clustersim.collective.price import CommPlan
 from clustersim.replay.input import HostPool
 from clustersim.replay.instant import HAND_OVER, at, now_ns
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.serving.decision import Swap
 from clustersim.timeline.record import Recorder
 from clustersim.timeline.tables import ALL_HEADS, ALL_LAYERS, HOST

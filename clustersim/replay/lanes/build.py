@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from clustersim.graph.prices.pricer import payload_bytes
 from clustersim.graph.prices.steps import StepPrices, step_prices
-from clustersim.replay.lanes.decode_jumps import RunLane
+from clustersim.replay.lanes.decode_jump_lane import DecodeJumpLane
 from clustersim.replay.lanes.lane import Lane
 from clustersim.replay.lanes.link_pipeline import SharedPipe
 from clustersim.replay.lanes.link_stage import SharedStage
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.pipelined import PipeLane
 from clustersim.replay.lanes.shared_lane import SharedLane
-from clustersim.replay.links.flows import SharedFlows
+from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.replay.links.within_replica import SharedLinks, find_shared_links
 from clustersim.replay.prepared import Prepared
 from clustersim.serving.scheduler import Scheduler
@@ -93,7 +93,7 @@ class LaneBuilder:
         prices = self._prices_of(replica)
         if self.shared is not None and not self.shared.obstacle:
             return self._shared_lane(replica, scheduler, prices, log, self.shared)
-        return RunLane(scheduler, prices, log) if len(prices) == 1 else PipeLane(scheduler, prices, log)
+        return DecodeJumpLane(scheduler, prices, log) if len(prices) == 1 else PipeLane(scheduler, prices, log)
 
     def log(self, replica: int, kind: type[LaneLog] = LaneLog) -> LaneLog:
         """Return what records a replica."""

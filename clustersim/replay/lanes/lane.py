@@ -1,7 +1,7 @@
 """A *lane*: a replica whose passes nothing outside can stretch, so that what it does follows from arrivals alone.
 
 What all lanes have in common is here: a scheduler, a log, and an instant before which nothing happens but arrivals.
-What happens in between depends on the stages: one (:mod:`clustersim.replay.lanes.decode_jumps`), several
+What happens in between depends on the stages: one (:mod:`clustersim.replay.lanes.decode_jump_lane`), several
 (:mod:`clustersim.replay.lanes.pipelined`), or several whose sends meet the replica's own collectives
 (:mod:`clustersim.replay.lanes.shared_lane`). Which replicas are lanes is for ``replay.links.contention`` to find out.
 """

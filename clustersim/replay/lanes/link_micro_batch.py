@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.graph.prices.steps import StepPrice
 from clustersim.replay.lanes.log import STEP_ROW
-from clustersim.replay.links.flows import Use
+from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import Counts
 from clustersim.serving.grouped.batch import Batch
 

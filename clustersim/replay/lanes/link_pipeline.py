@@ -8,8 +8,8 @@ collective that is alone is put into the network, so
 
 - a send that will meet nothing is one change: its end. Where the collectives of the passes under way are is known
   (``replay.lanes.link_stage``), and a pass that starts later is looked at when it starts;
-- where a send will meet a collective, all sends in flight become flows (``replay.links.flows``) at that instant,
-  and passes that they may meet go on from collective to collective until they have left.
+- where a send will meet a collective, all sends in flight become flows (``replay.links.sharing_by_lanes``) at that
+  instant, and passes that they may meet go on from collective to collective until they have left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.link_micro_batch import SharedMicro, SharedSend
 from clustersim.replay.lanes.link_stage import SharedPass, SharedStage
-from clustersim.replay.links.flows import SharedFlows, Use
+from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 
 WHOLE, NEXT, ON = range(3)
 """What changes next of a pass: it ends; a collective enters its links; one that is a flow leaves them."""

@@ -15,7 +15,7 @@ from clustersim.graph.prices.steps import StepPrices
 from clustersim.graph.program import StageProgram
 from clustersim.replay.lanes.lane import NEVER
 from clustersim.replay.lanes.link_micro_batch import SharedMicro
-from clustersim.replay.links.flows import Use
+from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.uses import MOST_USES, Counts, Uses
 
 MOST_ROWS: Final = 1000

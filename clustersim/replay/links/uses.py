@@ -9,7 +9,7 @@ from clustersim.collective.communications import CommTable
 from clustersim.graph.prices.parts import count_features
 from clustersim.graph.prices.pricer import Pricer, payload_bytes
 from clustersim.graph.program import StageProgram
-from clustersim.replay.links.flows import Use
+from clustersim.replay.links.sharing_by_lanes import Use
 from clustersim.replay.links.within_replica import PAYLOAD_COUNTS
 
 MOST_USES: Final = 10_000

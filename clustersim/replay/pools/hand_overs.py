@@ -33,7 +33,7 @@ from clustersim.plan.reshard import Shard
 from clustersim.replay.events.replica import Replica
 from clustersim.replay.events.wiring import OnLayer
 from clustersim.replay.instant import now_ns
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.pools.kv_moves import KvMoves, Move
 from clustersim.replay.pools.kv_transfers import NOBODY, KvTransfer, KvTransfers, OnDone
 from clustersim.replay.prepared import Prepared

@@ -16,7 +16,7 @@ from simpy import Environment
 from clustersim.clock import to_ns
 from clustersim.collective.communications import CommTable
 from clustersim.replay.instant import now_ns
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.slowdown import WeakLinks
 from clustersim.timeline.record import Recorder
 

@@ -17,9 +17,9 @@ from clustersim.legality.audit import check_history
 from clustersim.legality.history import History
 from clustersim.legality.timeline_rules.links.crowds import crowds_of
 from clustersim.replay import prepared
-from clustersim.replay.links import network
-from clustersim.replay.links.flows import SharedFlows
-from clustersim.replay.links.network import Network
+from clustersim.replay.links import sharing_by_events
+from clustersim.replay.links.sharing_by_events import Network
+from clustersim.replay.links.sharing_by_lanes import SharedFlows
 from clustersim.simulation.audit import history_of_run
 from clustersim.simulation.simulate import simulate
 from tests.laws.lane_mutations import Mutation, mutated
@@ -119,7 +119,7 @@ CAUGHT: Final[dict[str, tuple[Mutation, tuple[str, ...]]]] = {
         ("sends", "hand-overs", "swaps", "uneven groups"),
     ),
     "who shares has half of it behind": (
-        Mutation(network, "left", "max(0.0, remaining - carried)", "min(0.5, remaining - carried)"),
+        Mutation(sharing_by_events, "left", "max(0.0, remaining - carried)", "min(0.5, remaining - carried)"),
         ("sends", "hand-overs", "layers", "swaps", "replicas"),
     ),
 }

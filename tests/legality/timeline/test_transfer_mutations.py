@@ -17,7 +17,7 @@ from clustersim.legality.declared.users import SEND
 from clustersim.legality.history import History
 from clustersim.replay.events import swaps
 from clustersim.replay.events.stage_sends import StageSends
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from clustersim.replay.pools import kv_moves
 from clustersim.replay.pools.hand_overs import HandOvers
 from clustersim.simulation import priced as made

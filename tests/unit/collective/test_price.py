@@ -11,7 +11,7 @@ from collective_topologies import crossbar, device, pairs_on_rails
 from clustersim.collective import ALGORITHMS, CommPlan, choose, plan_collective
 from clustersim.collective.constants import family
 from clustersim.errors import InputError
-from clustersim.replay.links.fair_shares import fair_rates
+from clustersim.replay.links.fair_rates import fair_rates
 
 
 def plan(**changes: object) -> CommPlan:

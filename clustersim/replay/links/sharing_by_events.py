@@ -1,5 +1,7 @@
-"""The fluid network: transfers and collectives that are in flight together share the links they meet on.
+"""Links shared by events: the fluid network on the clock of a run, whose flows share the links that they meet on.
 
+Who shares with whom, and when, is worked out here (for lanes, in :mod:`clustersim.replay.links.sharing_by_lanes`); at
+which rates, in :mod:`clustersim.replay.links.fair_rates`; what can meet at all, before, in ``links.contention``.
 A flow waits for its α without using a link, then carries its load at one rate. A flow that meets no other one takes
 exactly the time that its cost says; where flows meet, rates are max-min fair over the flows connected through
 shared links, and are solved anew when one of them joins or leaves (Casanova et al., "SimGrid", 2014, section 4).
@@ -17,8 +19,7 @@ from simpy import Environment
 from clustersim.clock import FloatArray, Int64Array, to_ns
 from clustersim.collective.price import CommPlan
 from clustersim.replay.instant import COMPLETION, NETWORK, at, now_ns
-from clustersim.replay.links.fair_shares import fair_rates
-from clustersim.replay.links.flows import left, needed_ns
+from clustersim.replay.links.fair_rates import fair_rates, left, needed_ns
 from clustersim.replay.slowdown import WeakLinks
 
 FlowKey = tuple[int, ...]

@@ -1,19 +1,11 @@
-"""The folded replay of one undisturbed replica without pipeline stages: a run of decode steps is one jump.
+"""Decode jumps of lanes: a decode run as sums of prices (by events: :mod:`clustersim.replay.events.decode_jumps`).
 
-**Why it equals ``full``.** Nothing outside can stretch the passes of a lane (:mod:`clustersim.replay.lanes.lane`), so a
-step lasts as long as its operators one after the other: a sum over cost classes, of the same prices that the full
-replay gives its operators (``graph.prices.steps``). At the end of every step ``full`` completes the step, lets arrivals
-of that instant queue and asks the scheduler. The lane does the same at every change of the batch, with the same
-decisions (``serving.grouped.scheduler``). In between the scheduler would decide the same again, because
-
-- all that runs decodes, and everybody has a share of the token budget;
-- nobody in the queue can be admitted: it is empty, or its head was refused for want of blocks or of a place in the
-  batch, and both only get scarcer until a member finishes;
-- an arrival could change that only where the queue is empty, and ends the run with the step that it falls into.
-
-So a run ends with the first step in which a member finishes, before the first one that lacks a K/V block, or with
-the step that an arrival falls into. Where only the run as a whole tells when the next one arrives, steps are priced up
-to the next arrival anywhere, and further ones when it turns out to have gone elsewhere.
+**Why it equals ``full``** is said there. Nothing outside can stretch the passes of a lane
+(:mod:`clustersim.replay.lanes.lane`), so a step lasts as long as its operators one after the other: a sum over cost
+classes, of the same prices (``graph.prices.steps``). The scheduler is one with the same decisions
+(``serving.grouped.scheduler``), asked at every change of the batch. Where only all lanes together tell when the next
+request arrives, steps are priced up to the next arrival anywhere, and further ones when it turns out to have gone
+elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +16,7 @@ from itertools import accumulate
 from typing import Final
 
 from clustersim.graph.prices.steps import DecodePrice, StepPrices
-from clustersim.replay.events import decode_run as run_under_way
+from clustersim.replay.events import decode_run
 from clustersim.replay.lanes.lane import NEVER, Lane
 from clustersim.replay.lanes.log import LaneLog
 from clustersim.replay.lanes.prices import decode_classes
@@ -37,8 +29,8 @@ PIECE: Final = 8
 """A run goes on by one in so many of its steps at least, so that it isn't asked for each of them."""
 
 
-class RunLane(Lane):
-    """One replica of one stage, and the step or run of steps that it is in.
+class DecodeJumpLane(Lane):
+    """One replica of one stage, and the step or decode run that it is in.
 
     Parameters
     ----------
@@ -111,7 +103,7 @@ class RunLane(Lane):
             new, context = 0, group.computed + batch.decodes
             self.price = price = self.prices.stages[0].decode(batch.decodes)
             number = price.number
-            limit = min(group.finishes[0][0] - group.clock, run_under_way.MAX_RUN) if batch.steady else 1
+            limit = min(group.finishes[0][0] - group.clock, decode_run.MAX_RUN) if batch.steady else 1
             self.limit = min(group.affordable(limit, scheduler.free[0]), group.unchanged_windows)
             self.until = NEVER if scheduler.waiting else until
             self.ns, self.steps, self.end = [], 0, now

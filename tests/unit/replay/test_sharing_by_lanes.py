@@ -7,7 +7,7 @@ import pytest
 
 from clustersim.errors import BrokenLawError
 from clustersim.plan.parallel import ParallelPlan
-from clustersim.replay.links.flows import SharedFlows, Use
+from clustersim.replay.links.sharing_by_lanes import SharedFlows, Use
 from clustersim.replay.links.within_replica import find_shared_links
 from clustersim.replay.prepared import Prepared
 from clustersim.timeline.stretch import Stretch

@@ -12,7 +12,7 @@ from simpy import Environment
 from clustersim.clock import to_ns
 from clustersim.collective import plan_collective
 from clustersim.replay.instant import COMPLETION, at
-from clustersim.replay.links.network import Network
+from clustersim.replay.links.sharing_by_events import Network
 from tests.round_numbers import crossbar, two_leaves
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.errors import BrokenLawError
-from clustersim.replay.links.fair_shares import fair_rates, solo_rate
+from clustersim.replay.links.fair_rates import fair_rates, solo_rate
 
 
 def load(**bytes_by_link: float) -> tuple[np.ndarray, np.ndarray]:

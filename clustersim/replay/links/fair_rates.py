@@ -1,9 +1,9 @@
-"""Fair sharing of links: the rates of fluid activities that load many links at once (pure, without a clock).
+"""Rates of activities that share links: the arithmetic alone, asked by ``sharing_by_events`` and ``sharing_by_lanes``.
 
 An activity (a flow, or a whole collective) progresses at one rate ``r`` (1/s, as a fraction of the activity),
 and then uses ``r × load`` bytes/s of each of its links. Every link offers what it has left to its open
 activities in equal shares of bytes/s; an activity takes the least of its offers, measured in rate. The link
-whose offers are most nearly all taken (headroom ``θ = left / taken``, never below 1) is full first: its
+whose offers are most nearly all taken (headroom ``θ = unused / taken``, never below 1) is full first: its
 activities get ``θ`` times what they took and are closed, and the offers are made again with what is left.
 
 For plain flows (equal load on each link) a link with θ = 1 always exists: the one with the least share. So it
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clustersim.clock import FloatArray, Int64Array
+from clustersim.clock import NS_PER_S, FloatArray, Int64Array, whole_ns
 from clustersim.errors import BrokenLawError
 
 Load = tuple[Int64Array, FloatArray]
@@ -63,6 +63,26 @@ def fair_rates(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
     return rates
 
 
+def left(remaining: float, rate: float, transfer_ns: int, passed_ns: int) -> float:
+    """Return the share of a flow that remains after some time.
+
+    Parameters
+    ----------
+    remaining : float
+        Of its bytes, before.
+    rate : float
+        Its share of links, per second; 0 where it is alone, and takes ``transfer_ns`` for all of it.
+    transfer_ns, passed_ns : int
+    """
+    carried = passed_ns / transfer_ns if rate == 0.0 else rate * (passed_ns / NS_PER_S)
+    return max(0.0, remaining - carried)
+
+
+def needed_ns(remaining: float, rate: float, transfer_ns: int) -> int:
+    """Return how long the rest of a flow takes; the parameters are those of :func:`left`."""
+    return whole_ns(transfer_ns * remaining if rate == 0.0 else remaining / rate * NS_PER_S)
+
+
 def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
     """Progressive filling in rounds; every round closes the activities of at least one link."""
     links = np.concatenate([links for links, _ in loads])
@@ -73,13 +93,13 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
     owner = np.repeat(np.arange(len(loads)), lengths)
     used, link = _compact(links)
     total = capacity[used]
-    left = total.copy()
+    unused = total.copy()
     rates = np.zeros(len(loads))
     is_open = np.ones(len(links), bool)
     open_activities = np.ones(len(loads), bool)
     while True:
         count = np.bincount(link, is_open, len(used))
-        share = np.where(count > 0.0, left, 1.0) / np.maximum(count, 1.0)
+        share = np.where(count > 0.0, unused, 1.0) / np.maximum(count, 1.0)
         seconds = np.where(is_open, size / share[link], 0.0)  # for the whole activity, at this link's offer
         slowest = np.maximum.reduceat(seconds, first)
         offer = slowest[owner]
@@ -88,7 +108,7 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
         headroom = 1.0
         if not full.any():
             taken = np.bincount(link[is_open], (size / np.where(is_open, offer, 1.0))[is_open], len(used))
-            theta = np.where(count > 0.0, left / np.where(taken > 0.0, taken, 1.0), np.inf)
+            theta = np.where(count > 0.0, unused / np.where(taken > 0.0, taken, 1.0), np.inf)
             headroom = float(theta.min())
             full = theta <= headroom * (1.0 + _TIE)
         closing = open_activities & np.logical_or.reduceat(full[link], first)
@@ -99,7 +119,7 @@ def _fill(loads: Sequence[Load], capacity: FloatArray) -> FloatArray:
             return rates
         is_open = open_activities[owner]
         closed_use = np.where(is_open, 0.0, size * rates[owner])
-        left = np.maximum(total - np.bincount(link, closed_use, len(used)), 0.0)
+        unused = np.maximum(total - np.bincount(link, closed_use, len(used)), 0.0)
 
 
 def _check(size: FloatArray) -> None:

@@ -1,10 +1,10 @@
-"""The fluid network of one replica without a clock of its own: what :mod:`clustersim.replay.links.network` does, in
-scalars.
+"""Links shared by lanes: the flows of one replica without a clock of their own, in scalars.
 
-Flows are few (the sends in flight and a collective per stage) and have numbers. All ranks of a send do the same, so
-they are one flow here with the loads of each. Every step of arithmetic, and when it is taken, is that of ``Network``:
-a flow that enters among others, and those that share a link with one that leaves, are *touched*, and what is
-connected to a touched flow is shared out anew, once at the end of an instant.
+It does what :mod:`clustersim.replay.links.sharing_by_events` does on a clock, with the same arithmetic
+(:mod:`clustersim.replay.links.fair_rates`). Flows are few (the sends in flight and a collective per stage) and have
+numbers. All ranks of a send do the same, so they are one flow here with the loads of each. Every step of arithmetic,
+and when it is taken, is that of ``Network``: a flow that enters among others, and those that share a link with one that
+leaves, are *touched*, and what is connected to a touched flow is shared out anew, once at the end of an instant.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from clustersim.clock import NS_PER_S, FloatArray, whole_ns
+from clustersim.clock import FloatArray
 from clustersim.errors import BrokenLawError
-from clustersim.replay.links.fair_shares import Load, fair_rates
+from clustersim.replay.links.fair_rates import Load, fair_rates, left, needed_ns
 
 MOST_RATES: Final = 10_000
 """Rates that are remembered; they can be worked out again."""
@@ -138,23 +138,3 @@ class SharedFlows:
                 found.append(mine[0])
             rates = self._rates[uses] = tuple(found)
         return rates
-
-
-def left(remaining: float, rate: float, transfer_ns: int, passed_ns: int) -> float:
-    """Return the share of a flow that remains after some time.
-
-    Parameters
-    ----------
-    remaining : float
-        Of its bytes, before.
-    rate : float
-        Its share of links, per second; 0 where it is alone, and takes ``transfer_ns`` for all of it.
-    transfer_ns, passed_ns : int
-    """
-    carried = passed_ns / transfer_ns if rate == 0.0 else rate * (passed_ns / NS_PER_S)
-    return max(0.0, remaining - carried)
-
-
-def needed_ns(remaining: float, rate: float, transfer_ns: int) -> int:
-    """Return how long the rest of a flow takes; the parameters are those of :func:`left`."""
-    return whole_ns(transfer_ns * remaining if rate == 0.0 else remaining / rate * NS_PER_S)
