@@ -232,7 +232,10 @@ def test_a_bad_model(folder: Path, config: object, message: str) -> None:
 
 
 def test_a_plan_that_is_larger_than_the_cluster(folder: Path) -> None:
-    assert "plan" in refusal("s.yaml", "--set", "topology.nodes=1", "--set", "plan.dp=1000")
+    words = ["run", "s.yaml", "--set", "topology.nodes=1", "--set", "plan.dp=1000", "--out", "runs"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "use plan.dp 2 [DP-1]" in result.stderr) == (1, True)
+    assert not (folder / "runs").exists()
 
 
 def test_an_output_directory_that_cannot_be_written(folder: Path) -> None:

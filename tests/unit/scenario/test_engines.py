@@ -73,9 +73,10 @@ def test_a_run_says_which_engine_stands_for_the_one_that_was_asked_for() -> None
     engine = scenario.document["serving"]["engine"]
     assert (engine["name"], engine["asked"]) == ("vllm-0.19", "vllm-0.18")
     counts = dict.fromkeys(("arrived", "finished", "unfinished", "rejected"), 0)
-    told = remarks({"requests": counts, "scenario": {"serving": {"engine": engine}}})
+    rates = {"throughput": {"requests_per_s": None}}
+    told = remarks(rates | {"requests": counts, "scenario": {"serving": {"engine": engine}}})
     assert any("vllm-0.18" in line and "vllm-0.19" in line for line in told)
-    assert not remarks({"requests": counts, "scenario": {"serving": {"engine": engine | {"asked": None}}}})
+    assert not remarks(rates | {"requests": counts, "scenario": {"serving": {"engine": engine | {"asked": None}}}})
 
 
 def test_the_front_end_is_in_what_clients_see_and_not_on_the_timeline() -> None:
