@@ -70,7 +70,7 @@ def load(scenario: Source, overrides: Overrides = (), *, allow_code: bool | None
             raise TypeError("a loaded Scenario takes no other values; give them to load, or pass its name or path here")
         return scenario
     if not isinstance(scenario, Mapping):
-        return load_file(scenario, changes, allow_code=allow_code)
+        return load_file(_named(scenario), changes, allow_code=allow_code)
     data = _plain(scenario, _GIVEN)
     if not any(key in data for key in TELLING):
         found = ", ".join(map(str, data)) or "nothing"
@@ -158,11 +158,20 @@ def run(
     return Result(scenario=loaded, verdict=verdict, summary=summary, ran=ran)
 
 
+def _named(scenario: Any) -> str | Path:
+    if isinstance(scenario, str | Path):
+        return scenario
+    found = type(scenario).__name__
+    raise TypeError(f"expected a name, a path, a mapping or a loaded Scenario as the scenario, but found {found}")
+
+
 def _changes(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
     """Return overrides as ``--set`` has them."""
     if isinstance(overrides, str):
         raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], not the text {overrides!r}")
     first = [] if isinstance(overrides, Mapping) else list(overrides)
+    if odd := [one for one in overrides if not isinstance(one, str)]:
+        raise TypeError(f"expected overrides such as {{'plan.tp': 4}} or ['plan.tp=4'], but found {odd[0]!r}")
     named = {**overrides, **values} if isinstance(overrides, Mapping) else values
     return [*first, *(f"{path}={_text(value, path)}" for path, value in named.items())]
 
@@ -170,7 +179,7 @@ def _changes(overrides: Overrides, values: Mapping[str, Any]) -> list[str]:
 def _text(value: Any, path: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=_bare)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{path}: {error}, as a scenario file could hold them") from None
 
 

@@ -23,7 +23,9 @@ FOLDER: Final = "scenarios/engines"
 ABOUT: Final = ("name", "inherits", "since", "asked")
 """Keys that are about a profile, and no cost: ``asked`` is the version that a resolved scenario's one stands for."""
 _VERSION: Final = re.compile(r"([a-z]+)-(\d{1,3}(?:\.\d{1,4}){1,2})")
-_IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})\S*")
+_IMAGE: Final = re.compile(
+    r"(?:[\w.:-]+/)*(vllm-openai|sglang|tensorrt-llm/release):v?(\d{1,3}(?:\.\d{1,4}){1,2})(?:[.+_-][\w.-]*)?"
+)
 """The image of a container whose tag is the version of an engine, such as ``vllm/vllm-openai:v0.9.2``."""
 _OF_IMAGE: Final = {"vllm-openai": "vllm", "sglang": "sglang", "tensorrt-llm/release": "trtllm"}
 MOST_ANCESTORS: Final = 10

@@ -160,6 +160,14 @@ def test_without_the_audit_only_plan_and_graphs_are_asked(result: clustersim.Res
     assert clustersim.check(PLAIN).levels == {"P": "legal", "G": "legal"}
 
 
+def deep() -> Any:
+    """Return lists in each other, deeper than any program goes."""
+    found: Any = 1
+    for _ in range(20_000):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -168,6 +176,11 @@ def test_without_the_audit_only_plan_and_graphs_are_asked(result: clustersim.Res
         (lambda: clustersim.load({"a": 1}), clustersim.InputError, "found a; expected keys such as topology, model"),
         (lambda: clustersim.load({}), clustersim.InputError, "found nothing; expected keys such as"),
         (lambda: clustersim.load("quickstart", plann={}), clustersim.InputError, "unknown key 'plann'.*'plan'"),
+        (lambda: clustersim.load(None), TypeError, "expected a name, a path, a mapping .* but found NoneType"),
+        (lambda: clustersim.load(["quickstart"]), TypeError, "but found list"),
+        (lambda: clustersim.load("quickstart", [5]), TypeError, "but found 5"),
+        (lambda: clustersim.load("quickstart", {5: 5}), TypeError, "but found 5"),
+        (lambda: clustersim.load("quickstart", seed=deep()), TypeError, "seed: "),
         (lambda: clustersim.load("quickstart", "seed=3"), TypeError, r"not the text 'seed=3'"),
         (lambda: clustersim.load("quickstart", seed=object()), TypeError, "seed: found object; expected numbers"),
         (lambda: clustersim.load("quickstart", seed=float("nan")), clustersim.InputError, "seed"),

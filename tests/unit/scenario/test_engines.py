@@ -116,4 +116,5 @@ def test_an_engine_that_no_version_of_is_known_is_refused() -> None:
 )
 def test_the_tag_of_an_image_chooses_the_version(image, asked, stands):
     assert standing_for(image) == (stands, asked)
+    assert standing_for("vllm/vllm-openai:v0.9.2:v1")[1] is None
     assert standing_for("vllm/vllm-openai:latest") == ("vllm/vllm-openai:latest", None)

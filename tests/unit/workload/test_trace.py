@@ -228,6 +228,7 @@ def test_a_result_of_a_benchmark_is_a_trace_of_what_was_sent(write):
         (BENCH.replace("10.25", "-1"), ["start_times[1]: found -1; expected seconds from 0"]),
         (BENCH.replace("10.25", "NaN"), ["start_times[1]: found NaN; expected seconds from 0"]),
         (BENCH.replace("10.25", "true"), ["start_times[1]: found true; expected seconds from 0"]),
+        (BENCH.replace("[7, 0]", f"[7, 1{'0' * 400}]"), ["output_lens[1]: found 1000"]),
         (BENCH[:-1], ["cannot be read as JSON"]),
     ],
 )  # fmt: skip
