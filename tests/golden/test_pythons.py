@@ -68,7 +68,7 @@ def compensated(items: Iterable[Any], /, start: Any = 0) -> Any:
             lost += (total - after) + item if abs(total) >= abs(item) else (item - after) + total
             total = after
         else:
-            total += item
+            total = total + item  # not in place: what is started from may be an array of somebody's
     return total + lost if floats else total
 
 
