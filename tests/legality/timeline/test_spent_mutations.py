@@ -19,10 +19,10 @@ from tests.legality.timeline.test_replay_mutations import PIPE, document
 ALONE: dict[str, Any] = {"arrivals": {"process": "constant", "rate": "1/s"}, "prompt_tokens": 64, "output_tokens": 4}
 CROWD: dict[str, Any] = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 64, "output_tokens": 4}
 NEVER_WAITED = [
-    "batch_wait_ns", "budget_wait_ns", "choice_wait_ns", "stage_wait_ns", "replica_wait_ns", "hand_over_ns",
-    "transfer_ns", "preempted_ns", "interference_ns",
+    "batch_wait_ns", "blocks_wait_ns", "budget_wait_ns", "choice_wait_ns", "stage_wait_ns", "replica_wait_ns",
+    "hand_over_ns", "transfer_ns", "preempted_ns", "interference_ns",
 ]  # fmt: skip
-"""What requests that never meet don't wait for; of a step under way, or blocks, nothing tells that it was not so."""
+"""What requests that never meet don't wait for; of a step under way nothing tells that it was not so."""
 
 
 @cache
@@ -32,6 +32,14 @@ def recorded(crowd: bool, stages: bool = False) -> History:
     found["workload"] = (CROWD if crowd else ALONE) | {"requests": 6}
     found["serving"] = {"kv_block_tokens": 4, "max_batch_requests": 2, "max_batch_tokens": 256}
     return history_of_run(simulate(scenario_of(found)))
+
+
+@cache
+def short_of_blocks() -> History:
+    """Return what a run of long prompts recorded, whose K/V has room for that of one and a half."""
+    serving = {"kv_block_tokens": 4, "kv_blocks": 50, "max_batch_requests": 2, "max_batch_tokens": 32}
+    workload = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 125, "output_tokens": 5, "requests": 3}
+    return history_of_run(simulate(scenario_of(document(serving=serving, workload=workload))))
 
 
 def moved(history: History, request: int, from_name: str, to_name: str, ns: int) -> History:
@@ -85,6 +93,18 @@ def test_a_wait_for_blocks_where_the_batch_is_full_is_noticed() -> None:
     assert waited > 0
     assert told(moved(history, 5, "batch_wait_ns", "blocks_wait_ns", waited))
     assert told(moved(history, 5, "batch_wait_ns", "step_wait_ns", 1_000)) == []
+
+
+def test_a_prompt_that_was_begun_may_lack_blocks_between_its_steps() -> None:
+    """Its second chunk finds no block until the first request ends: not before it was begun, and not in its steps."""
+    history = short_of_blocks()
+    assert history.requests is not None
+    lacked = int(history.requests["blocks_wait_ns"][1])
+    assert lacked > 0
+    assert told(history) == []
+    for name in ("budget_wait_ns", "compute_ns"):
+        (message,) = told(moved(history, 1, name, "blocks_wait_ns", 1_000))
+        assert f"blocks_wait, which the record has for {lacked:,} ns at most" in message
 
 
 def test_time_in_the_queue_that_is_said_to_be_work_is_noticed() -> None:

@@ -1,20 +1,21 @@
 """RUN-4: the time of a request that finished is accounted for: its causes add up, and the record supports each.
 
 What a request is said to have waited for must have been so at a replica of its own while it was there: no place in the
-batch while as many run as may, prompts of others while a step carries prompts, a stage where there are several.
+batch while as many run as may, prompts of others while a step carries prompts, a stage where there are several. Who
+lacks blocks has not begun where a place is free, or is between two of its steps; and there is budget left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from clustersim.clock import Int64Array
 from clustersim.legality.finding import NOTHING, Finding, judged, merged
 from clustersim.legality.history import ARRIVED, FINISHED, PREEMPTED, RECEIVED, SWAPPED_OUT, Declared
-from clustersim.legality.timeline_rules.views.pieces import BoolArray
+from clustersim.legality.timeline_rules.views.pieces import BoolArray, Pieces
 from clustersim.legality.timeline_rules.views.reading import Reading
 from clustersim.legality.timeline_rules.views.runs import Runs
 
@@ -59,11 +60,12 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     assert pieces is not None
     count = len(came)
     none, any_time = np.zeros(count, np.int64), ended - came
-    inside, queued = none.copy(), none.copy()
+    inside, first = none.copy(), ended.copy()
     some = np.flatnonzero((pieces.request < count) & (ended[np.minimum(pieces.request, count - 1)] > 0))
     np.add.at(inside, pieces.request[some], pieces.end[some] - pieces.begin[some])
     opens = pieces.opens[np.isin(pieces.opens, some)]
-    queued[pieces.request[opens]] = pieces.begin[opens] - came[pieces.request[opens]]
+    first[pieces.request[opens]] = np.maximum(pieces.begin[opens], came[pieces.request[opens]])
+    queued = first - came
     waited = sum((spent[name] for name in QUEUED), none)
     yield _said(queued > waited, "is in its queue for {most:,} ns, and said to wait for {ns:,} ns", queued, waited)
     got = sum((spent[name] for name in GOT), none)
@@ -80,8 +82,7 @@ def _bounds(reading: Reading, spent: dict[str, Int64Array], came: Int64Array, en
     limits["choice_wait_ns"] = any_time if any(users) else none
     told = all(name in runs.table for name in _TELLING)
     if told and not any(pool.down for pool in history.pools):  # else it may have waited where it was in no step
-        limits |= _while(reading, came, ended)
-        limits["blocks_wait_ns"] += any_time - queued  # what runs may lack a block, too
+        limits |= _while(reading, came, first, ended)
     for name, most in limits.items():
         words = f"spends {{ns:,}} ns on {name.removesuffix('_ns')}, which the record has for {{most:,}} ns at most"
         yield _said(spent[name] > most, words, most, spent[name])
@@ -107,9 +108,18 @@ def _full(runs: Runs, declared: Declared) -> BoolArray:
 
 
 def _room(runs: Runs, declared: Declared) -> BoolArray:
-    """Say from which steps on fewer run than may."""
+    """Say from which steps on fewer run than may, and there is budget left."""
     most = declared.max_batch_requests
-    return _column(runs, "running") < (NEVER if most is None else most)
+    places = _column(runs, "running") < (NEVER if most is None else most)
+    return places & _budget_left(runs, declared)
+
+
+def _budget_left(runs: Runs, declared: Declared) -> BoolArray:
+    """Say which steps had fewer tokens than they may; one that only decodes may begin no prompt for other reasons."""
+    prompts = _column(runs, "prefill_tokens")
+    most = NEVER if declared.max_batch_tokens is None else declared.max_batch_tokens
+    found: BoolArray = (prompts + _column(runs, "decode_tokens") < most) | (prompts == 0)
+    return found
 
 
 def _budget_spent(runs: Runs, declared: Declared) -> BoolArray:
@@ -139,10 +149,11 @@ def _column(runs: Runs, name: str) -> Int64Array:
     return found
 
 
-def _while(reading: Reading, came: Int64Array, ended: Int64Array) -> dict[str, Int64Array]:
+def _while(reading: Reading, came: Int64Array, first: Int64Array, ended: Int64Array) -> dict[str, Int64Array]:
     """Return for how long each wait was possible at the replicas of each request while it was there.
 
-    Of steps with prompts that is all of their time but the share of its own prompt.
+    For a place, and for blocks to begin with, that is up to its first step. Of steps with prompts it is all of the
+    time up to the next ones but the share of its own prompt.
     """
     runs, pieces = reading.runs, reading.pieces
     assert runs is not None
@@ -151,20 +162,48 @@ def _while(reading: Reading, came: Int64Array, ended: Int64Array) -> dict[str, I
     at = np.flatnonzero(changes & (pieces.request < len(came)))
     request, replica = pieces.request[at], pieces.replica[at]
     found = {name: np.zeros(len(came), np.int64) for name in (*_SUPPORTS, "interference_ns")}
+    between = _between_steps(pieces, len(came))
     for declared in reading.history.pools:
         holds = {name: support(runs, declared) for name, support in _SUPPORTS.items()}
+        left = _budget_left(runs, declared)
         for one in range(declared.first_replica, min(declared.first_replica + declared.dp, len(runs.bounds) - 1)):
             mine = slice(int(runs.bounds[one]), int(runs.bounds[one + 1]))
             who = request[replica == one]
             if mine.stop > mine.start and len(who):
-                steps = _Steps(runs.start[mine], runs.end[mine], came[who], ended[who])
+                steps = _Steps(runs.start[mine], runs.end[mine])
                 for name, held in holds.items():
-                    np.add.at(found[name], who, steps.until_next(held[mine]))
+                    until = ended if name == "budget_wait_ns" else first
+                    np.add.at(found[name], who, steps.until_next(held[mine], came[who], until[who]))
+                some = np.flatnonzero(between.replica == one)
+                lacks = steps.until_next(left[mine], between.since[some], between.until[some])
+                np.add.at(found["blocks_wait_ns"], between.request[some], lacks)
                 prompts = _column(runs, "prefill_tokens")[mine] > 0
-                np.add.at(found["interference_ns"], who, steps.whole(prompts))
+                np.add.at(found["interference_ns"], who, steps.whole(prompts, came[who], ended[who]))
     own = np.where(ended > 0, _own_prompts(reading, len(came)), 0)
     found["interference_ns"] -= own
     return found
+
+
+class _Intervals(NamedTuple):
+    """Times between pieces of requests: where each goes on, from the end of the one piece to the begin of the next."""
+
+    request: Int64Array
+    replica: Int64Array
+    since: Int64Array
+    until: Int64Array
+
+
+def _between_steps(pieces: Pieces, count: int) -> _Intervals:
+    """Return when requests were in none of their steps, from their first ones on.
+
+    An episode of decoding is one piece: a sequence that decodes has its blocks, or loses them.
+    """
+    some = np.flatnonzero(pieces.request < count)
+    order = some[np.lexsort((pieces.end[some], pieces.begin[some], pieces.request[some]))]
+    before, after = order[:-1], order[1:]
+    waits = (pieces.request[before] == pieces.request[after]) & (pieces.begin[after] > pieces.end[before])
+    before, after = before[waits], after[waits]
+    return _Intervals(pieces.request[after], pieces.replica[after], pieces.end[before], pieces.begin[after])
 
 
 def _own_prompts(reading: Reading, count: int) -> Int64Array:
@@ -181,17 +220,17 @@ def _own_prompts(reading: Reading, count: int) -> Int64Array:
 
 
 class _Steps:
-    """The steps of a replica in order of their starts, and instants between which something is asked of them."""
+    """The steps of a replica in order of their starts, of which something is asked between two instants."""
 
-    def __init__(self, start: Int64Array, end: Int64Array, since: Int64Array, until: Int64Array) -> None:
+    def __init__(self, start: Int64Array, end: Int64Array) -> None:
         self._order = np.argsort(start, kind="stable")
         self._start, self._end = start[self._order], end[self._order]
-        self._since, self._until = since, until
+        self._lasts = np.diff(np.append(self._start, max(int(self._end.max()), int(self._start[-1]))))
 
-    def until_next(self, holds: BoolArray) -> Int64Array:
+    def until_next(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:
         """Return for how long something held, from steps of which it does to the next ones."""
-        lasts = np.diff(np.append(self._start, max(int(self._end.max()), int(self._start[-1])))) * holds[self._order]
-        return self._up_to(lasts, self._until) - self._up_to(lasts, self._since)
+        lasts = self._lasts * holds[self._order]
+        return self._up_to(lasts, until) - self._up_to(lasts, since)
 
     def _up_to(self, lasts: Int64Array, instant: Int64Array) -> Int64Array:
         before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lasts)))
@@ -199,9 +238,13 @@ class _Steps:
         found: Int64Array = before[at] + np.clip(instant - self._start[at], 0, lasts[at])
         return found
 
-    def whole(self, holds: BoolArray) -> Int64Array:
-        """Return how long the steps take together that start meanwhile and of which something holds."""
-        took = np.concatenate((np.zeros(1, np.int64), np.cumsum((self._end - self._start) * holds[self._order])))
-        first, last = (np.searchsorted(self._start, side) for side in (self._since, self._until))
+    def whole(self, holds: BoolArray, since: Int64Array, until: Int64Array) -> Int64Array:
+        """Return how long the steps take together that start meanwhile and of which something holds.
+
+        Up to its end, or to the next step where that starts later: none takes up what waits before.
+        """
+        lasts = np.maximum(self._end - self._start, self._lasts) * holds[self._order]
+        took = np.concatenate((np.zeros(1, np.int64), np.cumsum(lasts)))
+        first, last = (np.searchsorted(self._start, instant) for instant in (since, until))
         found: Int64Array = took[last] - took[first]
         return found
