@@ -684,3 +684,15 @@ def test_a_decode_pool_whose_last_steps_are_cut_off_is_legal(horizon: str) -> No
     cut["workload"]["arrivals"] = {"process": "poisson", "rate": "4000/s"}
     scenario = scenario_of(document(**cut, seed=922, run={"horizon": horizon}))
     assert audit_run(simulate(scenario)).violations == ()
+
+
+def test_each_rank_that_keeps_whole_sequences_has_a_host_of_its_own() -> None:
+    """Thirteen blocks of a sequence fit neither of two hosts of seven, and each of two of fifteen."""
+    sp = {"degree": 2, "scheme": "ring", "partition": "zigzag", "decode": "dp"}
+    narrow, wide = (
+        {"plan": {"tp": 1, "sp": sp}, **serving(kv_blocks=40, preemption="swap", host_kv=host, max_batch_requests=6)}
+        | {"workload": {"arrivals": {"process": "all_at_once"}, "output_tokens": 20, "requests": 8}}
+        for host in ("500 kB", "1 MB")
+    )
+    assert broken_by(nothing, narrow, FULL) == broken_by(nothing, wide, FULL) == []
+    assert broken_by(computed_anew, wide, FULL) == ["RUN-5"]

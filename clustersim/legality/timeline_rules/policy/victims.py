@@ -234,11 +234,12 @@ class Victims:
             ends = max(back) if back else swap.lost_at
             if self._ended(swap.request, swap.out_at) <= now and (ends > now or ends < 0):
                 used += -(-swap.held // declared.block_tokens)
-        if held + used > declared.host_blocks:
+        room = declared.host_blocks // (declared.sp if self.apart else 1)
+        if held + used > room:
             return ""
         return (
             f"is preempted at {now:,} ns to be computed anew, and its host has room for its {held:,} blocks: at most "
-            f"{used:,} of {declared.host_blocks:,} are in use"
+            f"{used:,} of {room:,} are in use"
         )
 
 
